@@ -1,0 +1,127 @@
+# lowmark. `make` or `make help` lists the targets.
+# The first run of a target sets up what it needs, in .venv, .cache and build, nowhere else; the next run starts at once.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+
+# What a user may set: make venv PYTHON=python3.12, make test PYTEST_ARGS='-k kafka', make demo DEMO_ARGS='--seed 7'.
+PYTHON ?=
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+bin := .venv/bin
+say = printf 'lowmark: %s\n'
+# An environment that was copied or moved with the checkout points into the old one, so it is made again.
+here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
+
+# Likewise where the link tree in build/ was removed by hand.
+linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
+comma := ,
+
+.PHONY: help venv demo demo-kafka test lint bench torture java jars servers clean again
+
+help: ## this list
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
+
+venv: .venv/.installed ## the Python environment, in .venv
+	@
+
+demo: java .venv/.installed ## the main job, native Spark beside lowmark, no server needed
+	@$(bin)/lowmark demo $(DEMO_ARGS)
+
+demo-kafka: java .venv/.installed jars ## the same on a real Kafka broker, started and stopped here
+	@$(bin)/python -m tests.live.demo_kafka $(DEMO_ARGS)
+
+test: lint servers ## everything: ruff, mypy --strict, all tests on real servers
+	@$(bin)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.installed-test ## ruff and mypy --strict
+	@$(bin)/ruff check --quiet .
+	@$(bin)/mypy
+
+bench: java .venv/.installed-test jars ## native Spark against lowmark, as a table and as JSON
+	@$(bin)/python -m tests.bench $(BENCH_ARGS)
+
+torture: servers .venv/.installed-test ## kills at random moments, for minutes
+	@$(bin)/python -m pytest -m torture $(PYTEST_ARGS)
+
+clean: ## removes all that make has made
+	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis ./*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- Java and the servers of the live tests ---------------------------------------------------------------------------
+
+java:
+	@[ -n "$${JAVA_HOME:-}" ] && java=$$JAVA_HOME/bin/java || java=java; \
+	found=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || true; \
+	if [ "$${found:-0}" -lt 17 ]; then \
+	    [ -n "$$found" ] && was="$$java is version $$found" || was="$$java does not run"; \
+	    $(say) "Spark needs Java 17 or newer, and $$was; install it (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; \
+	fi
+
+# Java first: the rest needs it. Each step says in one line what it could not get; the tests that need it then skip by name.
+servers: .cache/java.asked jars
+	@tests/live/provide prometheus
+	@$(MAKE) --no-print-directory java
+
+jars: .cache/jars/kafka.stamp .cache/jars/spark-kafka.stamp ## Kafka's and its Spark connector's jars, for the live tests
+
+.cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked
+	@tests/live/provide jars $*
+
+.cache/java.asked:
+	@tests/live/provide java
+	@touch $@
+
+# --- the Python environment -------------------------------------------------------------------------------------------
+
+# pip says nothing but errors; a registry out of reach is one clear line. The whole output stays in .venv/pip.log.
+define pip
+if ! $(bin)/python -m pip --disable-pip-version-check --no-input --retries 2 install --quiet --constraint constraints.txt $(1) >.venv/pip.log 2>&1; then \
+    if grep -qE 'from versions: none|NewConnectionError|Max retries exceeded|Connection (refused|reset|aborted)|timed out|Temporary failure in name resolution' .venv/pip.log; \
+    then $(say) "cannot reach the package registry; check the network, the proxy and pip's own settings, then run make again (pip's output: .venv/pip.log)" >&2; \
+    else grep -v '^WARNING' .venv/pip.log | tail -n 25 >&2; $(say) "pip could not install the packages, see above (all of it: .venv/pip.log)" >&2; fi; \
+    exit 1; \
+fi
+endef
+
+# --no-build-isolation: pyspark (a source package) and lowmark are built by the setuptools of constraints.txt.
+.venv/.tools: constraints.txt $(here)
+	@rm -rf .venv; python=; \
+	for each in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10); do \
+	    if "$$each" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then python=$$each; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    $(say) "Python 3.10 or newer is needed, and $(or $(PYTHON) is not,none was found); install it (Debian: apt install python3 python3-venv) or name one: make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    $(say) "$$python cannot make an environment; install the missing part (Debian: apt install python3-venv) or name another: make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	$(say) "setting up .venv with $$("$$python" --version), about 1 GB the first time" >&2; \
+	"$$python" -m venv .venv
+	@$(call pip,pip setuptools wheel)
+	@printf '%s\n' '$(CURDIR)' >.venv/.where; touch $@
+
+# A strict editable install: a tree of links in build/ that looks like the wheel, so that Python, mypy and editors all see
+# `lowmark.watermark`. setuptools links file by file, and a new file would need a new install; here each folder becomes one
+# link instead, so that files come and go as they do in the checkout.
+define install
+rm -rf build/__editable__.lowmark-*; $(call pip,--no-build-isolation --config-settings editable_mode=strict --editable '.[$(1)]'); \
+for folder in watermark sources integration; do \
+    tree=$$(echo build/__editable__.lowmark-*/lowmark); \
+    [ -d "$$tree" ] || { $(say) "setuptools left no single link tree in build/ but $$tree" >&2; exit 1; }; \
+    rm -rf "$$tree/$$folder"; ln -s "../../../$$folder" "$$tree/$$folder"; \
+done
+endef
+
+.venv/.installed: .venv/.tools pyproject.toml $(linked)
+	@$(call install,kafka); touch $@
+
+.venv/.installed-test: .venv/.installed
+	@$(call install,kafka$(comma)test); touch $@
+
+again: # a prerequisite that is never up to date

@@ -1,0 +1,21 @@
+"""Where effects happen: Spark, gRPC, Prometheus, the CLI.
+
+Names are imported when they are first used: executors import the heartbeat and must not need gRPC for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .service import LowWatermarkService
+
+__all__ = ["LowWatermarkService"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LowWatermarkService":
+        from .service import LowWatermarkService
+
+        return LowWatermarkService
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,193 @@
+"""Spark's checkpoint folder: what lowmark reads from it and the one small file it adds.
+
+Offsets lie in ``offsets/<batch>``: a version line, a metadata line, then one line per source ("-" for none).
+Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
+
+The added file, ``lowmark/<token>``, holds the state of a run after its last report. A heartbeat can carry a report
+only into the next batch, so a query that ends after one batch (`Trigger.Once`) would forget it every time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .errors import CheckpointUnreadable
+from .heartbeat import HeartbeatOffset
+from .progress import kafka_positions
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+__all__ = ["Farewell", "FarewellFiles", "kafka_starting_offsets", "last_offsets"]
+
+
+class Farewell(msgspec.Struct, frozen=True):
+    """What a run leaves behind for the next one.
+
+    Attributes:
+        token: the run's token, which is also in the checkpoint's last heartbeat offset.
+        epoch: epoch of the last offset the run wrote; the state is only good on top of that very offset.
+        batch_id: newest batch in the state.
+        state: the coordinator's state, base64.
+    """
+
+    token: str
+    epoch: int
+    batch_id: int
+    state: str
+
+
+class FarewellFiles:
+    """The farewells in one checkpoint, on whatever file system it lies (Hadoop's own client reads and writes it).
+
+    Args:
+        spark: a session, for Hadoop's configuration.
+        checkpoint: the checkpoint's root, as Spark resolved it.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark, self._root = spark, checkpoint.rstrip("/") + "/lowmark"
+
+    def write(self, farewell: Farewell) -> None:
+        """Leave a farewell; whole or not at all."""
+        path, jvm = self._path(farewell.token), self._jvm()
+        files = path.getFileSystem(self._conf())
+        part = jvm.org.apache.hadoop.fs.Path(f"{self._root}/.{farewell.token}.part")
+        out = files.create(part, True)
+        try:
+            out.write(bytearray(msgspec.json.encode(farewell)))
+        finally:
+            out.close()
+        files.delete(path, False)
+        if not files.rename(part, path):
+            raise OSError(f"could not rename {part} to {path}")
+
+    def read(self, token: str) -> Farewell | None:
+        """Read the farewell of a run, None if it left none."""
+        path = self._path(token)
+        files = path.getFileSystem(self._conf())
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            text = self._jvm().org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        return msgspec.json.decode(text, type=Farewell)
+
+    def forget(self, token: str) -> None:
+        """Delete the farewell of a run, once its state has gone into an offset."""
+        path = self._path(token)
+        path.getFileSystem(self._conf()).delete(path, False)
+
+    def _path(self, token: str) -> JavaObject:
+        return self._jvm().org.apache.hadoop.fs.Path(f"{self._root}/{token}")
+
+    def _jvm(self) -> Any:
+        return self._spark._jvm
+
+    def _conf(self) -> JavaObject:
+        return self._spark._jsparkSession.sessionState().newHadoopConf()
+
+
+def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:
+    """Return the last batch that a checkpoint planned and the offset of each of its sources, as text.
+
+    Args:
+        checkpoint: a folder on this machine.
+
+    Raises:
+        CheckpointUnreadable: there is no such folder, or no offsets in it.
+    """
+    folder = Path(checkpoint)
+    if not folder.is_dir():
+        raise CheckpointUnreadable(
+            str(folder),
+            "there is no such folder",
+            "pass the query's checkpointLocation; copy it here first if it lies elsewhere.",
+        )
+    batches = sorted((int(f.name), f) for f in (folder / "offsets").glob("*") if f.name.isdigit())
+    if not batches:
+        raise CheckpointUnreadable(
+            str(folder),
+            "it has no planned batch (no file in offsets/)",
+            "pass the folder given as checkpointLocation, not one above or below it.",
+        )
+    batch_id, newest = batches[-1]
+    version, _, *offsets = newest.read_text().splitlines()
+    if version != "v1":
+        raise CheckpointUnreadable(
+            str(folder),
+            f"offsets/{newest.name} has version {version!r}, expected 'v1'",
+            "this Spark writes a format that this version of lowmark does not read.",
+        )
+    return batch_id, [None if line == "-" else line for line in offsets]
+
+
+def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> dict[str, dict[str, int]]:
+    """Return the `startingOffsets` with which a new query goes on where a checkpoint's query stopped.
+
+    Args:
+        checkpoint: a folder on this machine.
+        committed: start behind the last committed batch (nothing is processed twice into a sink that saw it);
+            False: start behind the last planned one.
+
+    Returns:
+        topic -> partition -> offset of the next record, sorted.
+
+    Raises:
+        CheckpointUnreadable: no offsets, or none of a Kafka source.
+    """
+    folder = Path(checkpoint)
+    planned, offsets = last_offsets(folder)
+    if committed:
+        done = [int(f.name) for f in (folder / "commits").glob("*") if f.name.isdigit()]
+        if not done:
+            raise CheckpointUnreadable(
+                str(folder),
+                "no batch was committed yet",
+                "there is nothing to continue from: start the new query with the same startingOffsets as the old one.",
+            )
+        if max(done) < planned:
+            offsets = _offsets_of(folder, max(done))
+    found: dict[str, dict[str, int]] = {}
+    for text in offsets:
+        for (topic, partition), position in sorted(kafka_positions(_parsed(text)).items()):
+            mine = found.setdefault(topic, {})
+            # Two sources on one topic: the earlier position loses nothing.
+            mine[str(partition)] = min(position, mine.get(str(partition), position))
+    if not found:
+        raise CheckpointUnreadable(
+            str(folder),
+            f"none of its {len(offsets)} sources is Kafka",
+            "only Kafka offsets can be given to a new query as startingOffsets.",
+        )
+    return found
+
+
+def has_heartbeat(checkpoint: str | os.PathLike[str]) -> bool:
+    """True if the checkpoint was written by a query with a wrapped stream."""
+    _, offsets = last_offsets(checkpoint)
+    return any(HeartbeatOffset.find(_parsed(text)) is not None for text in offsets)
+
+
+def _offsets_of(folder: Path, batch_id: int) -> list[str | None]:
+    lines = (folder / "offsets" / str(batch_id)).read_text().splitlines()[2:]
+    return [None if line == "-" else line for line in lines]
+
+
+def _parsed(text: str | None) -> Mapping[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        offset = json.loads(text)
+    except ValueError:
+        return None
+    return offset if isinstance(offset, dict) else None

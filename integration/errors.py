@@ -1,0 +1,175 @@
+"""Everything `lowmark.integration` raises on purpose.
+
+    LowmarkError                                 (lowmark.watermark)
+    ├── WrapRefused          (ValueError)        a DataFrame that cannot be wrapped, refused when the plan is built
+    ├── StreamNameTaken      (ValueError)        two streams of one service under one name
+    ├── UnknownStream        (LookupError)       a name that no stream of this service has
+    ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
+    ├── ServiceUnreachable   (ConnectionError)   nobody answers at a service's address
+    ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
+    ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
+    └── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
+
+Spark carries only the text of an error out of a Python worker, so each text stands alone: what happened,
+where, what was expected, then a hint. `args` are the constructor's arguments, so errors survive pickling.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from lowmark.watermark import LowmarkError
+
+__all__ = [
+    "CheckpointUnreadable",
+    "ServiceStopped",
+    "ServiceUnreachable",
+    "StreamNameTaken",
+    "TooManySplits",
+    "UnknownStream",
+    "UnreadableReport",
+    "WrapRefused",
+]
+
+
+class WrapRefused(LowmarkError, ValueError):
+    """A DataFrame that `LowWatermarkService.wrap` cannot take, with the reason and what to do.
+
+    Attributes:
+        stream: name given to `wrap`.
+        fact: what is wrong, one sentence without its full stop.
+        hint: what to do about it.
+    """
+
+    def __init__(self, stream: str, fact: str, hint: str) -> None:
+        super().__init__(stream, fact, hint)
+        self.stream, self.fact, self.hint = stream, fact, hint
+
+    def __str__(self) -> str:
+        return f'stream "{self.stream}": {self.fact}. Hint: {self.hint}'
+
+
+class StreamNameTaken(LowmarkError, ValueError):
+    """Two streams of one service were given one name; metrics and status could not tell them apart."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.stream = stream
+
+    def __str__(self) -> str:
+        return (
+            f'stream "{self.stream}": this service already has a stream of that name. '
+            "Hint: give each wrapped DataFrame its own name; one wrapped DataFrame may feed several queries."
+        )
+
+
+class UnknownStream(LowmarkError, LookupError):
+    """A stream was asked for that nobody wrapped under that name.
+
+    Attributes:
+        stream: the name asked for.
+        known: the names there are, sorted.
+    """
+
+    def __init__(self, stream: str, known: tuple[str, ...]) -> None:
+        super().__init__(stream, known)
+        self.stream, self.known = stream, known
+
+    def __str__(self) -> str:
+        near = get_close_matches(self.stream, self.known, n=1)
+        names = ", ".join(f'"{name}"' for name in self.known) if self.known else "none yet"
+        hint = f'did you mean "{near[0]}"?' if near else "wrap a DataFrame under that name first."
+        return f'no stream "{self.stream}" in this service, which has: {names}. Hint: {hint}'
+
+
+class ServiceStopped(LowmarkError, RuntimeError):
+    """A service was used after `stop()` or after its `with` block ended."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__(action)
+        self.action = action
+
+    def __str__(self) -> str:
+        return (
+            f"cannot {self.action}: this LowWatermarkService was stopped. Hint: keep the service open for as long "
+            "as its queries run; queries that are still running keep the watermark they have."
+        )
+
+
+class ServiceUnreachable(LowmarkError, ConnectionError):
+    """Nobody answered at a service's address.
+
+    Attributes:
+        address: where it was expected, such as ``unix:/run/lowmark/service.sock``.
+        action: what was attempted.
+        cause: what the transport said.
+    """
+
+    def __init__(self, address: str, action: str, cause: str) -> None:
+        super().__init__(address, action, cause)
+        self.address, self.action, self.cause = address, action, cause
+
+    def __str__(self) -> str:
+        return (
+            f"cannot {self.action}: no lowmark service answers at {self.address} ({self.cause}). Hint: start the "
+            "query while its LowWatermarkService is open, in the driver that created the wrapped DataFrame."
+        )
+
+
+class TooManySplits(LowmarkError, OverflowError):
+    """A batch held more distinct splits than the sketch counts exactly, so some are missing in its report.
+
+    Attributes:
+        stream: the stream's name.
+        batch_id: Spark's id of the batch.
+        seen: about how many splits the batch held.
+        capacity: how many the sketch holds exactly.
+    """
+
+    def __init__(self, stream: str, batch_id: int, seen: int, capacity: int) -> None:
+        super().__init__(stream, batch_id, seen, capacity)
+        self.stream, self.batch_id, self.seen, self.capacity = stream, batch_id, seen, capacity
+
+    def __str__(self) -> str:
+        return (
+            f'stream "{self.stream}", batch {self.batch_id}: about {self.seen} splits in one batch, but only '
+            f"{self.capacity} can be told apart, so the low watermark cannot be trusted. Hint: pass "
+            f"max_splits={max(2 * self.seen, 2 * self.capacity)} to wrap(), or choose a coarser split; "
+            "the watermark stays where it was, no row was dropped because of this."
+        )
+
+
+class UnreadableReport(LowmarkError, ValueError):
+    """A measurement came in a format that this version does not read.
+
+    Attributes:
+        where: stream, batch and metric it came from, as far as known.
+        fact: what was found and expected.
+    """
+
+    def __init__(self, where: str, fact: str) -> None:
+        super().__init__(where, fact)
+        self.where, self.fact = where, fact
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where}: {self.fact}. Hint: driver and executors must run one version of lowmark and Spark "
+            ">= 4.2; the watermark stays where it was."
+        )
+
+
+class CheckpointUnreadable(LowmarkError, ValueError):
+    """A folder given as a checkpoint holds no offsets that can be used.
+
+    Attributes:
+        checkpoint: the folder as given.
+        fact: what is wrong with it.
+        hint: what to do about it.
+    """
+
+    def __init__(self, checkpoint: str, fact: str, hint: str) -> None:
+        super().__init__(checkpoint, fact, hint)
+        self.checkpoint, self.fact, self.hint = checkpoint, fact, hint
+
+    def __str__(self) -> str:
+        return f'checkpoint "{self.checkpoint}": {self.fact}. Hint: {self.hint}'

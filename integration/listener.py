@@ -1,0 +1,67 @@
+"""Spark's listener, reduced to one duty: put what happened into the service's queue and return.
+
+Spark delivers all listeners' events through one bounded queue that task events fill, too; a slow callback would
+make Spark drop progress events. So this callback takes no field out of the event: the loop reads it later. The
+base class would first rebuild the whole event in Python, some forty calls into the JVM per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+__all__ = ["QueryEvents"]
+
+Enqueue = Callable[[str, "JavaObject"], None]
+
+
+class QueryEvents(StreamingQueryListener):
+    """Hands events on as (kind, Java event); kinds are "started", "progress", "idle" and "terminated"."""
+
+    def __init__(self, enqueue: Enqueue) -> None:
+        self._enqueue = enqueue
+
+    @property
+    def _jlistener(self) -> JavaObject:
+        if not hasattr(self, "_jlistenerobj"):
+            from pyspark import SparkContext
+
+            jvm: Any = SparkContext._jvm
+            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_JavaEvents(self._enqueue))
+        return self._jlistenerobj
+
+    # Spark calls the methods of _JavaEvents; these only satisfy the abstract class.
+    def onQueryStarted(self, event: Any) -> None: ...
+
+    def onQueryProgress(self, event: Any) -> None: ...
+
+    def onQueryIdle(self, event: Any) -> None: ...
+
+    def onQueryTerminated(self, event: Any) -> None: ...
+
+
+class _JavaEvents:
+    """Implements Spark's Java interface for Python listeners."""
+
+    def __init__(self, enqueue: Enqueue) -> None:
+        self._enqueue = enqueue
+
+    def onQueryStarted(self, event: JavaObject) -> None:
+        self._enqueue("started", event)
+
+    def onQueryProgress(self, event: JavaObject) -> None:
+        self._enqueue("progress", event)
+
+    def onQueryIdle(self, event: JavaObject) -> None:
+        self._enqueue("idle", event)
+
+    def onQueryTerminated(self, event: JavaObject) -> None:
+        self._enqueue("terminated", event)
+
+    class Java:
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]

@@ -1,0 +1,228 @@
+"""The observed-metrics transport, both its ends: the expressions Spark evaluates and the reader of what arrives.
+
+One row per batch comes out of `Dataset.observe`, through Spark's own accumulators, in the progress event:
+
+    latest    tuple sketch, split -> largest event time in seconds (mode "max")
+    rows      rows of the batch
+    bad_rows  two sums, each packing two counters of 31 bits (`_packed`): null split | null time, future | before 1970
+    earliest, split_rows    with `detail`: sketches of the smallest event time and of the rows per split
+    names     a sampled set of the split's columns, where names cannot be had otherwise
+
+A sketch is exact as long as it holds no more splits than its size, which every report proves by its theta.
+Its layout (datasketches-java 6.2, `CompactSketch.toByteArray`), little endian: byte 0 preamble longs, 1 serial
+version 3, 2 family 9, 5 flags; with two preamble longs a u32 count at 8, with three also theta at 16; then 17
+bytes an entry: u64 hash, f64 value, u8 mode.
+
+Event time is observed as `cast(ts as double)`, seconds, because that is one interpreted node per row instead of
+two; microseconds come back exactly by rounding for every time before the year 2112, within 1 us to 2255.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from lowmark.watermark import SplitId
+
+from .errors import TooManySplits, UnreadableReport
+from .splits import SplitKey, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["Measurement", "Observation", "decode_sketch"]
+
+Ids = npt.NDArray[np.uint64]
+Micros = npt.NDArray[np.int64]
+
+_ENTRY = np.dtype([("split", "<u8"), ("value", "<f8"), ("mode", "u1")])
+_EMPTY_FLAG = 0x04
+_PACKED_BITS = 31
+_SAMPLE_ONE_IN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one batch's metric says, decoded.
+
+    Attributes:
+        splits: ids of the splits with rows in the batch, uint64, shape (n,).
+        latest_us: largest event time of each split, int64 microseconds, shape (n,).
+        earliest_us: smallest event time by split id; empty without `detail`.
+        split_rows: rows by split id; empty without `detail`.
+        rows: rows in the batch, good or bad.
+        null_split_rows, null_time_rows, future_rows, before_epoch_rows: rows that move no watermark, by reason.
+        names: id -> name of the splits that the sample showed.
+    """
+
+    splits: Ids
+    latest_us: Micros
+    earliest_us: dict[SplitId, int] = field(default_factory=dict)
+    split_rows: dict[SplitId, int] = field(default_factory=dict)
+    rows: int = 0
+    null_split_rows: int = 0
+    null_time_rows: int = 0
+    future_rows: int = 0
+    before_epoch_rows: int = 0
+    names: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What to measure on a stream: builds the columns for `observe` and reads what they give.
+
+    Attributes:
+        stream: name of the stream, for errors.
+        key: the split's columns.
+        event_time: name of the TIMESTAMP column.
+        future_guard_us: events further ahead of the batch's wall clock move no watermark; None: no guard.
+        sketch_lg: base-2 logarithm of the number of splits counted exactly, 4 to 26.
+        detail: also measure the earliest event time and the rows of each split; about a quarter more work.
+        sample_names: also collect the names of a sample of the rows.
+    """
+
+    stream: str
+    key: SplitKey
+    event_time: str
+    future_guard_us: int | None
+    sketch_lg: int
+    detail: bool
+    sample_names: bool
+
+    def columns(self) -> list[Column]:
+        """Return the aggregate columns for `DataFrame.observe`."""
+        from pyspark.sql import functions as F
+
+        time, good, future = quoted(self.event_time), self._good_key(), self._future()
+        sketch = f"tuple_sketch_agg_double({good}, {{value}}, {self.sketch_lg}, '{{mode}}')"
+        seconds = f"cast({time} as double)"
+        made = {
+            "latest": sketch.format(value=seconds, mode="max"),
+            "rows": "count(1)",
+            "null_rows": _packed(self.key.any_null(), f"{time} is null"),
+            "odd_rows": _packed(future, f"{time} < timestamp_seconds(0)"),
+        }
+        if self.detail:
+            made["earliest"] = sketch.format(value=seconds, mode="min")
+            made["split_rows"] = sketch.format(value="1.0D", mode="sum")
+        if self.sample_names:
+            sampled = f"(cast({time} as bigint) & {_SAMPLE_ONE_IN - 1}) = 0"
+            made["names"] = f"collect_set(if({sampled}, struct({', '.join(map(quoted, self.key.columns))}), null))"
+        return [F.expr(text).alias(name) for name, text in made.items()]
+
+    def decode(self, metric: Mapping[str, Any], *, batch_id: int) -> Observation:
+        """Read the metric of one batch.
+
+        Args:
+            metric: the observed row as a mapping; sketches as bytes (listener) or base64 text (progress JSON).
+            batch_id: for errors.
+
+        Raises:
+            TooManySplits: the batch held more splits than the sketch counts exactly.
+            UnreadableReport: a field is missing or no sketch of the expected format.
+        """
+        where = f'stream "{self.stream}", batch {batch_id}'
+        try:
+            null_splits, null_times = _unpacked(metric["null_rows"])
+            future, before_epoch = _unpacked(metric["odd_rows"])
+            rows, latest = int(metric["rows"]), metric["latest"]
+        except (KeyError, TypeError, ValueError) as broken:
+            raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
+        splits, seconds = decode_sketch(latest, where=where)
+        capacity = 1 << self.sketch_lg
+        if _theta(_raw(latest, where)) < 1.0:
+            raise TooManySplits(self.stream, batch_id, round(len(splits) / _theta(_raw(latest, where))), capacity)
+        return Observation(
+            splits=splits,
+            latest_us=_micros(seconds),
+            earliest_us=self._per_split(metric, "earliest", where, _micros),
+            split_rows=self._per_split(metric, "split_rows", where, lambda values: values.astype(np.int64)),
+            rows=rows,
+            null_split_rows=null_splits,
+            null_time_rows=null_times,
+            future_rows=future,
+            before_epoch_rows=before_epoch,
+            names=self.key.names(_sampled(metric.get("names"), self.key.columns)),
+        )
+
+    def _per_split(self, metric: Mapping[str, Any], name: str, where: str, convert: Any) -> dict[SplitId, int]:
+        if name not in metric:
+            return {}
+        splits, values = decode_sketch(metric[name], where=where)
+        return dict(zip(splits.tolist(), convert(values).tolist(), strict=True))
+
+    def _future(self) -> str:
+        if self.future_guard_us is None:
+            return "false"
+        seconds = f"{self.future_guard_us // 1_000_000}.{self.future_guard_us % 1_000_000:06}"
+        return f"{quoted(self.event_time)} > current_timestamp() + interval '{seconds}' second"
+
+    def _good_key(self) -> str:
+        # The guard has to be inside the expression: behind it, one bad row would hide its split's good rows.
+        if self.future_guard_us is None:
+            return self.key.expression()
+        return f"if({self._future()}, null, {self.key.expression()})"
+
+
+def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:
+    """Return the split ids and the values in a compact tuple sketch of doubles, in the sketch's order.
+
+    Raises:
+        UnreadableReport: the bytes are no such sketch, or cut short.
+    """
+    raw = _raw(sketch, where)
+    longs, flags = raw[0], raw[5]
+    if raw[1] != 3 or raw[2] != 9 or longs not in (1, 2, 3):
+        raise UnreadableReport(where, f"expected a tuple sketch (version 3, family 9), got the bytes {raw[:8].hex()}")
+    if flags & _EMPTY_FLAG:
+        count, body = 0, len(raw)
+    elif longs == 1:
+        count, body = 1, 8
+    else:
+        count, body = int.from_bytes(raw[8:12], "little"), 8 * longs
+    if len(raw) - body != count * _ENTRY.itemsize:
+        raise UnreadableReport(
+            where, f"a sketch of {count} splits needs {count * _ENTRY.itemsize} bytes, got {len(raw) - body}"
+        )
+    entries = np.frombuffer(raw, dtype=_ENTRY, count=count, offset=body) if count else np.empty(0, _ENTRY)
+    return entries["split"], entries["value"]
+
+
+def _theta(raw: bytes) -> float:
+    """The share of hashes that a sketch kept: 1.0 means every split is in it."""
+    return int.from_bytes(raw[16:24], "little") / float(1 << 63) if raw[0] == 3 else 1.0
+
+
+def _raw(sketch: bytes | str, where: str) -> bytes:
+    try:
+        raw = base64.b64decode(sketch, validate=True) if isinstance(sketch, str) else bytes(sketch)
+    except (TypeError, ValueError) as broken:
+        raise UnreadableReport(where, f"expected a sketch as bytes or base64, got {sketch!r:.40}") from broken
+    if len(raw) < 8:
+        raise UnreadableReport(where, f"expected a sketch of at least 8 bytes, got {len(raw)}")
+    return raw
+
+
+def _micros(seconds: npt.NDArray[np.float64]) -> Micros:
+    return np.rint(seconds * 1e6).astype(np.int64)
+
+
+def _packed(low: str, high: str) -> str:
+    """One sum with two counters: an aggregate costs more per row than its expression does."""
+    return f"sum(case when {low} then 1L when {high} then {1 << _PACKED_BITS}L else 0L end)"
+
+
+def _unpacked(total: int | None) -> tuple[int, int]:
+    total = 0 if total is None else int(total)  # the sum over no rows is null
+    return total & ((1 << _PACKED_BITS) - 1), total >> _PACKED_BITS
+
+
+def _sampled(names: Iterable[Any] | None, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    if names is None:
+        return []
+    # A struct is a Row (a tuple) in the listener and an object, without its null fields, in the JSON.
+    return [tuple(n.get(c) for c in columns) if isinstance(n, Mapping) else tuple(n) for n in names]

@@ -1,0 +1,131 @@
+"""A progress event, typed: what a finished batch says about sources, watermark and metrics.
+
+Read from the JSON that Spark itself makes (`StreamingQueryProgress.json`): one call into the JVM instead of one
+per field. Source: `org.apache.spark.sql.streaming.StreamingQueryProgress`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from .heartbeat import HeartbeatOffset
+
+__all__ = ["Progress", "SourceProgress", "backlog_rows", "kafka_positions", "kafka_rows"]
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+Positions = Mapping[tuple[str, int], int]
+
+
+class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """One source in one batch. Offsets are whatever that source writes as JSON."""
+
+    description: str = ""
+    start_offset: Any = None
+    end_offset: Any = None
+    latest_offset: Any = None
+    num_input_rows: int = 0
+
+
+class StateOperator(msgspec.Struct, frozen=True, rename="camel"):
+    """One stateful operator in one batch."""
+
+    operator_name: str = ""
+    num_rows_total: int = 0
+    num_rows_dropped_by_watermark: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True, rename="camel"):
+    """One batch of one query.
+
+    >>> Progress.from_json('{"id": "q", "runId": "r", "batchId": 3, "numInputRows": 2}').batch_id
+    3
+    """
+
+    id: str
+    run_id: str
+    batch_id: int
+    name: str | None = None
+    timestamp: str = ""
+    num_input_rows: int = 0
+    duration_ms: dict[str, int] = {}
+    event_time: dict[str, str] = {}
+    state_operators: list[StateOperator] = []
+    sources: list[SourceProgress] = []
+    observed_metrics: dict[str, Any] = {}
+
+    @classmethod
+    def from_json(cls, text: str) -> Progress:
+        """Decode Spark's JSON.
+
+        Raises:
+            msgspec.ValidationError: a field is not of the expected type.
+        """
+        return _decode(text)
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The watermark that Spark used in this batch, microseconds; None for a query without one."""
+        text = self.event_time.get("watermark")
+        if text is None:
+            return None
+        return (dt.datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) // dt.timedelta(microseconds=1)
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that stateful operators dropped as late, counted after partial aggregation."""
+        return sum(operator.num_rows_dropped_by_watermark for operator in self.state_operators)
+
+    def heartbeats(self) -> list[tuple[int, HeartbeatOffset]]:
+        """The heartbeats among the sources: (index of the source, its end offset)."""
+        found = ((i, HeartbeatOffset.find(source.end_offset)) for i, source in enumerate(self.sources))
+        return [(i, offset) for i, offset in found if offset is not None]
+
+
+_decode = msgspec.json.Decoder(Progress).decode
+
+
+def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
+    """Read an offset of Spark's Kafka source; anything else gives nothing.
+
+    Returns:
+        (topic, partition) -> position of the next record.
+
+    >>> kafka_positions({"orders": {"0": 12}})
+    {('orders', 0): 12}
+    """
+    if not isinstance(offset, Mapping):
+        return {}
+    positions: dict[tuple[str, int], int] = {}
+    for topic, partitions in offset.items():
+        if not isinstance(partitions, Mapping):
+            return {}
+        for partition, position in partitions.items():
+            if not (isinstance(partition, str) and partition.isdigit() and isinstance(position, int)):
+                return {}
+            positions[topic, int(partition)] = position
+    return positions
+
+
+def backlog_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int]:
+    """Rows that each Kafka partition still had unread when the batch was planned: latest minus end."""
+    backlog: dict[tuple[str, int], int] = {}
+    for source in sources:
+        latest = kafka_positions(source.latest_offset)
+        for partition, position in kafka_positions(source.end_offset).items():
+            if partition in latest:
+                backlog[partition] = max(0, latest[partition] - position)
+    return backlog
+
+
+def kafka_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int]:
+    """Offsets that each Kafka partition moved in the batch; aborted and compacted records count, too."""
+    rows: dict[tuple[str, int], int] = {}
+    for source in sources:
+        start = kafka_positions(source.start_offset)
+        for partition, position in kafka_positions(source.end_offset).items():
+            rows[partition] = max(0, position - start.get(partition, position))
+    return rows

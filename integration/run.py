@@ -1,0 +1,318 @@
+"""One wrapped stream in one running query: the coordinator, fed from Spark's progress events.
+
+A run is one heartbeat reader's life. It is born when a reader attaches, and it is tied to a query by the first
+progress event that shows the reader's token. Runs belong to the service's loop; nothing here is thread-safe.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lowmark.watermark import (
+    BatchCounts,
+    BatchReported,
+    Effect,
+    Event,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    Polled,
+    SplitId,
+    SplitReturnedLate,
+    SplitsDiscovered,
+    SplitStateChanged,
+    StreamStatus,
+    Tick,
+    WatermarkStrategy,
+)
+
+from .accumulate import BatchTrack
+from .errors import TooManySplits, UnreadableReport
+from .heartbeat import HeartbeatOffset
+from .observe import Ids, Measurement, Micros
+from .progress import Progress, SourceProgress, backlog_rows, kafka_rows
+from .splits import SplitKey
+
+__all__ = ["Stream", "StreamRun"]
+
+log = logging.getLogger("lowmark")
+
+_MILLISECOND_US = 1_000
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One wrapped DataFrame.
+
+    Attributes:
+        name: as the user gave it.
+        stream_id: unique in the service; names its metrics and its heartbeat.
+        strategy: how its watermark is made.
+        key: its split columns.
+        measurement: what is observed, None where rows pass through Python.
+        sources: how many streaming sources feed it; in a progress event they stand before its heartbeat.
+        kafka: its split columns are a Kafka source's own topic and partition.
+        declared: id -> name of the splits that the user declared.
+        names: id -> name, learnt as the stream goes.
+        tracks: takes what the accumulator holds for a query's batch; None where nothing passes through Python.
+    """
+
+    name: str
+    stream_id: str
+    strategy: WatermarkStrategy
+    key: SplitKey
+    measurement: Measurement | None
+    sources: int
+    kafka: bool
+    declared: Mapping[int, str]
+    names: dict[int, str]
+    tracks: Callable[[str, int], BatchTrack | None] | None = None
+
+    @property
+    def metric(self) -> str:
+        return f"lowmark:{self.stream_id}"
+
+    @property
+    def heartbeat_metric(self) -> str:
+        return f"lowmark:{self.stream_id}:heartbeat"
+
+    def name_of(self, split: SplitId) -> str:
+        """The split's name, or its hash until the name is known."""
+        assert isinstance(split, int)
+        name = self.names.get(split)
+        if name is None:
+            name = self.key.guessed_name(split)
+        return f"#{split:016x}" if name is None else name
+
+    def partition_id(self, topic: str, partition: int) -> tuple[int, str]:
+        """Id and name of a Kafka partition's split."""
+        values = tuple(topic if column == "topic" else partition for column in self.key.columns)
+        return self.key.split_id(values), self.key.name(values)
+
+
+@dataclass
+class StreamRun:
+    """The life of one heartbeat reader.
+
+    Attributes:
+        stream: what it is a run of.
+        token: the reader's token.
+        resumes: the token in the offset it started from.
+        coordinator: decides the low watermark.
+        query_id, run_id, query_name: Spark's names of the query, None until tied.
+        last_batch_id: newest batch whose report was taken.
+        unmeasured_batches: batches with rows but without a measurement.
+        refusal: why the query must end, None while all is well.
+        asked_at_us: when the reader asked last; the batch that runs since was planned then.
+        told_epoch: the coordinator's epoch in the last answer to the reader.
+        checked: the running query's plan was looked at.
+        ended: the query has terminated.
+    """
+
+    stream: Stream
+    token: str
+    resumes: str | None
+    coordinator: LowWatermarkCoordinator
+    query_id: str | None = None
+    run_id: str | None = None
+    query_name: str | None = None
+    last_batch_id: int | None = None
+    unmeasured_batches: int = 0
+    refusal: str | None = None
+    asked_at_us: int = 0
+    told_epoch: int = 0
+    checked: bool = False
+    ended: bool = False
+    _partitions: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def attach(cls, stream: Stream, *, token: str, resumes: str | None, state: str | None, now_us: int) -> StreamRun:
+        """Start a run, from the state in the checkpoint if there is one.
+
+        Raises:
+            CorruptSnapshot: the state in the checkpoint cannot be read.
+        """
+        ids = {"job_id": stream.stream_id, "source_id": stream.name, "task_id": token}
+        if state:
+            coordinator = LowWatermarkCoordinator.restore(
+                base64.b64decode(state), stream.strategy, now_us=now_us, **ids
+            )
+            stream.names.update((split, name) for split, name in coordinator.names.items() if isinstance(split, int))
+        else:
+            coordinator = LowWatermarkCoordinator(stream.strategy, **ids)
+        run = cls(stream, token, resumes, coordinator, asked_at_us=now_us)
+        run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
+        return run
+
+    def state(self) -> str:
+        """Return what the offset carries to restore this run, base64."""
+        names: dict[SplitId, str] = {}
+        if self._keeps_names():
+            names = {split: name for split, name in self.stream.names.items() if split not in self.stream.declared}
+        return base64.b64encode(self.coordinator.snapshot(names)).decode()
+
+    def status(self, now_us: int) -> StreamStatus:
+        return self.coordinator.status(now_us, self.stream.name_of)
+
+    def polled(self, until_us: int, now_us: int) -> list[Effect]:
+        return self.handle(Polled(until_us), now_us)
+
+    def tick(self, now_us: int) -> list[Effect]:
+        return self.handle(Tick(), now_us)
+
+    def wrote(self, offset: HeartbeatOffset) -> bool:
+        """True for an offset of this run, or of the one it resumes: Spark runs that run's last batch again."""
+        return offset.run is not None and offset.run in (self.token, self.resumes)
+
+    def tie(self, progress: Progress) -> None:
+        """Remember which query this run belongs to."""
+        self.query_id, self.run_id, self.query_name = progress.id, progress.run_id, progress.name
+
+    def report(self, progress: Progress, heartbeat: int, *, planned_at_us: int, now_us: int) -> list[Effect]:
+        """Take the report of one batch. A batch that was taken before changes nothing.
+
+        Args:
+            progress: the batch's progress event.
+            heartbeat: index of this run's heartbeat among the event's sources.
+            planned_at_us: when the batch was planned.
+            now_us: now, on the service's clock.
+
+        Returns:
+            What follows: changes of state, late returns, a new low watermark.
+        """
+        if self.last_batch_id is not None and progress.batch_id <= self.last_batch_id:
+            return []
+        self.last_batch_id = progress.batch_id
+        sources = progress.sources[max(0, heartbeat - self.stream.sources) : heartbeat]
+        effects = self._discover(sources, now_us)
+        try:
+            reported = self._measured(progress, sources, planned_at_us)
+        except (TooManySplits, UnreadableReport) as broken:
+            self.refusal = str(broken)
+            log.error("%s", broken)
+            return effects
+        return effects + self.handle(reported, now_us)
+
+    def handle(self, event: Event, now_us: int) -> list[Effect]:
+        """Give the coordinator an event; log what a person should know of."""
+        effects = self.coordinator.handle(event, now_us)
+        for effect in effects:
+            self._log(effect)
+        return effects
+
+    def _measured(self, progress: Progress, sources: list[SourceProgress], planned_at_us: int) -> BatchReported:
+        bare = BatchReported(
+            batch_id=progress.batch_id,
+            planned_at_us=planned_at_us,
+            watermarks_us={},
+            backlog_rows=self._by_split(backlog_rows(sources)),
+            in_force_us=progress.watermark_us,
+            counts=BatchCounts(dropped_rows=progress.dropped_rows),
+        )
+        if self.stream.tracks is not None:
+            track = self.stream.tracks(progress.id, progress.batch_id)
+            if track is not None:
+                return self._from_track(track, bare)
+        else:
+            metric = progress.observed_metrics.get(self.stream.metric)
+            if metric is not None:
+                return self._from_metric(metric, bare, sources)
+        self._note_unmeasured(progress, sources)
+        return bare
+
+    def _from_metric(
+        self, metric: Mapping[str, Any], bare: BatchReported, sources: list[SourceProgress]
+    ) -> BatchReported:
+        assert self.stream.measurement is not None, "a stream is measured by metric or by accumulator"
+        seen = self.stream.measurement.decode(metric, batch_id=bare.batch_id)
+        self.stream.names.update(seen.names)
+        counts = BatchCounts(
+            rows=seen.rows,
+            future_rows=seen.future_rows,
+            null_time_rows=seen.null_time_rows,
+            null_split_rows=seen.null_split_rows,
+            before_epoch_rows=seen.before_epoch_rows,
+        )
+        return replace(
+            bare,
+            watermarks_us=self._watermarks(seen.splits, seen.latest_us),
+            first_us=seen.earliest_us,
+            rows=seen.split_rows if seen.split_rows else self._by_split(kafka_rows(sources)),
+            counts=bare.counts + counts,
+        )
+
+    def _from_track(self, track: BatchTrack, bare: BatchReported) -> BatchReported:
+        self.stream.names.update(track.names)
+        marks = track.tracker.marks()
+        return replace(
+            bare,
+            watermarks_us={s: w // _MILLISECOND_US * _MILLISECOND_US for s, w in track.watermarks_us.items()},
+            first_us={s: mark.min_us for s, mark in marks.items()},
+            rows={s: mark.rows for s, mark in marks.items()},
+            counts=bare.counts + track.counts(),
+        )
+
+    def _watermarks(self, splits: Ids, latest_us: Micros) -> dict[SplitId, int]:
+        """What `WatermarkStrategy.watermark_of_max` says, for a whole batch at once."""
+        if not self.stream.strategy.emits:
+            return {}
+        on_time_us = latest_us - self.stream.strategy.out_of_orderness_us
+        watermarks_us = on_time_us // _MILLISECOND_US * _MILLISECOND_US - _MILLISECOND_US
+        return dict(zip(splits.tolist(), watermarks_us.tolist(), strict=True))
+
+    def _discover(self, sources: list[SourceProgress], now_us: int) -> list[Effect]:
+        """Take new splits from Kafka's own offsets: a partition may hold before its first row was read."""
+        if not self.stream.kafka:
+            return []
+        new, empty = [], set()
+        for partition, backlog in backlog_rows(sources).items():
+            if partition not in self._partitions:
+                split, name = self.stream.partition_id(*partition)
+                self._partitions[partition] = split
+                self.stream.names[split] = name
+                new.append(split)
+                if backlog == 0:
+                    empty.add(split)
+        return self.handle(SplitsDiscovered(tuple(new), frozenset(empty)), now_us) if new else []
+
+    def _by_split(self, by_partition: Mapping[tuple[str, int], int]) -> dict[SplitId, int]:
+        return {self._partitions[p]: rows for p, rows in by_partition.items() if p in self._partitions}
+
+    def _note_unmeasured(self, progress: Progress, sources: list[SourceProgress]) -> None:
+        """A batch with rows but no measurement: `foreachBatch` ran no action, or the plan lost the observation."""
+        if sum(source.num_input_rows for source in sources) > 0 or progress.num_input_rows > 1:
+            self.unmeasured_batches += 1
+            log.warning(
+                'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. '
+                "Hint: a foreachBatch function must run an action on the batch it is given.",
+                self.stream.name,
+                self.query_name if self.query_name is not None else progress.id,
+                progress.batch_id,
+            )
+
+    def _keeps_names(self) -> bool:
+        return self.stream.measurement is None or self.stream.measurement.sample_names
+
+    def _log(self, effect: Effect) -> None:
+        match effect:
+            case SplitStateChanged(split, before, after, why):
+                log.info(
+                    'stream "%s": split %s is now %s, was %s: %s',
+                    self.stream.name,
+                    self.stream.name_of(split),
+                    after.value,
+                    before.value,
+                    why,
+                )
+            case SplitReturnedLate(split, behind_us):
+                log.warning(
+                    'stream "%s": split %s came back %.3f s behind the low watermark; its rows there are late',
+                    self.stream.name,
+                    self.stream.name_of(split),
+                    behind_us / 1e6,
+                )
+            case NotifyNewLowWatermark():
+                pass  # once per batch: metrics and status show it

@@ -1,0 +1,32 @@
+"""Reads the cases. A case is data; what its steps mean is for the test of its family to say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+Case = dict[str, Any]
+
+_HERE = Path(__file__).parent
+
+
+def family(name: str) -> list[Case]:
+    """The cases of one family, in the order of the data."""
+    return [case for case in every() if case["family"] == name]
+
+
+def every() -> list[Case]:
+    """Every case of every family."""
+    files = ("flink_cases.json", "jet_cases.json")
+    return [case for name in files for case in json.loads((_HERE / name).read_text("utf-8"))["cases"]]
+
+
+def case_id(case: Case) -> str:
+    """What pytest calls a case."""
+    return str(case["id"])
+
+
+def us(ms: int) -> int:
+    """The cases count milliseconds, the code microseconds."""
+    return ms * 1_000

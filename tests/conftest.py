@@ -1,0 +1,100 @@
+"""One Spark session for all tests (it takes seconds to start), in the same quiet environment everywhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.servers import jars, require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Warnings and errors of the JVM go to a file beside the test's folders, not between pytest's lines.
+LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+"""
+
+
+def pytest_configure() -> None:
+    # Spark, its Python workers and this process speak of the same times and the same interpreter.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Another Spark of this machine's user must not be mixed in.
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR"):
+        os.environ.pop(name, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever takes the session is a `spark` test: `-m "not spark"` runs in seconds, without a JVM."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session: two cores, UTC, Kafka's connector on the class path when its jars are here."""
+    require_java()
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    (folder / "log4j2.properties").write_text(LOG4J.format(log=folder / "spark.log"))
+    options = " ".join(
+        [
+            f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
+            f"-Dderby.system.home={folder / 'derby'}",
+            "-Duser.timezone=UTC",
+        ]
+    )
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",  # works here because this starts the JVM
+        "spark.driver.extraJavaOptions": options,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.python.worker.reuse": "true",
+        "spark.sql.streaming.stopTimeout": "60s",
+        "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
+    }
+    session = (
+        SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_query_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A query left running (a failed test leaves one) would disturb every test after it."""
+    yield
+    if "spark" not in request.fixturenames:
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    for query in session.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """A folder for a query's checkpoint, of this test alone."""
+    return str(tmp_path / "checkpoint")

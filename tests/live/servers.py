@@ -1,0 +1,555 @@
+"""Real servers for tests: a Kafka broker and a Prometheus, each on free ports of 127.0.0.1, each in its own process.
+
+Rules: a server is ready when it answers, never after a sleep; it is ended by its own process id; its log stays in the
+test's folder, and the end of the log is in the error when it does not start. Whether a missing server skips a test or
+fails it is decided in :func:`unavailable` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient
+
+Answer = TypeVar("Answer")
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache"
+LOCALHOST = "127.0.0.1"
+START_SECONDS = (
+    60.0  # a broker is up in 3 seconds; the rest is for a machine that does something else meanwhile
+)
+STOP_SECONDS = 20.0
+LOG_TAIL_LINES = 30
+
+
+class ServerError(RuntimeError):
+    """A server that did not start, or ended before it was asked to. The message ends with its log's last lines."""
+
+
+# --- what is there, and what follows where it is not ---
+
+
+def unavailable(what: str, hint: str) -> NoReturn:
+    """Skip the running test because `what` cannot be had, or fail it when CI=true: CI has no excuse.
+
+    Args:
+        what: the missing thing, as the subject of "is missing".
+        hint: what to install or run.
+    """
+    reason = f"{what} is missing: {hint}"
+    if os.environ.get("CI", "").lower() in {"true", "1"}:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def java_problem() -> str | None:
+    """Why Spark and Kafka cannot run with the Java found here; None when they can."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else "java"
+    try:
+        text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        return f"{java} does not run"
+    found = re.search(r'version "(\d+)', text)
+    if found is None or int(found[1]) < 17:
+        return f"{java} is version {found[1] if found else 'unknown'}, 17 or newer is needed"
+    return None
+
+
+def require_java() -> str:
+    """The `java` to start servers with; skips or fails the test where there is none that fits."""
+    problem = java_problem()
+    if problem:
+        unavailable(
+            "Java", f"{problem}; install Java 17 or newer (Debian: apt install openjdk-17-jre-headless)"
+        )
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
+def jars(name: str) -> list[Path]:
+    """The jars that `make jars` resolved for tests/live/jars/NAME.xml, sorted; empty where it has not."""
+    return sorted((CACHE / "jars" / name).glob("*.jar"))
+
+
+def require_jars(name: str) -> list[Path]:
+    """As :func:`jars`; skips or fails the test where there are none."""
+    found = jars(name)
+    if not found:
+        unavailable(f"the jars of {name}", "run make jars (it needs Maven; Debian: apt install maven)")
+    return found
+
+
+def binary(name: str) -> Path | None:
+    """An installed program, else the one that `make servers` unpacked, else None."""
+    installed = shutil.which(name)
+    unpacked = CACHE / "prometheus" / name
+    return Path(installed) if installed else unpacked if unpacked.exists() else None
+
+
+def require_binary(name: str) -> Path:
+    """As :func:`binary`; skips or fails the test where there is none."""
+    found = binary(name)
+    if found is None:
+        unavailable(name, "run make servers, or install it (Debian: apt install prometheus)")
+    return found
+
+
+# --- waiting and processes ---
+
+
+def wait_until(check: Callable[[], Answer | None], what: str, *, seconds: float = START_SECONDS) -> Answer:
+    """Ask until the answer is true and return it: the one place in the tests that sleeps.
+
+    Args:
+        check: returns something falsy as long as it is not so; what it raises ends the wait.
+        what: what is waited for, for the error.
+        seconds: after this long it is an error; generous, because it costs nothing when all is well.
+
+    Raises:
+        TimeoutError: it did not come to be in time.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not after {seconds:g} seconds")
+        time.sleep(0.05)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free a moment ago, all different; who binds them retries when one was taken since."""
+    with_sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for each in with_sockets:
+            each.bind((LOCALHOST, 0))
+        return [each.getsockname()[1] for each in with_sockets]
+    finally:
+        for each in with_sockets:
+            each.close()
+
+
+def port_open(port: int) -> bool:
+    """Whether something listens on the port of 127.0.0.1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((LOCALHOST, port)) == 0
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, for an error."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return f"\n--- the end of {log} ---\n" + "\n".join(text.splitlines()[-LOG_TAIL_LINES:])
+
+
+@dataclass
+class Process:
+    """One server process: started, watched, ended by its own id."""
+
+    name: str
+    command: Sequence[str]
+    log: Path
+    running: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self, ready: Callable[[], bool]) -> None:
+        """Start it and return when `ready()` is true.
+
+        Raises:
+            ServerError: it ended by itself, or was not ready in time; it is no longer running then.
+        """
+        with self.log.open("ab") as output:
+            # An own session: Ctrl-C ends the test, and the test ends the server.
+            self.running = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            wait_until(lambda: self._alive() and ready(), f"{self.name} ready")
+        except TimeoutError as late:
+            self.kill()
+            raise ServerError(f"{late}{tail(self.log)}") from None
+        except BaseException:
+            self.kill()
+            raise
+
+    def _alive(self) -> bool:
+        assert self.running is not None
+        code = self.running.poll()
+        if code is not None:
+            raise ServerError(f"{self.name} ended by itself with exit code {code}{tail(self.log)}")
+        return True
+
+    def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> None:
+        if self.running is None:
+            return
+        how(self.running)  # Popen sends nothing to a process that has ended
+        try:
+            self.running.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.running.kill()
+            self.running.wait(STOP_SECONDS)
+        self.running = None
+
+    def stop(self) -> None:
+        """Ask it to end (SIGTERM) and wait; a second stop does nothing."""
+        self._end(subprocess.Popen.terminate)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would."""
+        self._end(subprocess.Popen.kill)
+
+
+# --- Kafka ---
+
+
+@dataclass
+class Record:
+    """One record to produce. `timestamp_ms` is Kafka's own timestamp; None lets the client take its clock."""
+
+    value: bytes | str | None
+    partition: int = 0
+    key: bytes | str | None = None
+    timestamp_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.timestamp_ms == 0:
+            raise ValueError(
+                "librdkafka takes timestamp 0 for 'now', silently: use 1 for the start of the epoch"
+            )
+
+
+@dataclass
+class Broker:
+    """A running Kafka broker. It keeps its ports and its data over `stop`, `kill` and `restart`."""
+
+    bootstrap: str
+    process: Process
+    _admin: AdminClient | None = field(default=None, init=False, repr=False)
+    _producer: Producer | None = field(default=None, init=False, repr=False)
+
+    def _settings(self, more: Mapping[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
+        # log_level 0: librdkafka otherwise writes to stderr while the broker is down, which tests do on purpose.
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, "broker.address.family": "v4", **more}
+
+    @property
+    def admin(self) -> AdminClient:
+        """An admin client, made once."""
+        if self._admin is None:
+            from confluent_kafka.admin import AdminClient
+
+            self._admin = AdminClient(self._settings({}))
+        return self._admin
+
+    @property
+    def producer(self) -> Producer:
+        """A producer that repeats nothing and reorders nothing, made once."""
+        if self._producer is None:
+            from confluent_kafka import Producer
+
+            self._producer = Producer(self._settings({"enable.idempotence": True, "linger.ms": 5}))
+        return self._producer
+
+    def ready(self) -> bool:
+        """Whether the broker answers and takes part in its own cluster."""
+        if not port_open(int(self.bootstrap.rpartition(":")[2])):
+            return False
+        from confluent_kafka import KafkaException
+
+        try:
+            return len(self.admin.list_topics(timeout=2).brokers) > 0
+        except KafkaException:
+            return False
+
+    def create_topic(self, name: str | None = None, partitions: int = 1, **config: str) -> str:
+        """Create a topic and return its name when every partition has a leader.
+
+        Args:
+            name: without one, a new unique name.
+            partitions: how many.
+            **config: topic settings, with `_` for `.`. Records are kept for ever unless `retention_ms` says otherwise,
+                because old event times would else be deleted within minutes.
+        """
+        from confluent_kafka.admin import NewTopic
+
+        name = f"t-{uuid.uuid4().hex[:12]}" if name is None else name
+        settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
+        wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
+        self.admin.create_topics([wanted])[name].result(START_SECONDS)
+        self._await_partitions(name, partitions)
+        return name
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Grow a topic to `total` partitions and return when every one has a leader."""
+        from confluent_kafka.admin import NewPartitions
+
+        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(START_SECONDS)
+        self._producer = (
+            None  # it remembers the old number of partitions for minutes; `produce` has flushed it
+        )
+        self._await_partitions(topic, total)
+
+    def _await_partitions(self, topic: str, total: int) -> None:
+        def led() -> bool:
+            found = self.admin.list_topics(topic, timeout=5).topics[topic].partitions
+            return len(found) == total and all(each.leader >= 0 for each in found.values())
+
+        wait_until(led, f"{total} partitions of {topic} with a leader")
+
+    def produce(self, topic: str, records: Iterable[Record]) -> int:
+        """Produce the records, each to its partition, and return how many when the broker has them all.
+
+        Raises:
+            ServerError: a record was refused; the first reason is named.
+        """
+        refused: list[str] = []
+        count = 0
+
+        def delivered(error: object, _message: object) -> None:
+            if error is not None:
+                refused.append(str(error))
+
+        for record in records:
+            stamp = (
+                0 if record.timestamp_ms is None else record.timestamp_ms
+            )  # 0 is the client's word for "now"
+            while True:
+                try:
+                    self.producer.produce(
+                        topic,
+                        record.value,
+                        record.key,
+                        record.partition,
+                        timestamp=stamp,
+                        on_delivery=delivered,
+                    )
+                    break
+                except BufferError:  # the local queue is full: deliver some of it
+                    self.producer.poll(0.1)
+            self.producer.poll(0)
+            count += 1
+        left = self.producer.flush(START_SECONDS)
+        if left or refused:
+            why = refused[0] if refused else "no answer"
+            raise ServerError(f"{left + len(refused)} of {count} records did not reach {topic}: {why}")
+        return count
+
+    def produce_json(self, topic: str, rows: Iterable[Mapping[str, object]], partition: int = 0) -> int:
+        """Produce one JSON object a row to one partition; the shortest way to a topic Spark can parse."""
+        return self.produce(topic, (Record(json.dumps(row, sort_keys=True), partition) for row in rows))
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """The offset after the last record of each partition."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        numbers = self.admin.list_topics(topic, timeout=5).topics[topic].partitions
+        asked = self.admin.list_offsets({TopicPartition(topic, n): OffsetSpec.latest() for n in numbers})
+        return {each.partition: future.result(START_SECONDS).offset for each, future in sorted(asked.items())}
+
+    def stop(self) -> None:
+        """Stop in good order."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        """Stop as a crash does."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Start again on the same ports and data, after `stop`, `kill`, or while it runs."""
+        self.process.stop()
+        self.process.start(self.ready)
+
+
+BROKER_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+num.partitions=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+# event times of long ago and far ahead are what the tests are about
+log.retention.ms=-1
+log.message.timestamp.before.max.ms=9223372036854775807
+log.message.timestamp.after.max.ms=9223372036854775807
+"""
+
+
+@contextmanager
+def kafka_broker(folder: Path) -> Iterator[Broker]:
+    """A Kafka broker (KRaft, one node) with its data and log in `folder`, stopped at the end.
+
+    Skips or fails the test where Java or the jars are missing.
+    """
+    java = require_java()
+    classpath = ":".join(str(jar) for jar in require_jars("kafka"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in range(3):
+        try:
+            broker = _start_broker(java, classpath, folder / f"kafka-{attempt}")
+            break
+        except ServerError as failed:
+            if attempt == 2 or "Address already in use" not in str(failed):
+                raise
+    else:
+        raise AssertionError("the last attempt raises")
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def _start_broker(java: str, classpath: str, folder: Path) -> Broker:
+    folder.mkdir()
+    port, controller_port = free_ports(2)
+    properties, log = folder / "server.properties", folder / "kafka.log"
+    properties.write_text(
+        BROKER_PROPERTIES.format(
+            host=LOCALHOST, port=port, controller_port=controller_port, data=folder / "data"
+        )
+    )
+    run = [java, "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath]
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # `=`: an id may begin with a dash
+    formatted = subprocess.run(
+        [*run, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if formatted.returncode != 0:
+        raise ServerError(f"Kafka's storage could not be formatted:\n{formatted.stdout}{formatted.stderr}")
+    broker = Broker(f"{LOCALHOST}:{port}", Process("Kafka", [*run, "kafka.Kafka", str(properties)], log))
+    broker.process.start(broker.ready)
+    return broker
+
+
+# --- Prometheus ---
+
+# Loopback is never behind a proxy, whatever the environment says.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def http_get(url: str) -> tuple[int, str]:
+    """Status and body; 0 and the reason where nothing answers."""
+    try:
+        with _opener.open(url, timeout=5) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode(errors="replace")
+    except OSError as silent:  # URLError is one
+        return 0, str(silent)
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running Prometheus; as text it is its address."""
+
+    url: str
+    process: Process
+
+    def __str__(self) -> str:
+        return self.url
+
+    def ready(self) -> bool:
+        """Whether it answers that it is ready."""
+        return http_get(f"{self.url}/-/ready")[0] == 200
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """The `data` of an answer of its HTTP API.
+
+        Raises:
+            ServerError: it refused; its own reason is named.
+        """
+        status, body = http_get(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}")
+        if status != 200:
+            raise ServerError(f"Prometheus answered {status} to {path} {parameters}: {body}")
+        return json.loads(body)["data"]
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The instant vector of an expression now: a list of {"metric": {...}, "value": [seconds, text]}."""
+        result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
+        return result
+
+    def await_targets(self, *, seconds: float = START_SECONDS) -> None:
+        """Return when every target was scraped; raises TimeoutError with what they say where one stays down."""
+
+        def up() -> bool:
+            targets = self.get("targets")["activeTargets"]
+            return bool(targets) and all(target["health"] == "up" for target in targets)
+
+        try:
+            wait_until(up, "every target up", seconds=seconds)
+        except TimeoutError as late:
+            targets = self.get("targets")["activeTargets"]
+            said = [(target["scrapeUrl"], target["lastError"]) for target in targets]
+            raise TimeoutError(f"{late}: {said}") from None
+
+
+@contextmanager
+def prometheus_server(
+    folder: Path, scrape_targets: Sequence[str] = (), rules: Sequence[Path] = (), *, interval: str = "1s"
+) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes `scrape_targets` ("HOST:PORT" each) and evaluates `rules`.
+
+    Skips or fails the test where the program is missing.
+    """
+    program = require_binary("prometheus")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {  # YAML is a superset of JSON
+        "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+        "rule_files": [str(rule.resolve()) for rule in rules],
+        "scrape_configs": [{"job_name": "lowmark", "static_configs": [{"targets": list(scrape_targets)}]}],
+    }
+    for attempt in range(3):
+        here = folder / f"prometheus-{attempt}"
+        here.mkdir()
+        (here / "prometheus.yml").write_text(json.dumps(config, indent=1))
+        [port] = free_ports(1)
+        command = [
+            str(program), f"--config.file={here / 'prometheus.yml'}", f"--storage.tsdb.path={here / 'data'}",
+            f"--web.listen-address={LOCALHOST}:{port}", "--log.level=warn",
+        ]  # fmt: skip
+        process = Process("Prometheus", command, here / "prometheus.log")
+        server = Prometheus(f"http://{LOCALHOST}:{port}", process)
+        try:
+            process.start(server.ready)
+            break
+        except ServerError as failed:
+            if attempt == 2 or "address already in use" not in str(failed):
+                raise
+    else:
+        raise AssertionError("the last attempt raises")
+    try:
+        yield server
+    finally:
+        server.process.stop()

@@ -1,0 +1,67 @@
+"""Each server does what the other live tests take for granted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.live.servers import Broker, Record, http_get, kafka_broker, prometheus_server
+
+pytestmark = pytest.mark.live
+
+
+def test_spark_reads_what_was_produced_to_a_real_broker(
+    spark: SparkSession, kafka: Broker, kafka_jars: list[Path]
+) -> None:
+    topic = kafka.create_topic(partitions=4)
+    records = [Record(json.dumps({"n": n}), partition=n % 4, timestamp_ms=1_000 * n + 1) for n in range(100)]
+    assert kafka.produce(topic, records) == 100
+
+    frame = (
+        spark.read.format("kafka")
+        .options(**{"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic})
+        .load()
+    )
+    rows = frame.selectExpr("cast(value as string) v", "partition", "unix_millis(timestamp) ms").collect()
+
+    assert sorted((json.loads(row.v)["n"], row.partition, row.ms) for row in rows) == [
+        (n, n % 4, 1_000 * n + 1) for n in range(100)
+    ]
+    assert kafka.end_offsets(topic) == dict.fromkeys(range(4), 25)
+
+
+def test_a_broker_keeps_its_records_over_stop_and_kill(tmp_path: Path) -> None:
+    with kafka_broker(tmp_path) as broker:
+        topic = broker.create_topic(partitions=1)
+        broker.produce_json(topic, [{"n": 0}])
+        broker.stop()
+        assert not broker.ready()
+        broker.restart()
+        broker.produce_json(topic, [{"n": 1}])
+        broker.kill()
+        broker.restart()
+        broker.add_partitions(topic, 2)
+        broker.produce_json(topic, [{"n": 2}], partition=1)
+        assert broker.end_offsets(topic) == {0: 2, 1: 1}
+
+
+def test_a_record_far_ahead_and_one_long_ago_are_both_kept(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    year_9999_ms = 253_402_300_799_000
+    assert (
+        kafka.produce(topic, [Record("old", timestamp_ms=1), Record("new", timestamp_ms=year_9999_ms)]) == 2
+    )
+    assert kafka.end_offsets(topic) == {0: 2}
+
+
+def test_prometheus_answers_and_scrapes_itself(tmp_path: Path, prometheus_binary: Path) -> None:
+    with prometheus_server(tmp_path) as idle:
+        assert http_get(f"{idle}/-/ready")[0] == 200
+        target = idle.url.removeprefix("http://")
+        with prometheus_server(tmp_path / "second", [target]) as server:
+            server.await_targets()
+            assert [sample["value"][1] for sample in server.query("up")] == ["1"]
+    assert http_get(f"{idle}/-/ready")[0] == 0

@@ -1,0 +1,371 @@
+"""The rules of the house, checked like any other behaviour.
+
+A rule is a function from the text of a file to the list of what is wrong in it. Every rule is shown able to fail, on a
+bad snippet, before it is believed about the real files.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = ("watermark", "sources", "integration")  # imports point to the left
+MAX_LINES = 1_000
+
+Rule = Callable[[str, str], list[str]]  # (path below ROOT, text) -> what is wrong
+
+
+# --- the files ---
+
+
+def project_files() -> list[str]:
+    """What is or would be committed; where there is no git (an unpacked archive), what `make clean` would leave."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0 and listed.stdout:
+        names = [name for name in listed.stdout.split("\0") if name]
+    else:
+        made = {".git", ".venv", ".cache", "build", "dist", "__pycache__", ".hypothesis"}
+        found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+        names = [
+            path.as_posix()
+            for path in found
+            if not any(part in made or part.endswith(("_cache", ".egg-info")) for part in path.parts)
+        ]
+    return sorted(name for name in set(names) if (ROOT / name).is_file())
+
+
+def text_of(name: str) -> str | None:
+    """The text of a file; None for a binary one."""
+    try:
+        return (ROOT / name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def modules() -> list[str]:
+    """Every Python file of the three folders."""
+    return [name for name in project_files() if name.startswith(LAYERS) and name.endswith(".py")]
+
+
+# --- the rules ---
+
+
+def imports(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of every import, wherever it stands; relative ones as `lowmark.` names."""
+    package = ("lowmark", *Path(path).parent.parts)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) + 1 - node.level]) if node.level else []
+            base += [node.module] if node.module else []
+            yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
+
+
+def imports_point_one_way(path: str, text: str) -> list[str]:
+    """watermark <- sources <- integration, and never a folder by its bare name."""
+    layer = Path(path).parts[0]
+    wrong = []
+    for line, name in imports(path, text):
+        top, _, rest = name.partition(".")
+        if top in LAYERS:
+            wrong.append(f"{path}:{line} imports {name} by its folder; use lowmark.{name}")
+        elif top == "lowmark":
+            target = rest.partition(".")[0]
+            if target not in LAYERS or LAYERS.index(target) > LAYERS.index(layer):
+                wrong.append(f"{path}:{line} imports {name}; {layer} may not know of it")
+    return wrong
+
+
+def the_core_is_pure(path: str, text: str) -> list[str]:
+    """watermark/ knows Python, numpy and sortedcontainers; no clock, thread, socket, log, process or file."""
+    if not path.startswith("watermark/"):
+        return []
+    effects = {
+        "time", "threading", "_thread", "logging", "socket", "asyncio", "concurrent", "multiprocessing", "queue",
+        "selectors", "signal", "subprocess", "os", "io", "pathlib", "shutil", "tempfile", "urllib", "http", "random",
+    }  # fmt: skip
+    allowed = (set(sys.stdlib_module_names) - effects) | {"numpy", "sortedcontainers", "lowmark"}
+    wrong = [
+        f"{path}:{line} imports {name}; the core has no effects, pass the value in"
+        for line, name in imports(path, text)
+        if name.partition(".")[0] not in allowed
+    ]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and node.attr in {"now", "utcnow", "today"}:
+            if isinstance(node.value, ast.Name | ast.Attribute) and ast.unparse(node.value).endswith(
+                ("datetime", "date")
+            ):
+                wrong.append(f"{path}:{node.lineno} reads the clock; take now_us instead")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"open", "print"}:
+            wrong.append(f"{path}:{node.lineno} calls {node.func.id}; the core has no effects")
+    return wrong
+
+
+def spark_in_one_file_of_sources(path: str, text: str) -> list[str]:
+    """sources/ meets pyspark in spark.py only; the core never."""
+    if path == "sources/spark.py" or not path.startswith(("watermark/", "sources/")):
+        return []
+    return [
+        f"{path}:{line} imports {name}; pyspark belongs in sources/spark.py or integration/"
+        for line, name in imports(path, text)
+        if name.partition(".")[0] in {"pyspark", "py4j"}
+    ]
+
+
+# path -> why it may sleep
+MAY_SLEEP = {
+    "tests/live/servers.py": "wait_until, the one polling helper",
+}
+
+
+def tests_do_not_sleep(path: str, text: str) -> list[str]:
+    """A test waits for a condition, with a deadline, or uses a virtual clock."""
+    if not path.startswith("tests/") or path in MAY_SLEEP:
+        return []
+    wrong = []
+    for node in ast.walk(ast.parse(text)):
+        imported = isinstance(node, ast.ImportFrom) and node.module in {"time", "asyncio", "trio"}
+        if imported and any(alias.name == "sleep" for alias in node.names):
+            wrong.append(f"{path}:{node.lineno} imports sleep; use tests.live.servers.wait_until")
+        if isinstance(node, ast.Attribute) and node.attr == "sleep":
+            wrong.append(f"{path}:{node.lineno} sleeps; use tests.live.servers.wait_until")
+    return wrong
+
+
+def readable_in_one_sitting(path: str, text: str) -> list[str]:
+    """No file of ours is longer than MAX_LINES lines; data is."""
+    if not path.endswith((".py", ".md", ".toml", "Makefile", ".sh")):
+        return []
+    count = len(text.splitlines())
+    return [f"{path} has {count} lines, {MAX_LINES} at most; split it"] if count > MAX_LINES else []
+
+
+# Written in pieces, so that this file passes its own rule.
+MACHINE = re.compile(
+    r"(?<![\w.:/-])/(?:" + "|".join(["ro" + "ot", "wo" + "rk", "fa" + "rm", "ho" + "me", "Us" + "ers"]) + r")/\w"
+)
+REGISTRIES = re.compile(
+    "|".join(
+        re.escape(".".join(parts))
+        for parts in [
+            ("pypi", "org"), ("pythonhosted", "org"), ("repo1", "maven"), ("repo", "maven", "apache"),
+            ("maven", "org"), ("deb", "debian", "org"), ("archive", "ubuntu"), ("registry", "npmjs"),
+            ("proxy", "golang"), ("crates", "io"), ("files", "pythonhosted"),
+        ]
+    )
+)  # fmt: skip
+
+
+def no_machine_and_no_registry(path: str, text: str) -> list[str]:
+    """The project knows neither the machine it was written on nor where packages come from."""
+    return [
+        f"{path}:{number} names a machine's path or a registry's host: {found[0]}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for pattern in (MACHINE, REGISTRIES)
+        if (found := pattern.search(line))
+    ]
+
+
+def public_names(path: str, text: str) -> list[str]:
+    """A class or function that a module defines and lists in `__all__` says what it is, in words."""
+    tree = ast.parse(text)
+    listed: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets) and node.value:
+                listed |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}  # type: ignore[misc]
+    wrong = [] if ast.get_docstring(tree) or not text.strip() else [f"{path} has no docstring"]
+    for node in tree.body:
+        described = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if described and (node.name in listed or path_defines(path, node.name)) and not ast.get_docstring(node):
+            wrong.append(f"{path}:{node.lineno} {node.name} is public and has no docstring")
+    return wrong
+
+
+def path_defines(path: str, name: str) -> bool:
+    """Whether the package of `path` re-exports `name` in its `__all__`."""
+    package = ROOT / Path(path).parent / "__init__.py"
+    return package.exists() and name in exported(package.read_text(encoding="utf-8"))
+
+
+def exported(text: str) -> set[str]:
+    """The names in a module's `__all__`."""
+    names: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and any(ast.unparse(target) == "__all__" for target in node.targets):
+            names |= {str(each.value) for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
+    return names
+
+
+def one_version(path: str, text: str) -> list[str]:
+    """The version stands in pyproject.toml; the code asks importlib.metadata."""
+    if path.startswith("tests/") or not path.endswith(".py"):
+        return []
+    written = re.compile(r"^\s*_{0,2}version_{0,2}\s*(?::[^=]+)?=\s*[\"']\d", re.IGNORECASE | re.MULTILINE)
+    return [f"{path} writes a version; use importlib.metadata.version('lowmark')"] if written.search(text) else []
+
+
+def examples_compile(path: str, text: str) -> list[str]:
+    """The code blocks of a page that are marked python are Python."""
+    if not path.endswith(".md"):
+        return []
+    wrong = []
+    for block in re.finditer(r"^( *)```python\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+        line = text.count("\n", 0, block.start()) + 2
+        try:
+            compile("\n" * (line - 1) + re.sub(f"^{block[1]}", "", block[2], flags=re.MULTILINE), path, "exec")
+        except SyntaxError as error:
+            wrong.append(f"{path}:{error.lineno} is not Python: {error.msg}")
+    return wrong
+
+
+PYTHON_RULES: dict[Rule, list[tuple[str, str]]] = {
+    # rule -> (path, text) that it must refuse
+    imports_point_one_way: [
+        ("watermark/a.py", "from lowmark.sources import Source"),
+        ("watermark/a.py", "def f():\n    import lowmark.integration.service"),
+        ("watermark/a.py", "from lowmark import integration"),
+        ("watermark/a.py", "from ..sources import api"),
+        ("sources/a.py", "from lowmark.integration.rpc import call"),
+        ("sources/deep/a.py", "from ...integration import rpc"),
+        ("sources/a.py", "import watermark"),
+        ("integration/a.py", "from watermark.state import SplitState"),
+    ],
+    the_core_is_pure: [
+        ("watermark/a.py", "import time"),
+        ("watermark/a.py", "from threading import Lock"),
+        ("watermark/a.py", "def f():\n    import logging"),
+        ("watermark/a.py", "import socket as s"),
+        ("watermark/a.py", "import pandas"),
+        ("watermark/a.py", "from pyspark.sql import DataFrame"),
+        ("watermark/a.py", "from datetime import datetime\nx = datetime.now()"),
+        ("watermark/a.py", "import datetime\nx = datetime.datetime.utcnow()"),
+        ("watermark/a.py", "print('x')"),
+    ],
+    spark_in_one_file_of_sources: [
+        ("sources/kafka.py", "from pyspark.sql import Row"),
+        ("sources/kafka.py", "def f():\n    import pyspark.sql.datasource"),
+    ],
+    tests_do_not_sleep: [
+        ("tests/a.py", "import time\ntime.sleep(1)"),
+        ("tests/a.py", "from time import sleep"),
+        ("tests/a.py", "import time as t\nt.sleep(1)"),
+        ("tests/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(1)"),
+    ],
+    public_names: [
+        ("watermark/a.py", '"""x."""\n__all__ = ["f"]\ndef f(): ...'),
+        ("sources/a.py", '"""x."""\n__all__ = ("C",)\nclass C: ...'),
+        ("sources/a.py", "x = 1"),
+    ],
+    one_version: [
+        ("integration/a.py", '__version__ = "0.1.0"'),
+        ("integration/a.py", "VERSION: str = '1.2'"),
+    ],
+}
+TEXT_RULES: dict[Rule, list[tuple[str, str]]] = {
+    readable_in_one_sitting: [("sources/a.py", "x = 1\n" * (MAX_LINES + 1))],
+    no_machine_and_no_registry: [
+        ("README.md", "see /ro" + "ot/.cache"),
+        ("Makefile", "JARS = /wo" + "rk/jars"),
+        ("a.json", '{"path": "/ho' + 'me/someone/x"}'),
+        ("constraints.txt", "--index-url https://py" + "pi.org/simple"),
+        ("pom.xml", "<url>https://repo1.ma" + "ven.org/maven2</url>"),
+    ],
+    examples_compile: [("README.md", "text\n```python\nx = = 1\n```\n")],
+}
+
+
+def label(rule: Rule) -> str:
+    return rule.__name__
+
+
+@pytest.mark.parametrize("rule", [*PYTHON_RULES, *TEXT_RULES], ids=label)
+def test_every_rule_can_fail(rule: Rule) -> None:
+    for path, text in {**PYTHON_RULES, **TEXT_RULES}[rule]:
+        assert rule(path, text), f"{rule.__name__} let pass, in {path}: {text[:200]}"
+
+
+@pytest.mark.parametrize("rule", [rule for rule in PYTHON_RULES if rule is not tests_do_not_sleep], ids=label)
+def test_the_package_keeps_the_rule(rule: Rule) -> None:
+    assert sum((rule(name, text_of(name) or "") for name in modules()), []) == []
+
+
+def test_the_tests_do_not_sleep() -> None:
+    tests = [name for name in project_files() if name.startswith("tests/") and name.endswith(".py")]
+    assert sum((tests_do_not_sleep(name, text_of(name) or "") for name in tests), []) == []
+    assert [name for name in MAY_SLEEP if name not in tests] == []
+
+
+@pytest.mark.parametrize("rule", TEXT_RULES, ids=label)
+def test_every_file_keeps_the_rule(rule: Rule) -> None:
+    texts = {name: text for name in project_files() if (text := text_of(name)) is not None}
+    assert sum((rule(name, text) for name, text in texts.items()), []) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("watermark/a.py", "import numpy as np\nfrom sortedcontainers import SortedList\nfrom .state import X"),
+        ("sources/a.py", "from lowmark.watermark import WatermarkStrategy\nfrom . import api"),
+        ("integration/a.py", "import time\nfrom lowmark.sources.kafka import KafkaSource\nfrom .rpc import call"),
+        ("watermark/a.py", "from datetime import timedelta\nx = timedelta(1).days"),
+    ],
+)
+def test_the_rules_let_good_imports_pass(path: str, text: str) -> None:
+    rules: list[Rule] = [imports_point_one_way, the_core_is_pure, spark_in_one_file_of_sources]
+    assert sum((rule(path, text) for rule in rules), []) == []
+
+
+# --- packaging ---
+
+
+def toml_value(text: str, key: str) -> str:
+    """A value of pyproject.toml as written (Python 3.10 has no tomllib)."""
+    found = re.search(rf"^\"?{re.escape(key)}\"? = (.*?)$", text, re.MULTILINE)
+    assert found, f"pyproject.toml has no {key}"
+    return found[1]
+
+
+def test_every_package_folder_is_installed_and_typed() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    declared = set(re.findall(r"\"(lowmark[.\w]*)\"", toml_value(text, "packages")))
+    folders = {Path(name).parent for name in modules()}
+    assert declared == {"lowmark." + ".".join(folder.parts) for folder in folders}
+    assert [str(folder) for folder in folders if not (ROOT / folder.parts[0] / "py.typed").exists()] == []
+
+
+def test_the_installed_version_is_the_one_of_pyproject() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    written = re.match(r"\"([^\"]+)\"", toml_value(text, "version"))
+    assert written
+    assert importlib.metadata.version("lowmark") == written[1]
+
+
+def test_the_installed_package_is_this_checkout() -> None:
+    """Else the tests would praise another copy."""
+    import lowmark.watermark
+
+    assert Path(lowmark.watermark.__path__[0]).resolve() == ROOT / "watermark"
+
+
+def test_every_requirement_has_a_reason_and_an_exact_version() -> None:
+    pins = re.findall(r"^([A-Za-z0-9-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    required = importlib.metadata.requires("lowmark") or []
+    names = {re.split(r"[^\w.-]", each, maxsplit=1)[0].lower().replace("_", "-") for each in required}
+    assert names
+    assert names <= {pin.lower() for pin in pins}

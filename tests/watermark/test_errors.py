@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from lowmark.watermark import (
+    CorruptSnapshot,
+    DuplicateSplit,
+    FinishedSplit,
+    InvalidDuration,
+    InvalidSplitId,
+    InvalidStrategy,
+    InvalidWatermark,
+    LowmarkError,
+    UnknownSplit,
+    errors,
+)
+
+# One of each, and what a user reads.
+EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
+    (
+        InvalidDuration("idleness", "'1 month'", "a month has no fixed length", "use weeks or days."),
+        ValueError,
+        "idleness: '1 month' is not a duration: a month has no fixed length. Hint: use weeks or days.",
+    ),
+    (
+        InvalidStrategy("with_idleness", "0s", "more than 0", "leave it out to keep the default."),
+        ValueError,
+        "with_idleness: expected more than 0, got 0s. Hint: leave it out to keep the default.",
+    ),
+    (
+        InvalidSplitId("1.5", "an int or a str"),
+        ValueError,
+        "split id 1.5: expected an int or a str. Hint: use either names (str) or hashes (int) for all the splits "
+        "of one stream.",
+    ),
+    (
+        InvalidWatermark("orders-7", 2**63),
+        ValueError,
+        "watermark of split 'orders-7': expected microseconds since the epoch in 64 bits, got 9223372036854775808. "
+        "Hint: is the event time in nanoseconds?",
+    ),
+    (
+        DuplicateSplit("orders-7"),
+        ValueError,
+        "split 'orders-7' is assigned already. Hint: remove() it first if its id is used again.",
+    ),
+    (
+        UnknownSplit.among("orders-07", ("orders-7", "clicks-1")),
+        LookupError,
+        "split 'orders-07' was never assigned (2 splits are). Hint: did you mean 'orders-7'?",
+    ),
+    (
+        UnknownSplit.among(7, (1, 2, 3)),
+        LookupError,
+        "split 7 was never assigned (3 splits are). Hint: call assign() before the first report.",
+    ),
+    (
+        FinishedSplit("orders-7"),
+        RuntimeError,
+        "split 'orders-7' reported after it finished. Hint: a source must call a split finished only when it can "
+        "never deliver another row.",
+    ),
+    (
+        CorruptSnapshot("3 trailing bytes", 100),
+        ValueError,
+        "cannot restore a coordinator from 100 bytes: 3 trailing bytes. Hint: pass the bytes of snapshot() "
+        "unchanged; a snapshot of a newer version needs that version.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "builtin", "text"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_an_error_says_what_was_expected_and_what_to_do(
+    error: LowmarkError, builtin: type[Exception], text: str
+) -> None:
+    assert text == str(error)
+    assert isinstance(error, builtin)
+
+
+@pytest.mark.parametrize("error", [error for error, _, _ in EXAMPLES], ids=lambda value: type(value).__name__)
+def test_an_error_crosses_process_boundaries(error: LowmarkError) -> None:
+    again = pickle.loads(pickle.dumps(error))  # noqa: TID251  # our own bytes
+
+    assert (type(error), str(error), vars(error)) == (type(again), str(again), vars(again))
+
+
+def test_every_error_has_an_example_here_and_a_line_in_the_tree() -> None:
+    raised = {
+        name: cls
+        for name, cls in vars(errors).items()
+        if isinstance(cls, type) and issubclass(cls, LowmarkError) and cls is not LowmarkError
+    }
+
+    assert set(raised.values()) == {type(error) for error, _, _ in EXAMPLES}
+    assert all(f"── {name}" in (errors.__doc__ or "") for name in raised)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from lowmark.watermark import CorruptSnapshot, SplitState, StreamSnapshot
+from lowmark.watermark.snapshot import decode, encode
+
+STATES = list(SplitState)
+NUMBERS = StreamSnapshot(
+    0,
+    {0: (SplitState.PENDING, None), 2**63: (SplitState.ACTIVE, 0), 2**64 - 1: (SplitState.IDLE, -(2**63))},
+    {0: "orders-0", 2**63: "Aufträge/7"},
+)
+NAMES = StreamSnapshot(-1_000, {"b": (SplitState.FINISHED, 2**63 - 1), "ä\n": (SplitState.PAUSED, 5)})
+EMPTY = StreamSnapshot()
+
+
+@pytest.mark.parametrize("snapshot", [NUMBERS, NAMES, EMPTY], ids=["numbers", "names", "empty"])
+def test_a_snapshot_survives_the_round_trip(snapshot: StreamSnapshot) -> None:
+    assert snapshot == decode(encode(snapshot))
+
+
+def test_equal_states_give_equal_bytes_whatever_the_order_of_their_splits() -> None:
+    turned = StreamSnapshot(0, dict(reversed(NUMBERS.splits.items())), dict(reversed(NUMBERS.names.items())))
+
+    assert encode(NUMBERS) == encode(turned)
+
+
+def test_four_thousand_splits_fit_into_60_kb() -> None:
+    rng = random.Random(5)
+    day_us = 86_400_000
+    splits: dict[int | str, tuple[SplitState, int | None]] = {
+        rng.getrandbits(63): (rng.choice(STATES), 1_700_000_000_000_000 + rng.randrange(day_us) * 1_000)
+        for _ in range(4_096)
+    }
+
+    assert len(encode(StreamSnapshot(1_700_000_000_000_000, splits))) < 60_000
+
+
+GOOD = encode(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "truncated: a header has 13 bytes"),
+        (GOOD[:12], "truncated: a header has 13 bytes"),
+        (GOOD[:-1], "truncated: the data ends too early"),
+        (GOOD[:14], "truncated: the data ends too early"),
+        (GOOD + b"x", "1 trailing bytes"),
+        (b"JUNK" + GOOD[4:], "it begins with b'JUNK'"),
+        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1"),
+        (GOOD[:5] + struct.pack("<I", 2**31) + GOOD[9:], "it claims to unpack to 2147483648 bytes"),
+        (GOOD[:5] + struct.pack("<I", 9) + GOOD[9:], "damaged: the checksum does not match"),
+        (GOOD[:9] + b"\0\0\0\0" + GOOD[13:], "damaged: the checksum does not match"),
+        (GOOD[:13] + b"\0\0" + GOOD[15:], "damaged: "),
+    ],
+)
+def test_a_corrupt_snapshot_is_refused_with_the_reason(data: bytes, reason: str) -> None:
+    with pytest.raises(CorruptSnapshot) as refused:
+        decode(data)
+
+    assert reason in refused.value.reason
+
+
+def test_no_damaged_byte_goes_unnoticed() -> None:
+    for at in range(len(GOOD)):
+        damaged = bytearray(GOOD)
+        damaged[at] ^= 0x10
+        with pytest.raises(CorruptSnapshot):
+            decode(bytes(damaged))

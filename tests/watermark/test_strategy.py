@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from lowmark.watermark import (
+    AllIdle,
+    BoundedOutOfOrderness,
+    InvalidDuration,
+    InvalidStrategy,
+    NoWatermarks,
+    WatermarkStrategy,
+)
+from lowmark.watermark.strategy import FUTURE_GUARD_US
+
+PLAIN = WatermarkStrategy.for_monotonous_timestamps()
+
+
+def test_the_watermark_is_the_maximum_less_the_bound_less_a_millisecond_rounded_down() -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+
+    assert [strategy.watermark_of_max(max_us) for max_us in (60_000_000, 60_000_999, 0, -1)] == [
+        49_999_000,
+        49_999_000,
+        -10_001_000,
+        -10_002_000,
+    ]
+
+
+def test_a_watermark_stays_within_64_bits() -> None:
+    lowest_us = PLAIN.watermark_of_max(-(2**63))
+
+    assert (lowest_us >= -(2**63), 0) == (True, lowest_us % 1_000)
+
+
+def test_the_delay_for_spark_is_rounded_up() -> None:
+    delays = [timedelta(0), timedelta(microseconds=1), timedelta(milliseconds=1), timedelta(microseconds=1_001)]
+
+    assert [WatermarkStrategy.for_bounded_out_of_orderness(bound).delay_ms for bound in delays] == [0, 1, 1, 2]
+
+
+def test_only_an_assigner_or_a_generator_sends_rows_through_python() -> None:
+    strategies = [
+        PLAIN,
+        PLAIN.with_timestamp_assigner(lambda row, own: 0),
+        WatermarkStrategy.for_generator(lambda: BoundedOutOfOrderness(0)),
+        WatermarkStrategy.no_watermarks(),
+    ]
+
+    assert [strategy.runs_python for strategy in strategies] == [False, True, True, False]
+    assert [strategy.emits for strategy in strategies] == [True, True, True, False]
+
+
+def test_each_split_gets_a_generator_of_its_own() -> None:
+    assert isinstance(PLAIN.create_generator(), BoundedOutOfOrderness)
+    assert isinstance(WatermarkStrategy.no_watermarks().create_generator(), NoWatermarks)
+    strategy = WatermarkStrategy.for_generator(NoWatermarks, out_of_orderness="3 seconds")
+    assert strategy.create_generator() is not strategy.create_generator()
+    assert strategy.delay_ms == 3_000
+
+
+def test_the_future_guard_is_on_unless_switched_off() -> None:
+    assert [
+        strategy.future_guard_us
+        for strategy in (
+            PLAIN,
+            PLAIN.with_future_guard(None),
+            PLAIN.with_future_guard("0 seconds"),
+            PLAIN.with_future_guard("7 seconds"),
+        )
+    ] == [FUTURE_GUARD_US, None, 0, 7_000_000]
+
+
+def test_grace_and_idleness_are_off_unless_asked_for() -> None:
+    assert (PLAIN.grace_us, PLAIN.idle_timeout_us) == (None, None)
+    assert PLAIN.with_grace("5 seconds").grace_us == 5_000_000
+    assert PLAIN.with_grace("5 seconds").with_grace(None) == PLAIN
+
+
+def test_all_idle_takes_a_name_or_the_enum() -> None:
+    assert AllIdle.MAX is PLAIN.with_all_idle("max").all_idle
+    assert AllIdle.MAX is PLAIN.with_all_idle(AllIdle.MAX).all_idle
+    assert PLAIN.with_all_idle("advance", delay="1 minute").all_idle_delay_us == 60_000_000
+    assert PLAIN.with_all_idle("advance", delay="1 minute").with_all_idle("hold") == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: PLAIN.with_all_idle("jump"), 'expected one of "hold", "advance", "max", got \'jump\''),
+        (lambda: PLAIN.with_all_idle("advance"), "got 'advance' without a delay"),
+        (lambda: PLAIN.with_all_idle("hold", "1 second"), "got 'hold' with a delay"),
+        (lambda: PLAIN.with_idleness("0 seconds"), "with_idleness: expected more than 0, got 0s"),
+        (lambda: PLAIN.with_grace("0 seconds"), "with_grace: expected more than 0, got 0s"),
+        (lambda: WatermarkStrategy(out_of_orderness_us=-1), "out-of-orderness: expected 0 or more, got -0.000001s"),
+        (lambda: WatermarkStrategy.for_generator("g"), "for_generator: expected a function, got 'g'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(build: object, message: str) -> None:
+    assert callable(build)
+    with pytest.raises(InvalidStrategy, match=re.escape(message)):
+        build()
+
+
+def test_a_negative_bound_is_refused() -> None:
+    with pytest.raises(InvalidDuration, match="out-of-orderness: .* it is negative"):
+        WatermarkStrategy.for_bounded_out_of_orderness("-1 second")
+
+
+def test_a_generator_bound_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="expected 0 us or more"):
+        BoundedOutOfOrderness(-1)

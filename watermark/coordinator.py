@@ -1,0 +1,439 @@
+"""The coordinator of one stream: events in, effects out. It never waits, calls out, or reads a clock.
+
+Rule 1: everything that decides what the low watermark is happens in this package.
+Rule 2: ``handle`` is the only way in; the list it returns is the only way out. The loop that owns threads,
+sockets and Spark
+        carries the effects out.
+Rule 3: all changes of one event are applied before anything is decided: first what was reported, then who is
+idle, then
+        the minimum, once. So the order of the splits within an event has no influence, and a repeated event
+        changes nothing.
+
+Two clocks pass through here and must not be mixed up. ``now_us`` is when something is handled; grace and the
+times shown to people go by it. ``planned_at_us`` and ``until_us`` are moments up to which the sources were
+read; silence is measured on these alone, because a batch that runs for five minutes reads nothing meanwhile.
+
+Source: FLINK-4576 (the messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split
+holds its value).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from .coalescer import Coalescer
+from .duration import format_duration_us
+from .errors import InvalidSplitId, InvalidWatermark
+from .events import (
+    BatchReported,
+    Effect,
+    Event,
+    Polled,
+    SplitReturnedLate,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    SplitsRemoved,
+    SplitsResumed,
+    SplitStateChanged,
+    Tick,
+)
+from .idleness import Idleness
+from .protocol import NotifyNewLowWatermark
+from .snapshot import StreamSnapshot, decode, encode
+from .state import SplitId, SplitState, split_order
+from .status import StreamStatus
+from .strategy import WatermarkStrategy
+from .tally import Tally
+from .view import SplitRecord, View
+
+KNOWN_EMPTY_GRACE_US = 60_000_000
+"""How long a silent new split that is known to be empty may hold, unless the strategy says otherwise: 1
+minute."""
+
+ALL_IDLE_STEP_US = 1_000_000
+"""While all splits are idle and the low watermark follows processing time, callers are asked to look this
+often."""
+
+_WATERMARK_RANGE = range(-(2**63), 2**63)
+_NUMBER_RANGE = range(2**64)
+
+
+class LowWatermarkCoordinator:
+    """Keeps the low watermark of one stream.
+
+    Args:
+        strategy: idleness, grace and the all-idle policy are taken from it.
+        job_id: the application or query; goes into notifications.
+        source_id: the stream's name.
+        task_id: the task this coordinator speaks for.
+
+    >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
+    >>> coordinator = LowWatermarkCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
+    >>> coordinator.handle(SplitsDiscovered(("a", "b")), now_us=0)
+    []
+    >>> effects = coordinator.handle(BatchReported(0, 1, {"a": 30_000, "b": 10_000}), now_us=2)
+    >>> effects[-1].new_low_watermark, coordinator.status(now_us=3).holder
+    (10000, 'b')
+    """
+
+    def __init__(self, strategy: WatermarkStrategy, *, job_id: str, source_id: str, task_id: str) -> None:
+        self._strategy = strategy
+        self._job_id, self._source_id, self._task_id = job_id, source_id, task_id
+        self._coalescer = self._new_coalescer(None)
+        self._idleness = None if strategy.idle_timeout_us is None else Idleness(strategy.idle_timeout_us)
+        self._grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
+        self._grace = Idleness(self._grace_us)  # silence of new splits, on the clock of now_us
+        self._records: dict[SplitId, SplitRecord] = {}
+        self._backlog_rows: dict[SplitId, int] = {}  # only what is known
+        self._names: dict[SplitId, str] = {}
+        self._read_until_us: int | None = None
+        self._moved_at_us: int | None = None  # when the low watermark rose, or began
+        self._planned_us: int | None = None  # when the newest batch was planned
+        self._tally = Tally(strategy.out_of_orderness_us)
+        self._epoch = 0
+        self._kind: type | None = None  # of split ids: int or str, one per stream
+        # Of the event being handled:
+        self._before: dict[SplitId, SplitState] = {}
+        self._late: list[SplitReturnedLate] = []
+        self._material = False
+
+    # -- the way in and out
+
+    def handle(self, event: Event, now_us: int) -> list[Effect]:
+        """Take one event in.
+
+        Args:
+            event: what happened.
+            now_us: now, on a clock of microseconds since the epoch that never steps.
+
+        Returns:
+            What follows from it: changes of state, then late returns, both by split, then at most one
+            notification. An event that is repeated at once has no effects the second time.
+
+        Raises:
+            InvalidSplitId: a split id is of the wrong kind; nothing was changed.
+            InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
+        """
+        self._before, self._late, self._material = {}, [], False
+        if self._moved_at_us is None:
+            self._moved_at_us = now_us
+        match event:
+            case SplitsDiscovered(splits, known_empty):
+                self._discover(splits, known_empty, now_us, now_us)
+            case BatchReported():
+                self._report(event, now_us)
+            case Polled(until_us):
+                self._read(until_us)
+            case SplitsFinished(splits):
+                self._finish(splits, now_us)
+            case SplitsPaused(splits):
+                self._pause(splits, now_us)
+            case SplitsResumed(splits):
+                self._resume(splits, now_us)
+            case SplitsRemoved(splits):
+                self._remove(splits)
+            case Tick():
+                pass
+        self._leave_quiet_out(now_us)
+        return self._effects(now_us)
+
+    def wake_at_us(self, now_us: int) -> int | None:
+        """The next moment at which time alone could change something; None if only an event can.
+
+        At an idle deadline ask the sources and send ``Polled``, otherwise ``Tick``. A deadline that is over
+        and could not be acted upon, because nothing was read meanwhile, is not repeated: the next report or
+        poll settles it.
+        """
+        moments = []
+        deadline_us = None if self._idleness is None else self._idleness.next_deadline_us()
+        if deadline_us is not None and deadline_us > now_us:
+            moments.append(deadline_us)
+        grace_us = self._grace.next_deadline_us()
+        if grace_us is not None:
+            moments.append(max(now_us, grace_us))
+        delay_us = self._strategy.all_idle_delay_us
+        if delay_us is not None and self._coalescer.all_idle:
+            low_us = self._coalescer.low_us
+            moments.append(now_us if low_us is None else max(now_us, low_us + delay_us + ALL_IDLE_STEP_US))
+        return min(moments, default=None)
+
+    @property
+    def low_watermark_us(self) -> int | None:
+        """The low watermark, microseconds since the epoch; never decreases; None until there is one."""
+        return self._coalescer.low_us
+
+    @property
+    def epoch(self) -> int:
+        """Grows when what a snapshot is for has changed; whoever persists snapshots does so when it grew.
+
+        That is: the low watermark, a split's watermark, the set of splits, or which of them are finished.
+        """
+        return self._epoch
+
+    def status(self, now_us: int, name_of: Callable[[SplitId], str] | None = None) -> StreamStatus:
+        """What a person wants to know. O(n log n).
+
+        Args:
+            now_us: now; what remains of a grace is told from here.
+            name_of: what to call a split; by default its id.
+        """
+        view = View(
+            self._source_id,
+            self._strategy,
+            self._coalescer,
+            self._tally,
+            self._records,
+            self._backlog_rows,
+            self._grace_us,
+            self._planned_us,
+            self._moved_at_us,
+        )
+        return view.status(now_us, str if name_of is None else name_of)
+
+    @property
+    def splits(self) -> tuple[SplitId, ...]:
+        """Every known split, finished ones too, in the order of discovery."""
+        return self._coalescer.splits
+
+    @property
+    def names(self) -> Mapping[SplitId, str]:
+        """The names that came with the snapshot this coordinator was restored from; empty otherwise."""
+        return dict(self._names)
+
+    # -- restart
+
+    def snapshot(self, names: Mapping[SplitId, str] | None = None) -> bytes:
+        """What a restart needs: low watermark, splits, their states and watermarks. Deterministic.
+
+        Args:
+            names: what to call splits that are numbers, carried along verbatim; None: the names restored.
+        """
+        splits = {s: (self._coalescer.state(s), self._coalescer.watermark_us(s)) for s in self._coalescer.splits}
+        return encode(StreamSnapshot(self.low_watermark_us, splits, self._names if names is None else names))
+
+    @classmethod
+    def restore(
+        cls,
+        data: bytes,
+        strategy: WatermarkStrategy,
+        *,
+        job_id: str,
+        source_id: str,
+        task_id: str,
+        now_us: int,
+    ) -> LowWatermarkCoordinator:
+        """The coordinator that ``snapshot`` was called on, less its counts; idle and grace timers start anew.
+
+        Raises:
+            CorruptSnapshot: the bytes are no snapshot this version can read.
+        """
+        saved = decode(data)
+        coordinator = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
+        coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
+        coordinator._names = dict(saved.names)
+        coordinator._moved_at_us = now_us
+        for split, (state, watermark_us) in saved.splits.items():
+            coordinator._kind = type(split)
+            coordinator._coalescer.assign(split, state=state, watermark_us=watermark_us)
+            coordinator._records[split] = SplitRecord(now_us, f"{state.value} before the restart")
+            if watermark_us is not None:
+                coordinator._tally.saw(watermark_us)
+            coordinator._start_timers(split, now_us)
+            if state is SplitState.PAUSED and coordinator._idleness is not None:
+                coordinator._idleness.pause(split, now_us)
+        return coordinator
+
+    # -- what the events do
+
+    def _discover(self, splits: Iterable[SplitId], known_empty: frozenset[SplitId], at_us: int, now_us: int) -> None:
+        new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
+        self._check_ids(new)
+        for split in new:
+            self._coalescer.assign(split)
+            self._records[split] = SplitRecord(now_us, "discovered")
+            if split in known_empty:
+                self._backlog_rows[split] = 0
+            self._start_timers(split, at_us)
+            self._material = True
+
+    def _report(self, event: BatchReported, now_us: int) -> None:
+        for split, watermark_us in event.watermarks_us.items():
+            if watermark_us not in _WATERMARK_RANGE:
+                raise InvalidWatermark(split, watermark_us)
+        delivered = [*event.watermarks_us, *(split for split, rows in event.rows.items() if rows > 0)]
+        self._discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
+        self._read(event.planned_at_us)
+        fresh, regressions = self._tally.fresh(event.batch_id), self._coalescer.regressions
+        if fresh:
+            self._tally.count(event, self._coalescer.low_us, now_us)
+            self._planned_us = event.planned_at_us
+        for split in sorted(set(delivered), key=split_order):
+            self._deliver(split, event, now_us)
+        if fresh:
+            self._learn_backlog(event, now_us)
+        else:
+            self._coalescer.regressions = regressions  # they were counted when the batch came first
+
+    def _deliver(self, split: SplitId, event: BatchReported, now_us: int) -> None:
+        """Apply what one split reported. It was active unless this is old news of it."""
+        record, before = self._records[split], self._coalescer.state(split)
+        if before is SplitState.FINISHED:
+            return  # reports may come late; finished is for good
+        news = record.heard_us is None or event.planned_at_us > record.heard_us
+        watermark_us, seen_us = event.watermarks_us.get(split), self._coalescer.watermark_us(split)
+        if news:
+            record.heard_us = event.planned_at_us
+            self._time_silence(split, event.planned_at_us)
+        if watermark_us is not None:
+            self._material |= seen_us is None or watermark_us > seen_us
+            self._coalescer.report(split, watermark_us)
+            self._grace.forget(split)
+        elif news and self._coalescer.wake(split):  # no usable event time: active, at the watermark it had
+            record.pending_since_us = now_us
+        if before is SplitState.IDLE and not news:
+            self._coalescer.idle(split)
+        self._note(split, before, "delivered rows")
+        low_us, came_in = self._coalescer.low_us, before in (SplitState.IDLE, SplitState.PENDING)
+        if news and came_in and low_us is not None and watermark_us is not None and watermark_us < low_us:
+            self._late.append(SplitReturnedLate(split, low_us - watermark_us, event.rows.get(split)))
+            self._tally.returned_late += 1
+
+    def _learn_backlog(self, event: BatchReported, now_us: int) -> None:
+        """A backlog holds until it is told again, or until rows were read and nobody told."""
+        for split in event.rows.keys() | event.watermarks_us.keys():
+            self._backlog_rows.pop(split, None)
+        self._backlog_rows.update(event.backlog_rows)
+        for split, rows in event.backlog_rows.items():
+            if rows > 0 and self._coalescer.state(split) is SplitState.IDLE:
+                self._wake(split, f"{rows} rows are waiting in it", now_us)
+        for split in self._coalescer.pending:
+            self._time_grace(split)
+
+    def _wake(self, split: SplitId, why: str, now_us: int) -> None:
+        """Idle means no backlog: a split with rows waiting holds before they are read, not after."""
+        if self._coalescer.watermark_us(split) is None and self._strategy.grace_us is not None:
+            return  # left out by a grace that was set on purpose: only its own rows bring it back
+        self._coalescer.wake(split)
+        self._records[split].pending_since_us = now_us
+        self._start_timers(split, now_us)
+        self._note(split, SplitState.IDLE, why)
+
+    def _finish(self, splits: Iterable[SplitId], now_us: int) -> None:
+        splits = tuple(splits)
+        self._discover(splits, frozenset(), now_us, now_us)
+        for split in splits:
+            before = self._coalescer.state(split)
+            self._material |= self._coalescer.finish(split)
+            self._stop_timers(split)
+            self._note(split, before, "every row of it was processed")
+
+    def _pause(self, splits: Iterable[SplitId], now_us: int) -> None:
+        for split in splits:
+            if split in self._coalescer:
+                before = self._coalescer.state(split)
+                if self._coalescer.pause(split):
+                    self._grace.forget(split)
+                    if self._idleness is not None:
+                        self._idleness.pause(split, now_us)
+                    self._note(split, before, "alignment holds it back")
+
+    def _resume(self, splits: Iterable[SplitId], now_us: int) -> None:
+        for split in splits:
+            if split in self._coalescer:
+                before = self._coalescer.state(split)
+                if self._coalescer.resume(split):
+                    self._records[split].pending_since_us = now_us
+                    self._time_grace(split)
+                    if self._idleness is not None:
+                        self._idleness.resume(split, now_us)
+                    self._note(split, before, "alignment lets it go on")
+
+    def _remove(self, splits: Iterable[SplitId]) -> None:
+        for split in splits:
+            if self._coalescer.remove(split):
+                self._stop_timers(split)
+                del self._records[split]
+                self._tally.splits.pop(split, None)
+                self._backlog_rows.pop(split, None)
+                self._before.pop(split, None)
+                self._material = True
+
+    # -- who is quiet
+
+    def _read(self, until_us: int) -> None:
+        self._read_until_us = until_us if self._read_until_us is None else max(self._read_until_us, until_us)
+
+    def _leave_quiet_out(self, now_us: int) -> None:
+        if self._idleness is not None and self._read_until_us is not None:
+            timeout = format_duration_us(self._idleness.timeout_us)
+            for split in self._idleness.quiet(self._read_until_us, self._backlog_rows):
+                known = "no backlog" if split in self._backlog_rows else "backlog unknown"
+                self._leave_out(split, f"silent for more than {timeout}, {known}")
+        for split in self._grace.quiet(now_us, {}):
+            self._leave_out(split, f"new, and silent for more than its grace of {format_duration_us(self._grace_us)}")
+
+    def _leave_out(self, split: SplitId, why: str) -> None:
+        before = self._coalescer.state(split)
+        self._coalescer.idle(split)
+        self._stop_timers(split)
+        self._note(split, before, why)
+
+    def _start_timers(self, split: SplitId, at_us: int) -> None:
+        if self._coalescer.state(split) not in (SplitState.IDLE, SplitState.FINISHED):
+            self._time_silence(split, at_us)
+            self._time_grace(split)
+
+    def _time_silence(self, split: SplitId, at_us: int) -> None:
+        if self._idleness is not None:
+            self._idleness.heard(split, at_us)
+
+    def _time_grace(self, split: SplitId) -> None:
+        """A silent new split has a grace if it is known to be empty, or if the strategy sets one for all."""
+        bounded = self._strategy.grace_us is not None or self._backlog_rows.get(split) == 0
+        if bounded and self._coalescer.state(split) is SplitState.PENDING:
+            self._grace.heard(split, self._records[split].pending_since_us)
+        else:
+            self._grace.forget(split)
+
+    def _stop_timers(self, split: SplitId) -> None:
+        self._grace.forget(split)
+        if self._idleness is not None:
+            self._idleness.forget(split)
+
+    # -- what comes of it
+
+    def _note(self, split: SplitId, before: SplitState, why: str) -> None:
+        if self._coalescer.state(split) is not before:
+            self._before.setdefault(split, before)
+            self._records[split].why = why
+
+    def _effects(self, now_us: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for split in sorted(self._before, key=split_order):
+            before, after = self._before[split], self._coalescer.state(split)
+            if after is not before:
+                effects.append(SplitStateChanged(split, before, after, self._records[split].why))
+        effects += self._late
+        if advance := self._coalescer.advance(now_us):
+            self._material, self._moved_at_us = True, now_us
+            effects.append(
+                NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, advance.after_us)
+            )
+        self._epoch += self._material
+        return effects
+
+    def _new_coalescer(self, low_us: int | None) -> Coalescer:
+        return Coalescer(low_us, self._strategy.all_idle, all_idle_delay_us=self._strategy.all_idle_delay_us)
+
+    def _check_ids(self, new: list[SplitId]) -> None:
+        for split in new:
+            kind = type(split) if self._kind is None else self._kind
+            if kind not in (int, str) or type(split) is not kind:
+                expected = (
+                    "an int or a str" if self._kind is None else f"a {self._kind.__name__}, as for its other splits"
+                )
+                raise InvalidSplitId(repr(split), expected)
+            if isinstance(split, int) and split not in _NUMBER_RANGE:
+                raise InvalidSplitId(repr(split), "a number of 0 or more in 64 bits")
+            self._kind = kind

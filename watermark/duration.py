@@ -1,0 +1,124 @@
+"""Lengths of time at the user's edge: Spark's and ISO's spelling in, microseconds inside.
+
+Converted once, here. What is accepted is what Spark accepts for ``withWatermark`` and triggers
+(``IntervalUtils.stringToInterval``), plus ISO-8601 (``java.time.Duration``) and ``timedelta``.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from fractions import Fraction
+
+from .errors import InvalidDuration
+
+LONGEST_US = 2**63 - 1
+"""The longest duration: Spark keeps intervals in 64 bits of microseconds (292,271 years)."""
+
+_SECOND_US = 1_000_000
+_UNIT_US = {
+    "week": 7 * 86_400 * _SECOND_US,
+    "day": 86_400 * _SECOND_US,
+    "hour": 3_600 * _SECOND_US,
+    "minute": 60 * _SECOND_US,
+    "second": _SECOND_US,
+    "millisecond": 1_000,
+    "microsecond": 1,
+}
+_CALENDAR_UNITS = ("month", "year")
+_PART = re.compile(r"\s*([+-]?)\s*(\d+(?:\.\d{1,9})?|\.\d{1,9})\s+([a-z]+)(?=\s|$)")
+_ISO_NUMBER = r"([+-]?\d+)"
+_ISO = re.compile(
+    rf"([+-]?)p(?:{_ISO_NUMBER}w)?(?:{_ISO_NUMBER}d)?"
+    rf"(?:t(?=[+\-\d])(?:{_ISO_NUMBER}h)?(?:{_ISO_NUMBER}m)?(?:([+-]?\d+(?:\.\d{{1,9}})?)s)?)?"
+)
+_ISO_CALENDAR = re.compile(r"[+-]?p[^t]*\d[ym]")
+_ISO_UNITS = ("week", "day", "hour", "minute", "second")
+_HINT = 'write "10 seconds", "1 minute 30 seconds", "PT10S" or timedelta(seconds=10).'
+
+
+def duration_us(value: str | timedelta, *, what: str) -> int:
+    """A duration as whole microseconds.
+
+    Args:
+        value: a ``timedelta``, a Spark interval ("10 seconds", "interval 1 minute 30 seconds", "1.5 seconds";
+            any case, singular or plural, week to microsecond) or an ISO-8601 duration ("PT10S", "P1DT2H").
+        what: the setting it is for; the error names it.
+
+    Returns:
+        Microseconds, 0 or more. Parts of a microsecond are cut off, as Spark does.
+
+    Raises:
+        InvalidDuration: the value is no duration, is negative, has months or years (their length varies), or
+            is a bare number (its unit would be a guess).
+
+    >>> duration_us("1 minute 30 seconds", what="idleness")
+    90000000
+    >>> duration_us("PT0.5S", what="idleness")
+    500000
+    """
+    given: object = value  # whatever the types say, users write 10
+    if isinstance(given, timedelta):
+        total_us = given // timedelta(microseconds=1)
+    elif isinstance(given, str):
+        total_us = _parse_us(given, what)
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        raise InvalidDuration(what, repr(given), "a number has no unit", f'write "{given} seconds" or another unit.')
+    else:
+        raise InvalidDuration(what, repr(given), f"a {type(given).__name__} has no length", _HINT)
+    if total_us < 0:
+        raise InvalidDuration(what, repr(value), "it is negative", "use 0 or more.")
+    if total_us > LONGEST_US:
+        raise InvalidDuration(what, repr(value), "it is longer than 64 bits of microseconds", "use a shorter one.")
+    return total_us
+
+
+def format_duration_us(us: int) -> str:
+    """A duration as a person writes it, exact to the microsecond.
+
+    >>> format_duration_us(603_500_000)
+    '10m 3.5s'
+    >>> format_duration_us(-86_400_000_000), format_duration_us(0)
+    ('-1d', '0s')
+    """
+    minutes, rest_us = divmod(abs(us), 60 * _SECOND_US)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    seconds = f"{rest_us // _SECOND_US}.{rest_us % _SECOND_US:06}".rstrip("0").rstrip(".")
+    parts = [f"{amount}{unit}" for amount, unit in ((days, "d"), (hours, "h"), (minutes, "m")) if amount]
+    if rest_us or not parts:
+        parts.append(f"{seconds}s")
+    return ("-" if us < 0 else "") + " ".join(parts)
+
+
+def _parse_us(text: str, what: str) -> int:
+    lower = text.strip().lower()
+    iso = _ISO.fullmatch(lower)
+    if iso and any(iso.groups()[1:]):
+        sign, *amounts = iso.groups()
+        total = sum(Fraction(n) * _UNIT_US[unit] for n, unit in zip(amounts, _ISO_UNITS, strict=True) if n is not None)
+        return int(-total if sign == "-" else total)
+    if _ISO_CALENDAR.match(lower):
+        raise InvalidDuration(what, repr(text), "a month or a year has no fixed length", "use weeks or days.")
+    body, total = re.sub(r"^interval\s+", "", lower), Fraction(0)
+    at = 0
+    while part := _PART.match(body, at):
+        sign, amount, word = part.groups()
+        total += (-1 if sign == "-" else 1) * _part_us(amount, word, text, what)
+        at = part.end()
+    if at == 0 or body[at:].strip():
+        left = body[at:].strip()
+        raise InvalidDuration(what, repr(text), f'cannot read "{left}"' if left else "it is empty", _HINT)
+    return int(total)
+
+
+def _part_us(amount: str, word: str, text: str, what: str) -> Fraction:
+    unit = word.removesuffix("s")
+    if unit in _CALENDAR_UNITS:
+        raise InvalidDuration(what, repr(text), f"a {unit} has no fixed length", "use weeks or days.")
+    if unit not in _UNIT_US:
+        reason = f'"{word}" is not a unit; units go from week to microsecond'
+        raise InvalidDuration(what, repr(text), reason, _HINT)
+    if "." in amount and unit != "second":
+        raise InvalidDuration(what, repr(text), "only seconds may have a fraction", f"use a smaller unit than {unit}.")
+    return Fraction(amount) * _UNIT_US[unit]

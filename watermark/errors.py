@@ -1,0 +1,181 @@
+"""Everything this package raises on purpose.
+
+    LowmarkError
+    ├── InvalidDuration   (ValueError)    a text or object that is no length of time
+    ├── InvalidStrategy   (ValueError)    settings of a WatermarkStrategy that make no sense
+    ├── InvalidSplitId    (ValueError)    an id that is neither a 64-bit number nor a name, or both in one
+    stream ├── InvalidWatermark  (ValueError)    a watermark that does not fit 64 bits
+    ├── DuplicateSplit    (ValueError)    a split assigned twice
+    ├── UnknownSplit      (LookupError)   a report about a split nobody assigned
+    ├── FinishedSplit     (RuntimeError)  a report after the split said it was done
+    └── CorruptSnapshot   (ValueError)    a snapshot that cannot be restored
+
+Spark carries only the *text* of an error from a Python worker to the driver, so every message stands on its
+own: what is wrong, what was expected, and a hint. ``args`` are exactly the constructor's arguments, so errors
+also survive pickling.
+"""
+# An error is named after the fact it states; LowmarkError is the one to catch.
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+from itertools import islice
+
+# Looking for a similar name is a courtesy; among this many it stays instant.
+_NAMES_COMPARED = 1_000
+
+
+class LowmarkError(Exception):
+    """Base of this library's errors: catch this one to catch them all."""
+
+
+class InvalidDuration(LowmarkError, ValueError):
+    """A value that is no length of time.
+
+    Attributes:
+        what: the setting it was given for, such as "max drift".
+        got: the value as the caller wrote it (``repr``).
+        reason: what is wrong with it.
+        hint: what to write instead.
+    """
+
+    def __init__(self, what: str, got: str, reason: str, hint: str) -> None:
+        super().__init__(what, got, reason, hint)
+        self.what, self.got, self.reason, self.hint = what, got, reason, hint
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.got} is not a duration: {self.reason}. Hint: {self.hint}"
+
+
+class InvalidStrategy(LowmarkError, ValueError):
+    """Settings of a strategy that cannot work together, or at all.
+
+    Attributes:
+        setting: the method or field concerned.
+        got: the value as the caller wrote it.
+        expected: what would have been accepted.
+        hint: what to do.
+    """
+
+    def __init__(self, setting: str, got: str, expected: str, hint: str) -> None:
+        super().__init__(setting, got, expected, hint)
+        self.setting, self.got, self.expected, self.hint = setting, got, expected, hint
+
+    def __str__(self) -> str:
+        return f"{self.setting}: expected {self.expected}, got {self.got}. Hint: {self.hint}"
+
+
+class InvalidSplitId(LowmarkError, ValueError):
+    """A split id of the wrong kind.
+
+    Attributes:
+        split: the id (``repr``).
+        expected: what ids this stream takes.
+    """
+
+    def __init__(self, split: str, expected: str) -> None:
+        super().__init__(split, expected)
+        self.split, self.expected = split, expected
+
+    def __str__(self) -> str:
+        return (
+            f"split id {self.split}: expected {self.expected}. Hint: use either names (str) or hashes (int) "
+            "for all the splits of one stream."
+        )
+
+
+class InvalidWatermark(LowmarkError, ValueError):
+    """A watermark outside the range of a Spark timestamp.
+
+    Attributes:
+        split: the split that reported it.
+        watermark_us: the value, microseconds since the epoch.
+    """
+
+    def __init__(self, split: int | str, watermark_us: int) -> None:
+        super().__init__(split, watermark_us)
+        self.split, self.watermark_us = split, watermark_us
+
+    def __str__(self) -> str:
+        return (
+            f"watermark of split {self.split!r}: expected microseconds since the epoch in 64 bits, "
+            f"got {self.watermark_us}. Hint: is the event time in nanoseconds?"
+        )
+
+
+class DuplicateSplit(LowmarkError, ValueError):
+    """A split was assigned although it is known already.
+
+    Attributes:
+        split: its id.
+    """
+
+    def __init__(self, split: int | str) -> None:
+        super().__init__(split)
+        self.split = split
+
+    def __str__(self) -> str:
+        return f"split {self.split!r} is assigned already. Hint: remove() it first if its id is used again."
+
+
+class UnknownSplit(LowmarkError, LookupError):
+    """A report named a split that was never assigned.
+
+    Attributes:
+        split: the id in the report.
+        known: how many splits are assigned.
+        nearest: the most similar name that is assigned, if any.
+    """
+
+    def __init__(self, split: int | str, known: int, nearest: str | None = None) -> None:
+        super().__init__(split, known, nearest)
+        self.split, self.known, self.nearest = split, known, nearest
+
+    @classmethod
+    def among(cls, split: int | str, known: Collection[int | str]) -> UnknownSplit:
+        """The error for ``split``, with the most similar of the ``known`` names in its hint."""
+        names = [name for name in islice(known, _NAMES_COMPARED) if isinstance(name, str)]
+        near = get_close_matches(split, names, n=1) if isinstance(split, str) else []
+        return cls(split, len(known), near[0] if near else None)
+
+    def __str__(self) -> str:
+        hint = "call assign() before the first report." if self.nearest is None else f"did you mean {self.nearest!r}?"
+        return f"split {self.split!r} was never assigned ({self.known} splits are). Hint: {hint}"
+
+
+class FinishedSplit(LowmarkError, RuntimeError):
+    """A split reported after it finished.
+
+    Attributes:
+        split: its id.
+    """
+
+    def __init__(self, split: int | str) -> None:
+        super().__init__(split)
+        self.split = split
+
+    def __str__(self) -> str:
+        return (
+            f"split {self.split!r} reported after it finished. Hint: a source must call a split finished "
+            "only when it can never deliver another row."
+        )
+
+
+class CorruptSnapshot(LowmarkError, ValueError):
+    """Bytes that are not a snapshot this version can restore.
+
+    Attributes:
+        reason: what is wrong with them.
+        size: how many bytes there were.
+    """
+
+    def __init__(self, reason: str, size: int) -> None:
+        super().__init__(reason, size)
+        self.reason, self.size = reason, size
+
+    def __str__(self) -> str:
+        return (
+            f"cannot restore a coordinator from {self.size} bytes: {self.reason}. Hint: pass the bytes of "
+            "snapshot() unchanged; a snapshot of a newer version needs that version."
+        )

@@ -1,0 +1,162 @@
+"""What goes into the coordinator and what comes out: all of it frozen data.
+
+Event times and watermarks are microseconds since the epoch, UTC. ``*_at_us`` and ``until_us`` are moments on
+the clock that ``handle`` is given: microseconds since the epoch that never step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+
+from .protocol import NotifyNewLowWatermark
+from .state import SplitId, SplitState
+
+_NONE: Mapping[SplitId, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """Rows of a batch, or of all batches, by what happened to them. Every row is in ``rows``.
+
+    Attributes:
+        rows: rows measured.
+        future_rows: rows further ahead of the clock than the future guard; they did not move the watermark.
+        null_time_rows: rows without an event time.
+        null_split_rows: rows without a split.
+        before_epoch_rows: rows from before 1970, always late in Spark.
+        dropped_rows: rows Spark reported as dropped by the watermark (counted after partial aggregation).
+
+    >>> total = BatchCounts(rows=2) + BatchCounts(rows=3, future_rows=1)
+    >>> total.rows, total.future_rows
+    (5, 1)
+    """
+
+    rows: int = 0
+    future_rows: int = 0
+    null_time_rows: int = 0
+    null_split_rows: int = 0
+    before_epoch_rows: int = 0
+    dropped_rows: int = 0
+
+    def __add__(self, other: BatchCounts) -> BatchCounts:
+        return BatchCounts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+
+# -- events
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsDiscovered:
+    """Splits exist. New ones hold the low watermark until they speak; known ones are not touched.
+
+    Attributes:
+        splits: their ids.
+        known_empty: those of them that have no row to read now; they hold for the grace at most.
+    """
+
+    splits: tuple[SplitId, ...]
+    known_empty: frozenset[SplitId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReported:
+    """One micro-batch, as it was measured. May come twice, late, or after later ones.
+
+    Attributes:
+        batch_id: Spark's batch id.
+        planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
+        watermarks_us: watermark of each split that delivered rows, bound already taken off; a split that is
+            missing keeps the value it had. Unknown splits are discovered by being here.
+        first_us: smallest event time of each split in this batch; may be empty.
+        rows: rows of each split in this batch; may be empty.
+        backlog_rows: rows each split still has unread after this batch; missing means not known.
+        in_force_us: the watermark Spark used in this batch; None if unknown.
+        counts: totals of the batch.
+    """
+
+    batch_id: int
+    planned_at_us: int
+    watermarks_us: Mapping[SplitId, int]
+    first_us: Mapping[SplitId, int] = field(default_factory=lambda: _NONE)
+    rows: Mapping[SplitId, int] = field(default_factory=lambda: _NONE)
+    backlog_rows: Mapping[SplitId, int] = field(default_factory=lambda: _NONE)
+    in_force_us: int | None = None
+    counts: BatchCounts = BatchCounts()
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """The sources were asked until ``until_us`` and had nothing new."""
+
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsFinished:
+    """Every row of these splits was processed, and none will come. Unknown ones are remembered as
+    finished.
+    """
+
+    splits: tuple[SplitId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsPaused:
+    """Alignment holds these splits back. Unknown and finished ones are ignored: requests race with ends."""
+
+    splits: tuple[SplitId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsResumed:
+    """Alignment lets these splits go on. Unknown and finished ones are ignored."""
+
+    splits: tuple[SplitId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsRemoved:
+    """Forget these splits, whose ids will not be seen again: finished ones as a rule. Unknown: ignored."""
+
+    splits: tuple[SplitId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed and nothing was read: only what depends on time alone is looked at."""
+
+
+Event = SplitsDiscovered | BatchReported | Polled | SplitsFinished | SplitsPaused | SplitsResumed | SplitsRemoved | Tick
+
+
+# -- effects
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStateChanged:
+    """A split changed its state; ``why`` completes the sentence "split x is now <after>: <why>"."""
+
+    split: SplitId
+    before: SplitState
+    after: SplitState
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReturnedLate:
+    """A split that was left out, or is new, came in below the low watermark; Spark may drop rows of it.
+
+    Attributes:
+        split: its id.
+        behind_us: how far its watermark is below the low watermark, event time, more than 0.
+        rows: rows it delivered in that batch, or None if not known.
+    """
+
+    split: SplitId
+    behind_us: int
+    rows: int | None
+
+
+Effect = NotifyNewLowWatermark | SplitStateChanged | SplitReturnedLate

@@ -1,0 +1,94 @@
+"""From the event times of one split to its watermark: Flink's generators.
+
+A watermark ``W`` says: no row with an event time of ``W`` or less is expected any more.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+MILLISECOND_US = 1_000
+_LOWEST_US = -(2**63) // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
+
+
+def bounded_watermark_us(max_us: int, bound_us: int) -> int:
+    """The watermark after event time ``max_us`` was seen, if rows come at most ``bound_us`` late.
+
+    A row whose time *equals* the watermark is late in Spark, so 1 ms is taken off; Spark's watermark counts
+    milliseconds, so the result is rounded down to a multiple of 1,000 us. It saturates at the bottom of a
+    64-bit timestamp.
+
+    Source: Flink's ``BoundedOutOfOrdernessWatermarks``; Spark's ``LessThanOrEqual`` late test.
+
+    >>> bounded_watermark_us(1_337_000, 10_000)
+    1326000
+    >>> bounded_watermark_us(1_500, 0), bounded_watermark_us(0, 0)
+    (0, -1000)
+    """
+    return max((max_us - bound_us - MILLISECOND_US) // MILLISECOND_US * MILLISECOND_US, _LOWEST_US)
+
+
+class WatermarkOutput(Protocol):
+    """Where a generator puts what it finds. Its caller, not the generator, makes the watermark monotone."""
+
+    def emit_watermark(self, watermark_us: int) -> None:
+        """Publish a watermark of this split, microseconds since the epoch."""
+        ...
+
+    def mark_idle(self) -> None:
+        """Say that this split delivers nothing at present and should not be waited for."""
+        ...
+
+    def mark_active(self) -> None:
+        """Take back ``mark_idle``."""
+        ...
+
+
+class WatermarkGenerator(Protocol):
+    """Makes the watermarks of one split. One instance per split; it may keep state."""
+
+    def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
+        """See one row. A punctuated generator emits here."""
+        ...
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Emit what is known: called after each batch."""
+        ...
+
+
+class BoundedOutOfOrderness:
+    """The largest event time so far, less a bound, less 1 ms. Emits nothing before the first row.
+
+    Args:
+        bound_us: how late a row may be, microseconds, 0 or more.
+
+    Raises:
+        ValueError: the bound is negative.
+    """
+
+    def __init__(self, bound_us: int) -> None:
+        if bound_us < 0:
+            raise ValueError(f"out-of-orderness bound: expected 0 us or more, got {bound_us}")
+        self._bound_us = bound_us
+        self._max_us: int | None = None
+
+    def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
+        """Remember the time if it is the largest; the row and the output are not needed."""
+        del event, output
+        if self._max_us is None or timestamp_us > self._max_us:
+            self._max_us = timestamp_us
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Emit ``max - bound - 1 ms``."""
+        if self._max_us is not None:
+            output.emit_watermark(bounded_watermark_us(self._max_us, self._bound_us))
+
+
+class NoWatermarks:
+    """A generator that never emits: for streams whose event time nobody waits for."""
+
+    def on_event(self, event: object, timestamp_us: int, output: WatermarkOutput) -> None:
+        """Nothing."""
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Nothing."""

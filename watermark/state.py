@@ -1,0 +1,152 @@
+"""The states of a split, and everything that follows from them, as two tables.
+
+    state      what it means                      effect on the minimum
+    PENDING    known, silent so far               ABSORB     the low watermark stays where it is
+    ACTIVE     has a watermark                    TAKE_PART  it is one of the values
+    PAUSED     held back by alignment             TAKE_PART  and no silence makes it idle
+    IDLE       quiet and caught up                IDENTITY   left out until it reports again
+    FINISHED   will never deliver again           IDENTITY   left out for good
+
+A split is in exactly one state, so "idle" and "paused" cannot contradict each other (in Flink they are two
+flags, and their combinations were bugs: FLINK-32496, 35886, 39073, 40093). A split that takes part but has no
+value yet absorbs: the minimum with an unknown is unknown. Signals about a split are advisory: one that makes
+no sense in its state changes nothing (FLINK-39728). The exception is a report of a finished split, which
+breaks the promise that "finished" is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+SplitId = int | str
+"""A split's identity: a 63-bit hash where Spark measures, a name where a source knows it. One kind per
+stream."""
+
+
+class SplitState(Enum):
+    """What a split is doing; see the table above."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    IDLE = "idle"
+    FINISHED = "finished"
+
+    __hash__ = object.__hash__  # members are compared by identity; Enum's own hash is Python code, and slow
+
+
+class Influence(Enum):
+    """What a state does to the minimum over the splits."""
+
+    ABSORB = "absorb"
+    TAKE_PART = "take part"
+    IDENTITY = "identity"
+
+
+class Signal(Enum):
+    """What can happen to a split."""
+
+    REPORT = "report"  # it delivered rows
+    IDLE = "idle"  # it was quiet for long enough
+    WAKE = "wake"  # it is known to have rows again, before they are read
+    PAUSE = "pause"  # alignment holds it back
+    RESUME = "resume"  # alignment lets it go on
+    FINISH = "finish"  # its last row was processed
+
+    __hash__ = object.__hash__
+
+
+class AllIdle(Enum):
+    """What the low watermark does while every live split is idle.
+
+    HOLD: it stays. ADVANCE: it follows processing time at a distance. MAX: it jumps to the largest watermark
+        seen.
+    """
+
+    HOLD = "hold"
+    ADVANCE = "advance"
+    MAX = "max"
+
+
+_PENDING, _ACTIVE, _PAUSED, _IDLE, _FINISHED = SplitState
+
+INFLUENCE: Mapping[SplitState, Influence] = MappingProxyType(
+    {
+        _PENDING: Influence.ABSORB,
+        _ACTIVE: Influence.TAKE_PART,
+        _PAUSED: Influence.TAKE_PART,
+        _IDLE: Influence.IDENTITY,
+        _FINISHED: Influence.IDENTITY,
+    }
+)
+
+# Every pair is listed except the forbidden one, a report of a finished split. Where ACTIVE is said of a split
+# that has no watermark yet, it is PENDING instead. Alignment does not pause an idle split: it holds nobody
+# (FLINK-39073).
+TRANSITIONS: Mapping[SplitState, Mapping[Signal, SplitState]] = MappingProxyType(
+    {
+        _PENDING: {
+            Signal.REPORT: _ACTIVE,
+            Signal.IDLE: _IDLE,
+            Signal.WAKE: _PENDING,
+            Signal.PAUSE: _PAUSED,
+            Signal.RESUME: _PENDING,
+            Signal.FINISH: _FINISHED,
+        },
+        _ACTIVE: {
+            Signal.REPORT: _ACTIVE,
+            Signal.IDLE: _IDLE,
+            Signal.WAKE: _ACTIVE,
+            Signal.PAUSE: _PAUSED,
+            Signal.RESUME: _ACTIVE,
+            Signal.FINISH: _FINISHED,
+        },
+        _PAUSED: {
+            Signal.REPORT: _PAUSED,
+            Signal.IDLE: _PAUSED,
+            Signal.WAKE: _PAUSED,
+            Signal.PAUSE: _PAUSED,
+            Signal.RESUME: _ACTIVE,
+            Signal.FINISH: _FINISHED,
+        },
+        _IDLE: {
+            Signal.REPORT: _ACTIVE,
+            Signal.IDLE: _IDLE,
+            Signal.WAKE: _ACTIVE,
+            Signal.PAUSE: _IDLE,
+            Signal.RESUME: _IDLE,
+            Signal.FINISH: _FINISHED,
+        },
+        _FINISHED: {
+            Signal.IDLE: _FINISHED,
+            Signal.WAKE: _FINISHED,
+            Signal.PAUSE: _FINISHED,
+            Signal.RESUME: _FINISHED,
+            Signal.FINISH: _FINISHED,
+        },
+    }
+)
+
+
+def next_state(state: SplitState, signal: Signal, *, spoken: bool) -> SplitState | None:
+    """The state after ``signal``, or None where the signal is forbidden.
+
+    Args:
+        state: the state before.
+        signal: what happened.
+        spoken: whether the split has a watermark (after the report, if the signal is one).
+
+    >>> next_state(SplitState.IDLE, Signal.WAKE, spoken=False)
+    <SplitState.PENDING: 'pending'>
+    >>> next_state(SplitState.PAUSED, Signal.IDLE, spoken=True)
+    <SplitState.PAUSED: 'paused'>
+    """
+    after = TRANSITIONS[state].get(signal)
+    return _PENDING if after is _ACTIVE and not spoken else after
+
+
+def split_order(split: SplitId) -> tuple[bool, SplitId]:
+    """Sort key of split ids: numbers by value, names alphabetically; for output that must not vary."""
+    return isinstance(split, str), split

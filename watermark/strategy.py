@@ -1,0 +1,252 @@
+"""How a stream's watermark is to be made: Flink's ``WatermarkStrategy``, as frozen data.
+
+Every ``with_`` method returns a new strategy, and their order does not matter. Durations are ``timedelta`` or
+what Spark and ISO-8601 write ("10 seconds", "PT10S"); the fields hold microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from .duration import duration_us, format_duration_us
+from .errors import InvalidStrategy
+from .generator import (
+    MILLISECOND_US,
+    BoundedOutOfOrderness,
+    NoWatermarks,
+    WatermarkGenerator,
+    bounded_watermark_us,
+)
+from .state import AllIdle
+
+Duration = str | timedelta
+# Any, not object: a user's function names the row type it takes, and is accepted.
+TimestampAssigner = Callable[[Any, int | None], int]
+GeneratorFactory = Callable[[], WatermarkGenerator]
+
+FUTURE_GUARD_US = 5 * 60 * 1_000_000
+"""The default future guard: 5 minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentParams:
+    """Splits and streams of one group stay within a drift of each other.
+
+    Attributes:
+        group: its name; every stream that names it takes part.
+        max_drift_us: how far ahead of the group's minimum a split may be read, microseconds, 0 or more.
+        update_interval_us: how often the cap is announced, microseconds, more than 0.
+    """
+
+    group: str
+    max_drift_us: int
+    update_interval_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStrategy:
+    """How a stream's watermark is made. Build one with the ``for_`` methods.
+
+    >>> strategy = (WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+    ...             .with_watermark_alignment(group="g", max_drift="30 seconds")
+    ...             .with_idleness("1 minute"))
+    >>> strategy.idle_timeout_us, strategy.alignment.max_drift_us, strategy.delay_ms
+    (60000000, 30000000, 10000)
+
+    Attributes:
+        out_of_orderness_us: how late a row may be; also what ``dropDuplicatesWithinWatermark`` goes by.
+        generator: makes the generator of a split, or None for the built-in one.
+        timestamp_assigner: finds the event time of a row, or None for the row's own.
+        idle_timeout_us: silence after which a split is left out, or None for never.
+        future_guard_us: how far ahead of the clock an event time may be and still count, or None for any.
+        alignment: or None, not aligned.
+        grace_us: how long a silent new split may hold; None: 1 minute if it is known empty, else for ever.
+        all_idle: what the low watermark does while all splits are idle.
+        all_idle_delay_us: how far ``advance`` stays behind processing time.
+
+    Raises:
+        InvalidStrategy: a value is out of range, or a setting lacks the one it needs.
+    """
+
+    out_of_orderness_us: int = 0
+    generator: GeneratorFactory | None = None
+    timestamp_assigner: TimestampAssigner | None = None
+    idle_timeout_us: int | None = None
+    future_guard_us: int | None = FUTURE_GUARD_US
+    alignment: AlignmentParams | None = None
+    grace_us: int | None = None
+    all_idle: AllIdle = AllIdle.HOLD
+    all_idle_delay_us: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("out-of-orderness", self.out_of_orderness_us, 0)
+        _at_least("with_idleness", self.idle_timeout_us, 1)
+        _at_least("with_future_guard", self.future_guard_us, 0)
+        _at_least("with_grace", self.grace_us, 1)
+        _at_least("with_all_idle(delay=)", self.all_idle_delay_us, 0)
+        for setting, function in (
+            ("for_generator", self.generator),
+            ("timestamp assigner", self.timestamp_assigner),
+        ):
+            if function is not None and not callable(function):
+                raise InvalidStrategy(
+                    setting, repr(function), "a function", "pass the function itself, not its result."
+                )
+        if self.alignment is not None:
+            _check_alignment(self.alignment)
+        if (self.all_idle is AllIdle.ADVANCE) != (self.all_idle_delay_us is not None):
+            raise InvalidStrategy(
+                "with_all_idle",
+                f"{self.all_idle.value!r} {'without' if self.all_idle_delay_us is None else 'with'} a delay",
+                'a delay with "advance", and only there',
+                'with_all_idle("advance", delay="1 minute").',
+            )
+
+    # -- which watermark
+
+    @classmethod
+    def for_bounded_out_of_orderness(cls, bound: Duration) -> WatermarkStrategy:
+        """Rows come at most ``bound`` late: the watermark is the largest event time - bound - 1 ms."""
+        return cls(out_of_orderness_us=duration_us(bound, what="out-of-orderness"))
+
+    @classmethod
+    def for_monotonous_timestamps(cls) -> WatermarkStrategy:
+        """Every split's event times rise: a bound of 0."""
+        return cls()
+
+    @classmethod
+    def for_generator(cls, factory: GeneratorFactory, out_of_orderness: Duration = "0 seconds") -> WatermarkStrategy:
+        """Watermarks made in Python, by one generator per split.
+
+        Args:
+            factory: called once per split; must be picklable where executors run it.
+            out_of_orderness: how late a row may be; the generator does not use it,
+                ``dropDuplicatesWithinWatermark`` does.
+        """
+        return cls(generator=factory, out_of_orderness_us=duration_us(out_of_orderness, what="out-of-orderness"))
+
+    @classmethod
+    def no_watermarks(cls) -> WatermarkStrategy:
+        """The stream has no watermark: nothing waits for its event time."""
+        return cls(generator=NoWatermarks)
+
+    # -- what else
+
+    def with_timestamp_assigner(self, assigner: TimestampAssigner) -> WatermarkStrategy:
+        """Find the event time of a row in Python: ``assigner(row, row's own time or None)`` gives
+        microseconds, UTC.
+        """
+        return replace(self, timestamp_assigner=assigner)
+
+    def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
+        """Leave a split out that is silent for longer than ``timeout`` and has no backlog. Off unless asked
+        for.
+        """
+        return replace(self, idle_timeout_us=duration_us(timeout, what="idleness"))
+
+    def with_future_guard(self, ahead: Duration | None) -> WatermarkStrategy:
+        """Let no row further ahead of the clock than this move the watermark; None switches the guard off."""
+        return replace(self, future_guard_us=None if ahead is None else duration_us(ahead, what="future guard"))
+
+    def with_watermark_alignment(
+        self,
+        group: str | None = None,
+        max_drift: Duration | None = None,
+        update_interval: Duration = "1 second",
+    ) -> WatermarkStrategy:
+        """Read no split further ahead than ``max_drift`` of the slowest in the group.
+
+        Raises:
+            InvalidStrategy: group or drift is missing, the group has no name, or the interval is 0.
+
+        Source: FLIP-182, FLIP-217, FLIP-296.
+        """
+        if group is None or max_drift is None:
+            raise InvalidStrategy(
+                "with_watermark_alignment",
+                f"group={group!r}, max_drift={max_drift!r}",
+                "both group and max_drift",
+                'with_watermark_alignment(group="orders", max_drift="30 seconds"), or '
+                "without_watermark_alignment() for an unlimited drift.",
+            )
+        drift_us = duration_us(max_drift, what="max drift")
+        interval_us = duration_us(update_interval, what="update interval")
+        return replace(self, alignment=AlignmentParams(group, drift_us, interval_us))
+
+    def without_watermark_alignment(self) -> WatermarkStrategy:
+        """Let splits drift apart without limit: the default."""
+        return replace(self, alignment=None)
+
+    def with_grace(self, grace: Duration | None) -> WatermarkStrategy:
+        """Bound how long a silent new split may hold the low watermark, whether it has rows waiting or
+        not.
+        """
+        return replace(self, grace_us=None if grace is None else duration_us(grace, what="grace"))
+
+    def with_all_idle(self, what: str | AllIdle, delay: Duration | None = None) -> WatermarkStrategy:
+        """Say what the low watermark does while all splits are idle.
+
+        Args:
+            what: "hold" (it stays), "max" (it jumps to the largest watermark seen) or "advance" (it follows
+                processing time at a distance of ``delay``).
+            delay: needed for "advance", refused otherwise.
+        """
+        try:
+            policy = AllIdle(what)
+        except ValueError:
+            names = ", ".join(f'"{policy.value}"' for policy in AllIdle)
+            raise InvalidStrategy("with_all_idle", repr(what), f"one of {names}", 'the default is "hold".') from None
+        delay_us = None if delay is None else duration_us(delay, what="all-idle delay")
+        return replace(self, all_idle=policy, all_idle_delay_us=delay_us)
+
+    # -- what follows
+
+    @property
+    def emits(self) -> bool:
+        """Whether the stream has a watermark at all: False for ``no_watermarks()``."""
+        return self.generator is not NoWatermarks
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether rows must pass through Python: a timestamp assigner or a generator is set."""
+        return self.timestamp_assigner is not None or (self.generator is not None and self.emits)
+
+    @property
+    def delay_ms(self) -> int:
+        """The out-of-orderness as Spark's column metadata wants it: milliseconds, rounded up."""
+        return -(-self.out_of_orderness_us // MILLISECOND_US)
+
+    def create_generator(self) -> WatermarkGenerator:
+        """A new generator, for one split."""
+        return BoundedOutOfOrderness(self.out_of_orderness_us) if self.generator is None else self.generator()
+
+    def extract_timestamp_us(self, row: object, row_time_us: int | None) -> int | None:
+        """The event time of a row: the assigner's answer, or the row's own where there is no assigner."""
+        return row_time_us if self.timestamp_assigner is None else self.timestamp_assigner(row, row_time_us)
+
+    def watermark_of_max(self, max_us: int) -> int:
+        """The watermark of a split whose largest event time is ``max_us``; a multiple of 1,000 us, negative
+        too.
+
+        >>> WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").watermark_of_max(60_000_999)
+        49999000
+        """
+        return bounded_watermark_us(max_us, self.out_of_orderness_us)
+
+
+def _at_least(setting: str, got_us: int | None, least_us: int) -> None:
+    if got_us is not None and got_us < least_us:
+        expected = "more than 0" if least_us else "0 or more"
+        raise InvalidStrategy(setting, format_duration_us(got_us), expected, "leave it out to keep the default.")
+
+
+def _check_alignment(alignment: AlignmentParams) -> None:
+    group: object = alignment.group  # whatever the types say
+    if not isinstance(group, str) or not group:
+        setting = "with_watermark_alignment(group=)"
+        raise InvalidStrategy(setting, repr(group), "a name", "streams of one group name are aligned.")
+    _at_least("with_watermark_alignment(max_drift=)", alignment.max_drift_us, 0)
+    _at_least("with_watermark_alignment(update_interval=)", alignment.update_interval_us, 1)
