@@ -28,7 +28,7 @@ help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
 
 venv: .venv/.installed ## the Python environment, in .venv
-	@
+	@:
 
 demo: java .venv/.installed ## the main job, native Spark beside lowmark, no server needed
 	@$(bin)/lowmark demo $(DEMO_ARGS)
@@ -40,7 +40,7 @@ test: lint servers ## everything: ruff, mypy --strict, all tests on real servers
 	@$(bin)/python -m pytest $(PYTEST_ARGS)
 
 lint: .venv/.installed-test ## ruff and mypy --strict
-	@$(bin)/ruff check --quiet .
+	@$(bin)/ruff check .
 	@$(bin)/mypy
 
 bench: java .venv/.installed-test jars ## native Spark against lowmark, as a table and as JSON
@@ -57,8 +57,9 @@ clean: ## removes all that make has made
 
 java:
 	@[ -n "$${JAVA_HOME:-}" ] && java=$$JAVA_HOME/bin/java || java=java; \
-	found=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || true; \
-	if [ "$${found:-0}" -lt 17 ]; then \
+	found=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9][^"]*\)".*/\1/p' | head -n 1) || true; \
+	major=$${found%%[^0-9]*}; \
+	if [ "$${major:-0}" -lt 17 ]; then \
 	    [ -n "$$found" ] && was="$$java is version $$found" || was="$$java does not run"; \
 	    $(say) "Spark needs Java 17 or newer, and $$was; install it (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; \
 	fi
@@ -80,30 +81,32 @@ jars: .cache/jars/kafka.stamp .cache/jars/spark-kafka.stamp ## Kafka's and its S
 # --- the Python environment -------------------------------------------------------------------------------------------
 
 # pip says nothing but errors; a registry out of reach is one clear line. The whole output stays in .venv/pip.log.
+# What a failed pip prints differs from version to version and from cause to cause, so the registry is asked for one
+# small package: if that cannot be had either, it is out of reach, else the packages are at fault.
+run_pip := $(bin)/python -m pip --disable-pip-version-check --no-input
 define pip
-if ! $(bin)/python -m pip --disable-pip-version-check --no-input --retries 2 install --quiet --constraint constraints.txt $(1) >.venv/pip.log 2>&1; then \
-    if grep -qE 'from versions: none|NewConnectionError|Max retries exceeded|Connection (refused|reset|aborted)|timed out|Temporary failure in name resolution' .venv/pip.log; \
+if ! $(run_pip) --retries 2 install --quiet --constraint constraints.txt $(1) >.venv/pip.log 2>&1; then \
+    if ! $(run_pip) --retries 0 download --quiet --no-cache-dir --no-deps --dest .venv/probe wheel >>.venv/pip.log 2>&1; \
     then $(say) "cannot reach the package registry; check the network, the proxy and pip's own settings, then run make again (pip's output: .venv/pip.log)" >&2; \
     else grep -v '^WARNING' .venv/pip.log | tail -n 25 >&2; $(say) "pip could not install the packages, see above (all of it: .venv/pip.log)" >&2; fi; \
     exit 1; \
 fi
 endef
 
-# --no-build-isolation: pyspark (a source package) and lowmark are built by the setuptools of constraints.txt.
-.venv/.tools: constraints.txt $(here)
+# Made once: a change of constraints.txt or pyproject.toml installs the difference into it.
+.venv/.made: $(here)
 	@rm -rf .venv; python=; \
 	for each in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.10); do \
 	    if "$$each" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then python=$$each; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	    $(say) "Python 3.10 or newer is needed, and $(or $(PYTHON) is not,none was found); install it (Debian: apt install python3 python3-venv) or name one: make PYTHON=/path/to/python3" >&2; exit 1; \
+	    $(say) "Python 3.10 or newer is needed, and $(if $(PYTHON),$(PYTHON) is not that,none was found); install it (Debian: apt install python3 python3-venv) or name one: make PYTHON=/path/to/python3" >&2; exit 1; \
 	fi; \
 	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
 	    $(say) "$$python cannot make an environment; install the missing part (Debian: apt install python3-venv) or name another: make PYTHON=/path/to/python3" >&2; exit 1; \
 	fi; \
 	$(say) "setting up .venv with $$("$$python" --version), about 1 GB the first time" >&2; \
 	"$$python" -m venv .venv
-	@$(call pip,pip setuptools wheel)
 	@printf '%s\n' '$(CURDIR)' >.venv/.where; touch $@
 
 # A strict editable install: a tree of links in build/ that looks like the wheel, so that Python, mypy and editors all see
@@ -118,7 +121,9 @@ for folder in watermark sources integration; do \
 done
 endef
 
-.venv/.installed: .venv/.tools pyproject.toml $(linked)
+# --no-build-isolation: pyspark (a source package) and lowmark are built by the setuptools of constraints.txt.
+.venv/.installed: .venv/.made constraints.txt pyproject.toml $(linked)
+	@$(call pip,pip setuptools wheel)
 	@$(call install,kafka); touch $@
 
 .venv/.installed-test: .venv/.installed

@@ -112,8 +112,17 @@ class EventTimeMap:
     tracks: Accumulator[Tracks]
 
     def apply(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame with its event time assigned."""
-        return df.mapInArrow(self, self.schema(df))
+        """Return the DataFrame with its event time assigned.
+
+        This is `DataFrame.mapInArrow` without its demand for pandas, which nothing here uses.
+        """
+        from pyspark.sql import DataFrame
+        from pyspark.sql.udf import UserDefinedFunction
+        from pyspark.util import PythonEvalType
+
+        function = UserDefinedFunction(self, self.schema(df), evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+        column: Any = function(*df.columns)
+        return DataFrame(df._jdf.mapInArrow(column._jc, False, None), df.sparkSession)
 
     def schema(self, df: DataFrame) -> StructType:
         from pyspark.sql.types import StructField, StructType, TimestampType

@@ -6,9 +6,13 @@
     ├── UnknownStream        (LookupError)       a name that no stream of this service has
     ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
     ├── ServiceUnreachable   (ConnectionError)   nobody answers at a service's address
+    ├── MetricsUnavailable   (OSError)           the Prometheus endpoint cannot listen where it should
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
-    └── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
+    ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
+    ├── SocketsRefused       (OSError)           the folder of the services' sockets is not private, or its path too long
+    ├── NoService            (LookupError)       no service of this user runs on this machine
+    └── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
 
 Spark carries only the text of an error out of a Python worker, so each text stands alone: what happened,
 where, what was expected, then a hint. `args` are the constructor's arguments, so errors survive pickling.
@@ -22,8 +26,12 @@ from lowmark.watermark import LowmarkError
 
 __all__ = [
     "CheckpointUnreadable",
+    "DemoImpossible",
+    "MetricsUnavailable",
+    "NoService",
     "ServiceStopped",
     "ServiceUnreachable",
+    "SocketsRefused",
     "StreamNameTaken",
     "TooManySplits",
     "UnknownStream",
@@ -116,6 +124,27 @@ class ServiceUnreachable(LowmarkError, ConnectionError):
         )
 
 
+class MetricsUnavailable(LowmarkError, OSError):
+    """The Prometheus endpoint cannot listen at its address.
+
+    Attributes:
+        host: the address as given.
+        port: the port as given.
+        cause: what the system said.
+    """
+
+    def __init__(self, host: str, port: int, cause: str) -> None:
+        super().__init__(host, port, cause)
+        self.host, self.port, self.cause = host, port, cause
+
+    def __str__(self) -> str:
+        return (
+            f"cannot serve metrics on port {self.port} of {self.host}: {self.cause}. Hint: pass metrics_port=0 for any "
+            "free port (service.metrics_port tells which), another metrics_port or metrics_host, or metrics_port=None "
+            "for no endpoint."
+        )
+
+
 class TooManySplits(LowmarkError, OverflowError):
     """A batch held more distinct splits than the sketch counts exactly, so some are missing in its report.
 
@@ -173,3 +202,55 @@ class CheckpointUnreadable(LowmarkError, ValueError):
 
     def __str__(self) -> str:
         return f'checkpoint "{self.checkpoint}": {self.fact}. Hint: {self.hint}'
+
+
+class SocketsRefused(LowmarkError, OSError):
+    """The folder in which services put their sockets cannot be used safely.
+
+    Attributes:
+        folder: its path.
+        fact: what is wrong with it.
+        hint: what to do about it.
+    """
+
+    def __init__(self, folder: str, fact: str, hint: str) -> None:
+        super().__init__(folder, fact, hint)
+        self.folder, self.fact, self.hint = folder, fact, hint
+
+    def __str__(self) -> str:
+        return f"socket folder {self.folder}: {self.fact}. Hint: {self.hint}"
+
+
+class NoService(LowmarkError, LookupError):
+    """Nobody of this user's services runs on this machine.
+
+    Attributes:
+        folders: where their sockets would lie.
+    """
+
+    def __init__(self, folders: tuple[str, ...]) -> None:
+        super().__init__(folders)
+        self.folders = folders
+
+    def __str__(self) -> str:
+        return (
+            f"no lowmark service of this user runs here (looked in {', '.join(self.folders)}). Hint: a service lives in the "
+            "driver of its Spark application, from LowWatermarkService(spark) to stop(); ask on that machine, or pass "
+            "--connect with its service.address."
+        )
+
+
+class DemoImpossible(LowmarkError, RuntimeError):
+    """Something that the demo needs is not there.
+
+    Attributes:
+        fact: what is missing or failed, one sentence without its full stop.
+        hint: what to do about it.
+    """
+
+    def __init__(self, fact: str, hint: str) -> None:
+        super().__init__(fact, hint)
+        self.fact, self.hint = fact, hint
+
+    def __str__(self) -> str:
+        return f"{self.fact}. Hint: {self.hint}"

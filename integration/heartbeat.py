@@ -201,12 +201,19 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
             if self._retry_at_us is None:
                 self._say(f"the watermark holds. {gone}")
             self._retry_at_us = now_us + _RETRY_US
+            self._hang_up()
             return self._last
         if self._retry_at_us is not None:
             self._say("the service answers again.")
         self._retry_at_us = None
         self._batch_planned = False
         return self._take(reply, self._last.run)
+
+    def _hang_up(self) -> None:
+        # A connection that failed waits ever longer before it tries again; a new one tries at once.
+        if self._client is not None:
+            self._client.close()
+        self._client = None
 
     def _say(self, what: str) -> None:
         # No logging is set up in this process; Spark passes its standard error on to the driver's.

@@ -6,7 +6,8 @@ One row per batch comes out of `Dataset.observe`, through Spark's own accumulato
     rows      rows of the batch
     bad_rows  two sums, each packing two counters of 31 bits (`_packed`): null split | null time, future | before 1970
     earliest, split_rows    with `detail`: sketches of the smallest event time and of the rows per split
-    names     a sampled set of the split's columns, where names cannot be had otherwise
+    names, hindmost         where names cannot be had otherwise: the split's columns of a sample of the rows, and of
+                            the row with the smallest event time, whose split is the one to be explained first
 
 A sketch is exact as long as it holds no more splits than its size, which every report proves by its theta.
 Its layout (datasketches-java 6.2, `CompactSketch.toByteArray`), little endian: byte 0 preamble longs, 1 serial
@@ -20,7 +21,7 @@ two; microseconds come back exactly by rounding for every time before the year 2
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ Micros = npt.NDArray[np.int64]
 _ENTRY = np.dtype([("split", "<u8"), ("value", "<f8"), ("mode", "u1")])
 _EMPTY_FLAG = 0x04
 _PACKED_BITS = 31
-_SAMPLE_ONE_IN = 64
+_SAMPLE_ONE_IN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,9 @@ class Measurement:
             made["earliest"] = sketch.format(value=seconds, mode="min")
             made["split_rows"] = sketch.format(value="1.0D", mode="sum")
         if self.sample_names:
-            sampled = f"(cast({time} as bigint) & {_SAMPLE_ONE_IN - 1}) = 0"
-            made["names"] = f"collect_set(if({sampled}, struct({', '.join(map(quoted, self.key.columns))}), null))"
+            named = f"struct({', '.join(map(quoted, self.key.columns))})"
+            made["names"] = f"collect_set(if((hash({time}) & {_SAMPLE_ONE_IN - 1}) = 0, {named}, null))"
+            made["hindmost"] = f"min_by({named}, {time})"
         return [F.expr(text).alias(name) for name, text in made.items()]
 
     def decode(self, metric: Mapping[str, Any], *, batch_id: int) -> Observation:
@@ -146,7 +148,7 @@ class Measurement:
             null_time_rows=null_times,
             future_rows=future,
             before_epoch_rows=before_epoch,
-            names=self.key.names(_sampled(metric.get("names"), self.key.columns)),
+            names=self.key.names(self._shown(metric)),
         )
 
     def _per_split(self, metric: Mapping[str, Any], name: str, where: str, convert: Any) -> dict[SplitId, int]:
@@ -154,6 +156,13 @@ class Measurement:
             return {}
         splits, values = decode_sketch(metric[name], where=where)
         return dict(zip(splits.tolist(), convert(values).tolist(), strict=True))
+
+    def _shown(self, metric: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        sample = metric.get("names")
+        rows = [*([] if sample is None else sample), metric.get("hindmost")]
+        # A struct is a Row in a listener's event, and an object without its null fields in JSON.
+        objects = [row if isinstance(row, Mapping) else row.asDict() for row in rows if row is not None]
+        return [tuple(row.get(column) for column in self.key.columns) for row in objects]
 
     def _future(self) -> str:
         if self.future_guard_us is None:
@@ -219,10 +228,3 @@ def _packed(low: str, high: str) -> str:
 def _unpacked(total: int | None) -> tuple[int, int]:
     total = 0 if total is None else int(total)  # the sum over no rows is null
     return total & ((1 << _PACKED_BITS) - 1), total >> _PACKED_BITS
-
-
-def _sampled(names: Iterable[Any] | None, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    if names is None:
-        return []
-    # A struct is a Row (a tuple) in the listener and an object, without its null fields, in the JSON.
-    return [tuple(n.get(c) for c in columns) if isinstance(n, Mapping) else tuple(n) for n in names]

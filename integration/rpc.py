@@ -24,6 +24,8 @@ __all__ = ["Client", "HeartbeatReply", "HeartbeatRequest", "Server", "StatusRepl
 _SERVICE = "lowmark.v1.Coordinator"
 # A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
 _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
+# Connections are not shared within the process, nor is the memory of how often they failed.
+_CLIENT_OPTIONS = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,7 +156,7 @@ class Client:
     def __init__(self, address: str, *, deadline_seconds: float = 10.0) -> None:
         self.address = address
         self._deadline_seconds = deadline_seconds
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._channel = grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         return self._call(HEARTBEAT, request, f"ask for the low watermark of stream {request.stream_id}")

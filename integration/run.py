@@ -33,10 +33,10 @@ from .accumulate import BatchTrack
 from .errors import TooManySplits, UnreadableReport
 from .heartbeat import HeartbeatOffset
 from .observe import Ids, Measurement, Micros
-from .progress import Progress, SourceProgress, backlog_rows, kafka_rows
+from .progress import Progress, SourceProgress, backlog_rows, kafka_positions, kafka_rows
 from .splits import SplitKey
 
-__all__ = ["Stream", "StreamRun"]
+__all__ = ["RunStatus", "Stream", "StreamRun"]
 
 log = logging.getLogger("lowmark")
 
@@ -93,6 +93,37 @@ class Stream:
         return self.key.split_id(values), self.key.name(values)
 
 
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """One run as metrics see it: the stream's status, and what only the run knows. Times are on the service's clock.
+
+    Attributes:
+        token: names the run; two runs of one query have two.
+        query: the query's name, or its id where it has none; None until the first batch tied them.
+        status: where the stream stands in this query.
+        emits: the stream has a watermark at all.
+        unmeasured_batches: batches with rows but without a measurement.
+        refused: the service ends the query, for a reason in the log.
+        failed: the query ended with an error.
+        ended: the query has ended; nothing of this will change any more.
+        asked_at_us: when the heartbeat asked last.
+        reported_at_us: when the last batch was reported, None before the first.
+        seen_at_us: when Spark last said that the query lives: it finished a batch, or found nothing to do.
+    """
+
+    token: str
+    query: str | None
+    status: StreamStatus
+    emits: bool
+    unmeasured_batches: int
+    refused: bool
+    failed: bool
+    ended: bool
+    asked_at_us: int
+    reported_at_us: int | None
+    seen_at_us: int
+
+
 @dataclass
 class StreamRun:
     """The life of one heartbeat reader.
@@ -110,6 +141,9 @@ class StreamRun:
         told_epoch: the coordinator's epoch in the last answer to the reader.
         checked: the running query's plan was looked at.
         ended: the query has terminated.
+        failed: it has terminated with an error.
+        reported_at_us: when the last report was taken.
+        seen_at_us: when Spark last said that the query lives.
     """
 
     stream: Stream
@@ -126,6 +160,9 @@ class StreamRun:
     told_epoch: int = 0
     checked: bool = False
     ended: bool = False
+    failed: bool = False
+    reported_at_us: int | None = None
+    seen_at_us: int = 0
     _partitions: dict[tuple[str, int], int] = field(default_factory=dict)
 
     @classmethod
@@ -143,7 +180,7 @@ class StreamRun:
             stream.names.update((split, name) for split, name in coordinator.names.items() if isinstance(split, int))
         else:
             coordinator = LowWatermarkCoordinator(stream.strategy, **ids)
-        run = cls(stream, token, resumes, coordinator, asked_at_us=now_us)
+        run = cls(stream, token, resumes, coordinator, asked_at_us=now_us, seen_at_us=now_us)
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run
 
@@ -156,6 +193,21 @@ class StreamRun:
 
     def status(self, now_us: int) -> StreamStatus:
         return self.coordinator.status(now_us, self.stream.name_of)
+
+    def run_status(self, now_us: int) -> RunStatus:
+        return RunStatus(
+            token=self.token,
+            query=self.query_name if self.query_name is not None else self.query_id,
+            status=self.status(now_us),
+            emits=self.stream.strategy.emits,
+            unmeasured_batches=self.unmeasured_batches,
+            refused=self.refusal is not None,
+            failed=self.failed,
+            ended=self.ended,
+            asked_at_us=self.asked_at_us,
+            reported_at_us=self.reported_at_us,
+            seen_at_us=self.seen_at_us,
+        )
 
     def polled(self, until_us: int, now_us: int) -> list[Effect]:
         return self.handle(Polled(until_us), now_us)
@@ -186,7 +238,8 @@ class StreamRun:
         if self.last_batch_id is not None and progress.batch_id <= self.last_batch_id:
             return []
         self.last_batch_id = progress.batch_id
-        sources = progress.sources[max(0, heartbeat - self.stream.sources) : heartbeat]
+        self.reported_at_us = self.seen_at_us = now_us
+        sources = self._sources(progress, heartbeat)
         effects = self._discover(sources, now_us)
         try:
             reported = self._measured(progress, sources, planned_at_us)
@@ -263,20 +316,43 @@ class StreamRun:
         watermarks_us = on_time_us // _MILLISECOND_US * _MILLISECOND_US - _MILLISECOND_US
         return dict(zip(splits.tolist(), watermarks_us.tolist(), strict=True))
 
+    def _sources(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:
+        """The sources of this stream: those nearest before its heartbeat.
+
+        Not always directly before: a source that two streams share is there once, in front of both their heartbeats.
+        """
+        before = [s for s in progress.sources[:heartbeat] if HeartbeatOffset.find(s.end_offset) is None]
+        return before[max(0, len(before) - self.stream.sources) :]
+
     def _discover(self, sources: list[SourceProgress], now_us: int) -> list[Effect]:
         """Take new splits from Kafka's own offsets: a partition may hold before its first row was read."""
         if not self.stream.kafka:
             return []
+        # Not from the backlog: a batch that Spark runs again after a crash has end offsets and no latest ones.
+        backlog = backlog_rows(sources)
+        taken = {split: partition for partition, split in self._partitions.items()}
         new, empty = [], set()
-        for partition, backlog in backlog_rows(sources).items():
+        for partition in (p for source in sources for p in kafka_positions(source.end_offset)):
             if partition not in self._partitions:
                 split, name = self.stream.partition_id(*partition)
+                if split in taken:
+                    self._refuse_merged(partition, taken[split], name)
                 self._partitions[partition] = split
+                taken[split] = partition
                 self.stream.names[split] = name
                 new.append(split)
-                if backlog == 0:
+                if backlog.get(partition) == 0:
                     empty.add(split)
         return self.handle(SplitsDiscovered(tuple(new), frozenset(empty)), now_us) if new else []
+
+    def _refuse_merged(self, partition: tuple[str, int], other: tuple[str, int], name: str) -> None:
+        """Partition 0 of two topics is no single split: the one that is ahead would speak for the other."""
+        self.refusal = (
+            f'stream "{self.stream.name}": the split {name} stands for partition {partition[1]} of both topic '
+            f'"{other[0]}" and topic "{partition[0]}", so the one that is ahead would make the rows of the other late. '
+            'Hint: pass split=["topic", "partition"].'
+        )
+        log.error("%s", self.refusal)
 
     def _by_split(self, by_partition: Mapping[tuple[str, int], int]) -> dict[SplitId, int]:
         return {self._partitions[p]: rows for p, rows in by_partition.items() if p in self._partitions}

@@ -13,12 +13,11 @@ import atexit
 import logging
 import os
 import queue
-import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future
-from pathlib import Path
+from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +32,7 @@ from lowmark.watermark import (
     to_json,
 )
 
-from . import plan, wrap
+from . import plan, sockets, wrap
 from .accumulate import BatchTrack, EventTimeMap, TrackParam, Tracks
 from .checkpoint import Farewell
 from .clock import SteadyClock
@@ -42,7 +41,7 @@ from .observe import Measurement
 from .progress import Progress
 from .queries import Queries
 from .rpc import HeartbeatReply, HeartbeatRequest, Server, StatusReply, StatusRequest
-from .run import Stream, StreamRun
+from .run import RunStatus, Stream, StreamRun
 from .splits import SplitKey
 
 if TYPE_CHECKING:
@@ -89,6 +88,7 @@ class LowWatermarkService:
                 "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
                 "accumulators live in another process. Hint: create the service in the driver itself."
             )
+        address = sockets.new_address()  # before anything is started: it may be refused
         self._spark = spark
         self._clock = SteadyClock()
         self._streams: dict[str, Stream] = {}  # by stream_id
@@ -100,17 +100,19 @@ class LowWatermarkService:
         self._notices: queue.SimpleQueue[NotifyNewLowWatermark | None] = queue.SimpleQueue()
         self._loop = threading.Thread(target=self._run_loop, name="lowmark-loop", daemon=True)
         self._notifier = threading.Thread(target=self._run_notifier, name="lowmark-listeners", daemon=True)
-        # mkdtemp makes it 0700: the directory is the lock on the door.
-        self._directory = tempfile.TemporaryDirectory(prefix="lowmark-", ignore_cleanup_errors=True)
         self._loop.start()
         self._notifier.start()
-        self.address = f"unix:{Path(self._directory.name) / 'service.sock'}"
+        self.address = address
         self._server = Server(self.address, heartbeat=self._answer_heartbeat, status=self._answer_status)
         self._metrics = None
         if metrics_port is not None:
             from .metrics import MetricsServer
 
-            self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
+            try:
+                self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
+            except Exception:
+                self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
+                raise
         self._queries.listen_to(spark)
         atexit.register(self.stop)
 
@@ -215,6 +217,19 @@ class LowWatermarkService:
         """Return (query name or id, status) of every stream in every running query."""
         return self._call(self._all_statuses, "give the status")
 
+    def run_statuses(self, *, without: Container[str] = (), seconds: float = _CALL_SECONDS) -> list[RunStatus]:
+        """Return every run of every stream, ended ones too, at one moment: what metrics are made of.
+
+        Args:
+            without: tokens of runs to leave out; a run that has ended does not change any more.
+            seconds: how long to wait for the loop.
+
+        Raises:
+            TimeoutError: the loop was busy for longer.
+            ServiceStopped: the service was stopped.
+        """
+        return self._call(lambda: self._all_run_statuses(without), "give the status of all runs", seconds=seconds)
+
     def explain(self, name: str, *, query: str | None = None) -> str:
         """Return who holds the low watermark, why, since when and what would move it, in words."""
         return explain(self.status(name, query=query))
@@ -252,7 +267,7 @@ class LowWatermarkService:
             self._notices.put(None)
             self._loop.join(timeout=10)
             self._notifier.join(timeout=10)
-            self._directory.cleanup()
+            sockets.remove(self.address)
 
     def __enter__(self) -> Self:
         return self
@@ -274,19 +289,27 @@ class LowWatermarkService:
                 except Exception:
                     log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
 
-    def _call(self, work: Callable[[], Result], action: str) -> Result:
+    def _call(self, work: Callable[[], Result], action: str, *, seconds: float = _CALL_SECONDS) -> Result:
         """Run something on the loop and wait for what it returns."""
         self._check_open(action)
         done: Future[Result] = Future()
 
         def task() -> None:
+            if not done.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
             try:
                 done.set_result(work())
             except BaseException as failed:  # noqa: BLE001  # the caller raises it again
                 done.set_exception(failed)
 
         self._work.put(task)
-        return done.result(timeout=_CALL_SECONDS)
+        try:
+            return done.result(timeout=seconds)
+        except FutureTimeout:
+            if done.done():
+                raise  # the work itself timed out
+            done.cancel()
+            raise TimeoutError(f"cannot {action}: the service's loop is busy, tried for {seconds:g} seconds") from None
 
     def _check_open(self, action: str) -> None:
         if self._stopping:
@@ -398,6 +421,8 @@ class LowWatermarkService:
                     self._queries.find()
                 case "progress":
                     self._take_progress(event.progress())
+                case "idle":
+                    self._take_sign_of_life(event)
                 case "terminated":
                     self._take_end(event)
         except Exception:
@@ -416,6 +441,13 @@ class LowWatermarkService:
             for run in behind:
                 self._take_report(run, progress, planned_at_us=run.asked_at_us)
 
+    def _take_sign_of_life(self, event: JavaObject) -> None:
+        """Spark says every ten seconds that a query lives and has nothing to do."""
+        run_id = event.runId().toString()
+        for run in self._runs.values():
+            if run.run_id == run_id:
+                run.seen_at_us = self._clock.now_us()
+
     def _take_end(self, event: JavaObject) -> None:
         run_id = event.runId().toString()
         if event.exception().isDefined() and _NO_HEARTBEAT in event.exception().get():
@@ -429,8 +461,16 @@ class LowWatermarkService:
             if run.run_id == run_id and not run.ended:
                 self._catch_up(run, planned_at_us=run.asked_at_us)
                 self._say_farewell(run)
-                run.ended = True
+                run.ended, run.failed = True, event.exception().isDefined()
         self._queries.forget(run_id)
+        self._end_untied()
+
+    def _end_untied(self) -> None:
+        """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
+        tied = {run.run_id for run in self._runs.values()}
+        if all(query.run_id in tied for query in self._queries):
+            for run in self._runs.values():
+                run.ended |= run.run_id is None
 
     def _say_farewells(self) -> None:
         for run in self._runs.values():
@@ -464,7 +504,8 @@ class LowWatermarkService:
         now_us = self._clock.now_us()
         runs = [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
         live = [r for r in runs if not r.ended]
-        candidates = live if live else runs[-1:]
+        tied = [r for r in live if r.run_id is not None]  # the others may be of a query that has failed at once
+        candidates = tied if tied else live if live else runs[-1:]
         if not candidates:
             return StreamRun.attach(streams[0], token="", resumes=None, state=None, now_us=now_us).status(now_us)
         return min((r.status(now_us) for r in candidates), key=_furthest_behind)
@@ -476,6 +517,10 @@ class LowWatermarkService:
             for r in self._runs.values()
             if not r.ended
         ]
+
+    def _all_run_statuses(self, without: Container[str]) -> list[RunStatus]:
+        now_us = self._clock.now_us()
+        return [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
 
     def _answer_status(self, request: StatusRequest) -> StatusReply:
         pairs = [(q, s) for q, s in self.statuses() if request.stream in (None, s.name)]

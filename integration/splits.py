@@ -99,8 +99,9 @@ class SplitKey:
 
     def expression(self) -> str:
         """Return the sketch's key as SQL: a bigint, null where it cannot be told."""
-        if self.integral:
-            return quoted(self.columns[0])
+        if self.integral:  # sketches take int and bigint only, and hash both as bigint
+            (column,), (kind,) = self.columns, self.types
+            return quoted(column) if kind in ("int", "bigint") else f"cast({quoted(column)} as int)"
         return f"xxhash64({', '.join(map(quoted, self.columns))})"
 
     def any_null(self) -> str:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import functions as F
@@ -134,7 +135,19 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
         data = data.observe(stream.metric, *stream.measurement.columns())
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
-    return both.filter(~F.col(_MARKER)).select(*map(quoted, df.columns))
+    result = both.filter(~F.col(_MARKER)).select(*map(quoted, df.columns))
+    # Spark itself refuses a second watermark only while the query runs. What is built on `result` is another object;
+    # there, the service looks at the running query's plan (`RunningQuery.fault`).
+    result.withWatermark = partial(_refuse_watermark, stream.name)  # type: ignore[method-assign]
+    return result
+
+
+def _refuse_watermark(name: str, *_: object) -> NoReturn:
+    raise WrapRefused(
+        name,
+        "withWatermark on a wrapped stream would replace the low watermark by the largest event time again",
+        "remove it: the strategy's bound takes its place.",
+    )
 
 
 def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, delay_ms: int) -> DataFrame:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.servers import jars, require_java
+from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,8 +40,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever takes the session is a `spark` test: `-m "not spark"` runs in seconds, without a JVM."""
+    """What takes the session is a `spark` test, what takes the broker a `live` one, marked or not."""
     for item in items:
+        if "kafka" in getattr(item, "fixturenames", ()):
+            item.add_marker("live")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
 
@@ -61,7 +63,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "-Duser.timezone=UTC",
         ]
     )
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
@@ -98,3 +100,29 @@ def _no_query_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None
 def checkpoint(tmp_path: Path) -> str:
     """A folder for a query's checkpoint, of this test alone."""
     return str(tmp_path / "checkpoint")
+
+
+# --- servers, one of each for the whole run; topics are per test: `kafka.create_topic()` ---
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker for all tests. A test that stops or kills one takes its own: `with kafka_broker(tmp_path)`."""
+    with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> list[Path]:
+    """The jars of Spark's Kafka connector: on the class path of `spark` when they are here; this insists."""
+    return require_jars("spark-kafka")
+
+
+@pytest.fixture(scope="session")
+def prometheus_binary() -> Path:
+    return require_binary("prometheus")
+
+
+@pytest.fixture(scope="session")
+def promtool_binary() -> Path:
+    return require_binary("promtool")

@@ -9,9 +9,10 @@ idle, then
         the minimum, once. So the order of the splits within an event has no influence, and a repeated event
         changes nothing.
 
-Two clocks pass through here and must not be mixed up. ``now_us`` is when something is handled; grace and the
-times shown to people go by it. ``planned_at_us`` and ``until_us`` are moments up to which the sources were
-read; silence is measured on these alone, because a batch that runs for five minutes reads nothing meanwhile.
+Two clocks pass through here and must not be mixed up. ``now_us`` is when something is handled; a grace that was
+set and the times shown to people go by it. ``planned_at_us`` and ``until_us`` are moments up to which the sources
+were read; silence, that is, idleness and the grace of a split known to be empty, is measured on these alone, because
+a batch that runs for five minutes reads nothing meanwhile.
 
 Source: FLINK-4576 (the messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split
 holds its value).
@@ -83,7 +84,7 @@ class LowWatermarkCoordinator:
         self._coalescer = self._new_coalescer(None)
         self._idleness = None if strategy.idle_timeout_us is None else Idleness(strategy.idle_timeout_us)
         self._grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
-        self._grace = Idleness(self._grace_us)  # silence of new splits, on the clock of now_us
+        self._grace = Idleness(self._grace_us)  # silence of new splits
         self._records: dict[SplitId, SplitRecord] = {}
         self._backlog_rows: dict[SplitId, int] = {}  # only what is known
         self._names: dict[SplitId, str] = {}
@@ -141,17 +142,16 @@ class LowWatermarkCoordinator:
     def wake_at_us(self, now_us: int) -> int | None:
         """The next moment at which time alone could change something; None if only an event can.
 
-        At an idle deadline ask the sources and send ``Polled``, otherwise ``Tick``. A deadline that is over
-        and could not be acted upon, because nothing was read meanwhile, is not repeated: the next report or
-        poll settles it.
+        Ask the sources and send ``Polled``, or ``Tick`` where that is not possible. The moment may be over
+        already: a deadline that passed while nothing was read waits for the first poll behind it.
         """
         moments = []
         deadline_us = None if self._idleness is None else self._idleness.next_deadline_us()
-        if deadline_us is not None and deadline_us > now_us:
+        if deadline_us is not None:
             moments.append(deadline_us)
         grace_us = self._grace.next_deadline_us()
         if grace_us is not None:
-            moments.append(max(now_us, grace_us))
+            moments.append(grace_us)
         delay_us = self._strategy.all_idle_delay_us
         if delay_us is not None and self._coalescer.all_idle:
             low_us = self._coalescer.low_us
@@ -370,7 +370,10 @@ class LowWatermarkCoordinator:
             for split in self._idleness.quiet(self._read_until_us, self._backlog_rows):
                 known = "no backlog" if split in self._backlog_rows else "backlog unknown"
                 self._leave_out(split, f"silent for more than {timeout}, {known}")
-        for split in self._grace.quiet(now_us, {}):
+        # A grace that was set is a bound on time itself. The default one is silence, and while a long batch runs nobody
+        # listens: an empty split whose first rows arrive meanwhile must not be passed before they can be read.
+        until_us = now_us if self._strategy.grace_us is not None else self._read_until_us
+        for split in () if until_us is None else self._grace.quiet(until_us, {}):
             self._leave_out(split, f"new, and silent for more than its grace of {format_duration_us(self._grace_us)}")
 
     def _leave_out(self, split: SplitId, why: str) -> None:

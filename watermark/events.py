@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 
 from .protocol import NotifyNewLowWatermark
 from .state import SplitId, SplitState
-
-_NONE: Mapping[SplitId, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +76,9 @@ class BatchReported:
     batch_id: int
     planned_at_us: int
     watermarks_us: Mapping[SplitId, int]
-    first_us: Mapping[SplitId, int] = field(default_factory=lambda: _NONE)
-    rows: Mapping[SplitId, int] = field(default_factory=lambda: _NONE)
-    backlog_rows: Mapping[SplitId, int] = field(default_factory=lambda: _NONE)
+    first_us: Mapping[SplitId, int] = field(default_factory=dict)
+    rows: Mapping[SplitId, int] = field(default_factory=dict)
+    backlog_rows: Mapping[SplitId, int] = field(default_factory=dict)
     in_force_us: int | None = None
     counts: BatchCounts = BatchCounts()
 

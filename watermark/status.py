@@ -196,7 +196,7 @@ def explain(status: StreamStatus) -> str:
         f"  next   {status.next}",
         "  splits " + ", ".join(f"{count} {state}" for state, count in status.states.items()),
     ]
-    shown = sorted(status.splits.items(), key=lambda item: _by_need(item[1]))[:_SPLITS_SHOWN]
+    shown = sorted(status.splits.items(), key=lambda item: by_need(item[1]))[:_SPLITS_SHOWN]
     lines += [f"    {name}: {_split_line(split)}" for name, split in shown]
     if len(status.splits) > len(shown):
         lines.append(f"    and {len(status.splits) - len(shown)} more")
@@ -231,7 +231,7 @@ def _plain(value: object) -> object:
     return value.value if isinstance(value, SplitState) else value
 
 
-def _by_need(split: SplitStatus) -> tuple[int, bool, int]:
+def by_need(split: SplitStatus) -> tuple[int, bool, int]:
     """Who needs attention first: silent splits, then those furthest behind, then those left out."""
     rank = {
         SplitState.PENDING: 0,

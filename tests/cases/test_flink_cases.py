@@ -87,24 +87,25 @@ class Multiplexer:
         self.emitted: list[int] = []
         self.idle = False
 
-    def act(self, verb: str, output: str, wm: int | None = None) -> object:
+    def act(self, verb: str, output: str, wm: int | None = None) -> None:
         match verb:
             case "reg":
-                return self.coalescer.assign(output)
-            case "unreg":
-                return self.coalescer.remove(output)
+                self.coalescer.assign(output)
             case "def" if wm is not None:
-                return self.coalescer.report(output, us(wm))
+                self.coalescer.report(output, us(wm))
             case "def_idle":
-                return self.coalescer.idle(output)
+                self.coalescer.idle(output)
             case "imm" if wm is not None:
                 before = self.coalescer.state(output), self.coalescer.watermark_us(output)
                 self.coalescer.report(output, us(wm))
                 changed = before != (self.coalescer.state(output), self.coalescer.watermark_us(output))
-                return self.combine() if changed else None
+                if changed:
+                    self.combine()
             case "imm_idle":
-                return self.combine() if self.coalescer.idle(output) else None
-        raise AssertionError(f"no such step: {verb}")
+                if self.coalescer.idle(output):
+                    self.combine()
+            case _:
+                raise AssertionError(f"no such step: {verb}")
 
     def combine(self) -> None:
         if advance := self.coalescer.advance():
@@ -121,7 +122,7 @@ def run_steps(mux: Multiplexer, case: Case) -> None:
         elif verb == "periodic":
             mux.combine()
         elif verb == "unreg":
-            assert rest[1] == mux.act(verb, rest[0])
+            assert rest[1] == mux.coalescer.remove(rest[0])
         else:
             mux.act(verb, *rest)
         mux.coalescer._check()

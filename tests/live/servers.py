@@ -1,8 +1,8 @@
-"""Real servers for tests: a Kafka broker and a Prometheus, each on free ports of 127.0.0.1, each in its own process.
+"""Real servers for tests: a Kafka broker and a Prometheus, each its own process on free ports of 127.0.0.1.
 
-Rules: a server is ready when it answers, never after a sleep; it is ended by its own process id; its log stays in the
-test's folder, and the end of the log is in the error when it does not start. Whether a missing server skips a test or
-fails it is decided in :func:`unavailable` and nowhere else.
+Rules: a server is ready when it answers, never after a sleep; it is ended by its own process id; its log
+stays in the test's folder, and the end of the log is in the error when it does not start. Whether a missing
+server skips a test or fails it is decided in :func:`unavailable` and nowhere else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOG_TAIL_LINES = 30
 
 
 class ServerError(RuntimeError):
-    """A server that did not start, or ended before it was asked to. The message ends with its log's last lines."""
+    """A server that did not start, or ended unasked. The message ends with the last lines of its log."""
 
 
 # --- what is there, and what follows where it is not ---
@@ -54,10 +54,10 @@ def unavailable(what: str, hint: str) -> NoReturn:
     """Skip the running test because `what` cannot be had, or fail it when CI=true: CI has no excuse.
 
     Args:
-        what: the missing thing, as the subject of "is missing".
+        what: the missing thing, as a person calls it.
         hint: what to install or run.
     """
-    reason = f"{what} is missing: {hint}"
+    reason = f"missing: {what}; {hint}"
     if os.environ.get("CI", "").lower() in {"true", "1"}:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -141,7 +141,7 @@ def wait_until(check: Callable[[], Answer | None], what: str, *, seconds: float 
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago, all different; who binds them retries when one was taken since."""
+    """Different ports of 127.0.0.1, free a moment ago; one may be taken since, so who binds retries."""
     with_sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
         for each in with_sockets:
@@ -250,7 +250,7 @@ class Broker:
     _producer: Producer | None = field(default=None, init=False, repr=False)
 
     def _settings(self, more: Mapping[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
-        # log_level 0: librdkafka otherwise writes to stderr while the broker is down, which tests do on purpose.
+        # log_level 0: librdkafka writes to stderr while the broker is down, which tests do on purpose.
         return {"bootstrap.servers": self.bootstrap, "log_level": 0, "broker.address.family": "v4", **more}
 
     @property
@@ -288,8 +288,8 @@ class Broker:
         Args:
             name: without one, a new unique name.
             partitions: how many.
-            **config: topic settings, with `_` for `.`. Records are kept for ever unless `retention_ms` says otherwise,
-                because old event times would else be deleted within minutes.
+            **config: topic settings, with `_` for `.`. Records are kept for ever unless `retention_ms` says
+                otherwise, because old event times would else be deleted within minutes.
         """
         from confluent_kafka.admin import NewTopic
 
@@ -501,7 +501,7 @@ class Prometheus:
         return result
 
     def await_targets(self, *, seconds: float = START_SECONDS) -> None:
-        """Return when every target was scraped; raises TimeoutError with what they say where one stays down."""
+        """Return when every target was scraped; TimeoutError with what they say where one stays down."""
 
         def up() -> bool:
             targets = self.get("targets")["activeTargets"]

@@ -9,6 +9,7 @@ from lowmark.watermark import (
     Coalescer,
     DuplicateSplit,
     FinishedSplit,
+    SplitId,
     SplitState,
     UnknownSplit,
 )
@@ -259,10 +260,12 @@ def test_bulk_and_single_reports_agree() -> None:
         bulk.assign(split)
         single.assign(split)
     for _ in range(30):
-        reports = {split: rng.randrange(-50, 50) for split in rng.sample(range(200), rng.choice((3, 200)))}
+        reports: dict[SplitId, int] = {
+            split: rng.randrange(-50, 50) for split in rng.sample(range(200), rng.choice((3, 200)))
+        }
         bulk.report_all(reports)
-        for split, watermark_us in reports.items():
-            single.report(split, watermark_us)
+        for reporter, watermark_us in reports.items():
+            single.report(reporter, watermark_us)
         bulk._check()
 
         assert (single.advance(), single.regressions) == (bulk.advance(), bulk.regressions)

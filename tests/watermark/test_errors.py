@@ -31,14 +31,18 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
     (
         InvalidSplitId("1.5", "an int or a str"),
         ValueError,
-        "split id 1.5: expected an int or a str. Hint: use either names (str) or hashes (int) for all the splits "
-        "of one stream.",
+        (
+            "split id 1.5: expected an int or a str. Hint: use either names (str) or hashes (int) for all the splits "
+            "of one stream."
+        ),
     ),
     (
         InvalidWatermark("orders-7", 2**63),
         ValueError,
-        "watermark of split 'orders-7': expected microseconds since the epoch in 64 bits, got 9223372036854775808. "
-        "Hint: is the event time in nanoseconds?",
+        (
+            "watermark of split 'orders-7': expected microseconds since the epoch in 64 bits, got 9223372036854775808. "
+            "Hint: is the event time in nanoseconds?"
+        ),
     ),
     (
         DuplicateSplit("orders-7"),
@@ -58,14 +62,18 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
     (
         FinishedSplit("orders-7"),
         RuntimeError,
-        "split 'orders-7' reported after it finished. Hint: a source must call a split finished only when it can "
-        "never deliver another row.",
+        (
+            "split 'orders-7' reported after it finished. Hint: a source must call a split finished only when it can "
+            "never deliver another row."
+        ),
     ),
     (
         CorruptSnapshot("3 trailing bytes", 100),
         ValueError,
-        "cannot restore a coordinator from 100 bytes: 3 trailing bytes. Hint: pass the bytes of snapshot() "
-        "unchanged; a snapshot of a newer version needs that version.",
+        (
+            "cannot restore a coordinator from 100 bytes: 3 trailing bytes. Hint: pass the bytes of snapshot() "
+            "unchanged; a snapshot of a newer version needs that version."
+        ),
     ),
 ]
 

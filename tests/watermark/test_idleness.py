@@ -36,6 +36,13 @@ def test_rows_start_the_timer_anew_and_old_news_does_not() -> None:
     assert [idleness.quiet(at_us, {}) for at_us in (15, 16)] == [[], ["a"]]
 
 
+def test_an_overdue_split_was_not_yet_idle_at_an_earlier_moment() -> None:
+    idleness = idleness_of("a")
+    idleness.quiet(20, {"a": 1})
+
+    assert [idleness.quiet(at_us, {"a": 0}) for at_us in (10, 11)] == [[], ["a"]]
+
+
 def test_rows_of_an_overdue_split_start_its_timer_anew() -> None:
     idleness = idleness_of("a")
     idleness.quiet(20, {"a": 1})

@@ -23,7 +23,9 @@ def test_a_snapshot_survives_the_round_trip(snapshot: StreamSnapshot) -> None:
 
 
 def test_equal_states_give_equal_bytes_whatever_the_order_of_their_splits() -> None:
-    turned = StreamSnapshot(0, dict(reversed(NUMBERS.splits.items())), dict(reversed(NUMBERS.names.items())))
+    turned = StreamSnapshot(
+        0, dict(reversed(list(NUMBERS.splits.items()))), dict(reversed(list(NUMBERS.names.items())))
+    )
 
     assert encode(NUMBERS) == encode(turned)
 

@@ -104,7 +104,7 @@ def test_a_setting_that_makes_no_sense_is_refused(build: object, message: str) -
 
 
 def test_a_negative_bound_is_refused() -> None:
-    with pytest.raises(InvalidDuration, match="out-of-orderness: .* it is negative"):
+    with pytest.raises(InvalidDuration, match=r"out-of-orderness: .* it is negative"):
         WatermarkStrategy.for_bounded_out_of_orderness("-1 second")
 
 

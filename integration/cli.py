@@ -1,0 +1,404 @@
+"""The command line: `lowmark demo | status | explain | offsets`.
+
+Every command has `--json`: exactly one JSON object on stdout and nothing else. What is meant for eyes only (progress,
+errors) goes to stderr. An error of lowmark is one line without a traceback; `--debug` shows all of it.
+
+    exit code   0  all is well
+                1  nothing to show: no service runs, or none has a stream of that name; the demo lost a row
+                2  it could not be done: wrong options, no Java, no broker, no such checkpoint
+              130  interrupted
+
+What a command needs is imported when it runs: `lowmark --help` starts no Spark.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from lowmark.watermark import LowmarkError, StreamStatus, format_duration_us
+from rich.console import Console
+from typer.core import TyperGroup
+
+from .errors import NoService, ServiceUnreachable, UnknownStream
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from .demo import DemoResult
+    from .rpc import StatusReply
+
+__all__ = ["app", "main"]
+
+_NOTHING, _FAILED, _INTERRUPTED = 1, 2, 130
+_DEBUG = "lowmark.debug"
+_SPLITS_SHOWN = 10
+_EXIT_CODES = (
+    "Exit codes: 0 all is well, 1 nothing to show (or the demo lost a row), 2 it could not be done, 130 interrupted."
+)
+
+
+class _Commands(TyperGroup):
+    """Turns lowmark's errors into one line, whoever called the command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LowmarkError as failed:
+            if ctx.meta.get(_DEBUG):
+                raise
+            # Not through rich: a path in brackets is no markup, and one line stays one line.
+            typer.echo(f"lowmark: {failed}", err=True)
+            raise typer.Exit(_NOTHING if isinstance(failed, NoService | UnknownStream) else _FAILED) from failed
+        except KeyboardInterrupt:
+            raise typer.Exit(_INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Low watermarks for Spark Structured Streaming: event time per split, so that a slow split loses nothing.",
+    epilog=_EXIT_CODES,
+)
+
+
+def _remember_debug(ctx: typer.Context, value: bool) -> bool:  # noqa: FBT001  # typer's signature
+    ctx.meta[_DEBUG] = value
+    return value
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show tracebacks and Spark's log.", is_eager=True, callback=_remember_debug)
+]
+Name = Annotated[str | None, typer.Argument(help="A stream's name; without it, all streams.", show_default=False)]
+Connect = Annotated[
+    str | None,
+    typer.Option(help="Address of the service, unix:/...; without it, all services of this user.", show_default=False),
+]
+
+
+class SourceKind(str, Enum):
+    """Where the demo's rows come from."""
+
+    GENERATOR = "generator"
+    KAFKA = "kafka"
+
+
+@app.callback()
+def _lowmark() -> None:
+    """Hold the commands together: with one command alone, typer would leave its name out."""
+
+
+@app.command(epilog=_EXIT_CODES, short_help="Compare native Spark and lowmark on the same rows.")
+def demo(
+    *,
+    seed: Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")] = 42,
+    source: Annotated[
+        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka.")
+    ] = SourceKind.GENERATOR,
+    bootstrap: Annotated[
+        str | None, typer.Option(help="A Kafka broker, HOST:PORT (with --source kafka).", show_default=False)
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            help="A topic to create, fill and keep; without it, a new one that is deleted again.", show_default=False
+        ),
+    ] = None,
+    jars: Annotated[
+        str | None,
+        typer.Option(
+            help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Serve Prometheus metrics while it runs; 0 for any free port.", show_default=False),
+    ] = None,
+    keep: Annotated[
+        float, typer.Option(help="Keep the queries and the service running for so many seconds afterwards.", min=0)
+    ] = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run the same rows through native Spark and through lowmark, and compare.
+
+    Eight splits: one is ten minutes behind, one falls silent, one has a row dated a year ahead. No server is needed.
+    """
+    from .demo import demo_script, run_demo, yesterday_noon_us
+    from .demo_view import DemoBars, show
+    from .session import local_session
+
+    feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars)
+    script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
+    bars = DemoBars(Console(stderr=True))
+
+    def tell(result: DemoResult) -> None:
+        bars.stop()
+        if as_json:
+            _print_json(result.to_json())
+        else:
+            show(result, Console())
+        sys.stdout.flush()
+        if keep:
+            typer.echo(
+                f"lowmark: running for {keep:g} more seconds; try `lowmark status` in another terminal", err=True
+            )
+            time.sleep(keep)
+
+    with (
+        bars,
+        feed_of(script, seed) as feed,
+        local_session("lowmark demo", settings=settings, quiet=not debug) as (spark, folder),
+    ):
+        result = run_demo(spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, linger=tell)
+    if result.to_json()["lowmark"]["rows_dropped"]:
+        raise typer.Exit(_NOTHING)
+
+
+def _feed(
+    source: SourceKind, *, bootstrap: str | None, topic: str | None, jars: str | None
+) -> tuple[Any, dict[str, str]]:
+    """What makes the feed, a context manager, and the settings its source needs; raises for options that do not fit."""
+    if source is SourceKind.KAFKA:
+        from functools import partial
+
+        from .demo_kafka import KafkaFeed, connector
+
+        if bootstrap is None:
+            raise typer.BadParameter("--source kafka needs --bootstrap HOST:PORT")
+        return partial(KafkaFeed, bootstrap=bootstrap, topic=topic), {"spark.jars": jars} if jars else {
+            "spark.jars.packages": connector()
+        }
+    for option, value in (("--bootstrap", bootstrap), ("--topic", topic), ("--jars", jars)):
+        if value is not None:
+            raise typer.BadParameter(f"{option} is for --source kafka")
+    from contextlib import nullcontext
+
+    from .demo import GeneratorFeed
+
+    return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}
+
+
+@app.command(epilog=_EXIT_CODES, short_help="Show where running streams stand.")
+def status(
+    name: Name = None,
+    *,
+    connect: Connect = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by _Commands
+) -> None:
+    """Show where the streams of running services stand: low watermark, who holds it, why, since when."""
+    replies = _ask(name, connect)
+    if as_json:
+        _print_json(
+            {
+                "services": [
+                    {"address": a, "application": r.application, "pid": r.pid, "streams": r.streams} for a, r in replies
+                ]
+            }
+        )
+        return
+    console, now_us = Console(), time.time_ns() // 1_000
+    for address, reply in replies:
+        console.print(
+            f"{reply.application}, process {reply.pid}, {address}", style="dim", highlight=False, soft_wrap=True
+        )
+        if not reply.streams:
+            console.print("  no running query with a wrapped stream")
+        for stream in reply.streams:
+            console.print(_stream_table(stream, now_us))
+
+
+@app.command(epilog=_EXIT_CODES, short_help="Say in words who holds the low watermark.")
+def explain(
+    name: Name = None,
+    *,
+    connect: Connect = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by _Commands
+) -> None:
+    """Say in words who holds the low watermark, why, since when, and what would move it."""
+    replies = _ask(name, connect)
+    if as_json:
+        told = [
+            {
+                "address": a,
+                "application": r.application,
+                "pid": r.pid,
+                "query": s["query"],
+                "stream": s["name"],
+                "explanation": text,
+            }
+            for a, r in replies
+            for s, text in zip(r.streams, r.explanations, strict=True)
+        ]
+        _print_json({"streams": told})
+        return
+    texts = [text for _, reply in replies for text in reply.explanations]
+    typer.echo("\n\n".join(texts) if texts else "no running query with a wrapped stream")
+
+
+@app.command(epilog=_EXIT_CODES, short_help="Print startingOffsets that continue from a checkpoint.")
+def offsets(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A query's checkpointLocation, on this machine.", show_default=False)
+    ],
+    *,
+    planned: Annotated[
+        bool,
+        typer.Option("--planned", help="Continue behind the last planned batch instead of the last committed one."),
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by _Commands
+) -> None:
+    """Print the Kafka startingOffsets that continue where a checkpoint's query stopped.
+
+    Spark does not let a checkpoint gain a source, and a wrapped stream has one more: its heartbeat. So a query that
+    is to be wrapped starts with a new checkpoint, at these offsets.
+    """
+    from .checkpoint import kafka_starting_offsets
+
+    found = kafka_starting_offsets(checkpoint, committed=not planned)
+    if as_json:
+        _print_json(found, indent=None)
+        return
+    which = "planned" if planned else "committed"
+    typer.echo(json.dumps(found, indent=2))
+    typer.echo(
+        f"\nThe records that follow the last {which} batch. Stop the old query, then start the wrapped one with a new\n"
+        "checkpointLocation and\n"
+        f"    .option(\"startingOffsets\", '{json.dumps(found)}')\n"
+        "What the old query kept in state (open windows, seen keys) is not carried over.",
+        err=True,
+    )
+
+
+def main() -> None:
+    """The entry point `lowmark`."""
+    app(prog_name="lowmark")
+
+
+# -- status -------------------------------------------------------------------------------------------------------
+
+
+def _ask(name: str | None, connect: str | None) -> list[tuple[str, StatusReply]]:
+    """Ask one service or all of this user's; only those that have the stream, where one is named.
+
+    Raises:
+        NoService: none runs.
+        UnknownStream: none has a stream of that name.
+        ServiceUnreachable: nobody answers at the address given.
+    """
+    from . import sockets
+    from .rpc import Client, StatusRequest
+
+    replies = []
+    for address in [connect] if connect is not None else sockets.find_addresses():
+        client = Client(address)
+        try:
+            replies.append((address, client.status(StatusRequest())))
+        except ServiceUnreachable:
+            if connect is not None:
+                raise  # found by ourselves: it has ended since, or is ending
+        finally:
+            client.close()
+    if not replies:
+        raise NoService(tuple(map(str, sockets.folders())))
+    if name is None:
+        return replies
+    known = sorted({str(stream["name"]) for _, reply in replies for stream in reply.streams})
+    if name not in known:
+        raise UnknownStream(name, tuple(known))
+    return [(a, _only(name, r)) for a, r in replies if any(s["name"] == name for s in r.streams)]
+
+
+def _only(name: str, reply: StatusReply) -> StatusReply:
+    import msgspec
+
+    kept = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if s["name"] == name]
+    return msgspec.structs.replace(reply, streams=[s for s, _ in kept], explanations=[text for _, text in kept])
+
+
+def _stream_table(stream: dict[str, Any], now_us: int) -> Table:
+    import msgspec
+    from rich.table import Table
+
+    seen = msgspec.convert(stream, StreamStatus)
+    facts = Table(
+        title=f"{seen.name}, query {stream['query']}",
+        title_justify="left",
+        title_style="bold",
+        show_header=False,
+        box=None,
+        padding=(0, 2),
+    )
+    for what, value in (
+        ("low watermark", _time(seen.low_watermark_us)),
+        ("behind now", _ago(seen.low_watermark_us, now_us)),
+        ("held by", "nobody" if seen.holder is None else seen.holder),
+        ("why", seen.why),
+        ("since", "unknown" if seen.since is None else f"{seen.since:%Y-%m-%d %H:%M:%S} UTC"),
+        ("next", seen.next),
+        ("splits", ", ".join(f"{count} {state}" for state, count in seen.states.items() if count) or "none yet"),
+        ("rows", _rows(seen)),
+    ):
+        facts.add_row(what, value)
+    splits = _split_table(seen, now_us)
+    whole = Table.grid()
+    whole.add_row(facts)
+    whole.add_row(splits)
+    return whole
+
+
+def _rows(seen: StreamStatus) -> str:
+    rows, counts = f"{seen.counts.rows:,} in {seen.batches:,} batches", seen.counts
+    return f"{rows}, {counts.dropped_rows:,} dropped as late, {counts.future_rows:,} too far ahead of the clock"
+
+
+def _split_table(seen: StreamStatus, now_us: int) -> Table:
+    from lowmark.watermark.status import by_need
+    from rich.table import Table
+
+    shown = sorted(seen.splits.items(), key=lambda item: by_need(item[1]))[:_SPLITS_SHOWN]
+    left = len(seen.splits) - len(shown)
+    table = Table(pad_edge=False, caption=f"and {left:,} more" if left else None, caption_justify="left")
+    for column, right in (
+        ("split", False),
+        ("state", False),
+        ("watermark", False),
+        ("behind now", True),
+        ("unread", True),
+        ("why", False),
+    ):
+        table.add_column(column, justify="right" if right else "left")
+    for name, split in shown:
+        state = f"{split.state.value}, lagging" if split.lagging else split.state.value
+        unread = "?" if split.backlog_rows is None else f"{split.backlog_rows:,}"
+        table.add_row(name, state, _time(split.watermark_us), _ago(split.watermark_us, now_us), unread, split.why)
+    return table
+
+
+def _time(at_us: int | None) -> str:
+    from lowmark.watermark import format_time_us
+
+    return format_time_us(at_us)
+
+
+def _ago(at_us: int | None, now_us: int) -> str:
+    """How long ago, to the second: more digits would only flicker."""
+    return "" if at_us is None else format_duration_us((now_us - at_us) // 1_000_000 * 1_000_000)
+
+
+def _print_json(value: object, *, indent: int | None = 1) -> None:
+    typer.echo(json.dumps(value, indent=indent, ensure_ascii=False))

@@ -1,0 +1,128 @@
+"""Where services put their sockets, and how the command line finds them again.
+
+    $XDG_RUNTIME_DIR/lowmark-<uid>/<pid>-<random>.sock        else the temporary folder instead of $XDG_RUNTIME_DIR
+
+The folder is 0700 and belongs to the user: it is the lock on the door, so one that is not is refused. A socket's path
+may have 107 bytes at most; where it would be longer, the next place is taken.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import SocketsRefused
+
+__all__ = ["find_addresses", "folders", "new_address", "remove"]
+
+_LONGEST_PATH_BYTES = 107
+_SCHEME = "unix:"
+
+
+def folders() -> list[Path]:
+    """Return the folders in which this user's sockets may lie, best first; they need not exist."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    # /tmp last: a temporary folder may be set to a path too long for a socket.
+    bases = [*([runtime] if runtime and Path(runtime).is_dir() else []), tempfile.gettempdir(), "/tmp"]  # noqa: S108
+    return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases))
+
+
+def new_address() -> str:
+    """Return the address for a new service's socket, in a folder that only this user can enter.
+
+    Raises:
+        SocketsRefused: the folder cannot be made, is somebody else's, or its path is too long.
+    """
+    name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
+    places = folders()
+    folder = next((f for f in places if len(os.fsencode(f / name)) <= _LONGEST_PATH_BYTES), None)
+    if folder is None:
+        raise SocketsRefused(
+            str(places[0]),
+            f"a socket in it would have a path longer than {_LONGEST_PATH_BYTES} bytes",
+            "set XDG_RUNTIME_DIR to a folder with a shorter path.",
+        )
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as failed:
+        raise SocketsRefused(
+            str(folder), f"it cannot be made ({failed.strerror})", "set XDG_RUNTIME_DIR to a folder of yours."
+        ) from failed
+    _check(folder)
+    return f"{_SCHEME}{folder / name}"
+
+
+def find_addresses() -> list[str]:
+    """Return the addresses at which somebody listens, sorted. Sockets of processes that are gone are removed.
+
+    Raises:
+        SocketsRefused: a folder is somebody else's, who could answer in a service's place.
+    """
+    found = []
+    for folder in folders():
+        if folder.is_dir():
+            _check(folder)
+            found += [f"{_SCHEME}{path}" for path in _listening(folder)]
+    return sorted(found)
+
+
+def remove(address: str) -> None:
+    """Remove a socket, if the server has not done so itself."""
+    Path(address.removeprefix(_SCHEME)).unlink(missing_ok=True)
+
+
+def _check(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise SocketsRefused(
+            str(folder),
+            f"expected a folder of user {os.getuid()}, found one of user {found.st_uid}"
+            if stat.S_ISDIR(found.st_mode)
+            else "it is not a folder",
+            "have it removed, or set XDG_RUNTIME_DIR to a folder that only you can enter.",
+        )
+    if found.st_mode & 0o077:
+        raise SocketsRefused(
+            str(folder),
+            f"its permissions are {stat.S_IMODE(found.st_mode):04o}, expected 0700",
+            f"look who else used it, then run: chmod 700 {folder}",
+        )
+
+
+def _listening(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.glob("*.sock")):
+        if _answers(path):
+            yield path
+        elif not _alive(path):
+            path.unlink(missing_ok=True)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _alive(path: Path) -> bool:
+    """Whether the process in a socket's name runs: between bind and listen it does not answer yet."""
+    pid = path.name.partition("-")[0]
+    if not pid.isdigit():
+        return True  # not of our making: leave it
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

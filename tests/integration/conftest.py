@@ -1,0 +1,32 @@
+"""What tests of the Spark binding share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.feed import Feed
+
+if TYPE_CHECKING:
+    from lowmark.integration import LowWatermarkService
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def service(spark: SparkSession) -> Iterator[LowWatermarkService]:
+    """A service of this test alone; its queries end before it does."""
+    from lowmark.integration import LowWatermarkService
+
+    with LowWatermarkService(spark) as service:
+        yield service
+        for query in spark.streams.active:
+            query.stop()
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    """A stream of (split string, v int, ts timestamp)."""
+    return Feed(spark, tmp_path / "feed")

@@ -1,0 +1,155 @@
+"""A stream that a test feeds by hand: one JSON file, one batch.
+
+Times are seconds on a test's own axis, 0 is 2023-11-14 22:13:20 UTC; fractions go down to microseconds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lowmark.integration.heartbeat import HeartbeatOffset
+from lowmark.integration.progress import Progress
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+ZERO = dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.timezone.utc)
+ZERO_US = int(ZERO.timestamp()) * 1_000_000
+SCHEMA = "split string, v int, ts timestamp"
+
+Row = tuple[Any, ...]  # values in the order of the schema's columns; the event time as seconds or None
+
+
+def us(seconds: float) -> int:
+    """Microseconds since the epoch of a time on the test's axis."""
+    return ZERO_US + round(seconds * 1_000_000)
+
+
+def seconds(at_us: int | None) -> float | None:
+    """The other way round."""
+    return None if at_us is None else (at_us - ZERO_US) / 1_000_000
+
+
+@dataclass
+class Feed:
+    """Rows go in by `put`, a batch each; `df` is the stream."""
+
+    spark: SparkSession
+    folder: Path
+    schema: str = SCHEMA
+    event_time: str = "ts"
+    files: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+
+    @property
+    def df(self) -> DataFrame:
+        stream = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
+        return stream.json(str(self.folder))
+
+    def put(self, *rows: Row) -> None:
+        columns = [part.split()[0] for part in self.schema.split(",")]
+        lines = [json.dumps(dict(zip(columns, map(_plain, columns, row), strict=True))) for row in rows]
+        part = self.folder / ".part"
+        part.write_text("\n".join(lines) + "\n")
+        # The file source takes files in order of their time, which has to differ for that.
+        stamp = ZERO.timestamp() + self.files
+        os.utime(part, (stamp, stamp))
+        part.rename(self.folder / f"{self.files:04}.json")
+        self.files += 1
+
+
+def _plain(column: str, value: object) -> object:
+    if column != "ts" or value is None or isinstance(value, str):
+        return value
+    assert isinstance(value, int | float)
+    return (ZERO + dt.timedelta(microseconds=round(value * 1_000_000))).isoformat()
+
+
+def windows(df: DataFrame, *keys: str, width: str = "10 seconds") -> DataFrame:
+    """Rows counted per window and key: (start in seconds on the test's axis, key..., n)."""
+    counted = df.groupBy(F.window("ts", width).alias("w"), *keys).agg(F.count(F.lit(1)).alias("n"))
+    start = (F.unix_micros("w.start") - F.lit(ZERO_US)) / F.lit(1_000_000)
+    return counted.select(start.cast("double").alias("start"), *keys, "n")
+
+
+@dataclass
+class Ran:
+    """A running query whose output is collected in order."""
+
+    query: StreamingQuery
+    rows: list[Row]
+
+    def settle(self) -> None:
+        """Wait until everything there is was processed, heartbeats included."""
+        self.query.processAllAvailable()
+
+    @property
+    def progress(self) -> list[Progress]:
+        return [Progress.from_json(p.json) for p in self.query.recentProgress]
+
+    @property
+    def watermark(self) -> float | None:
+        """The watermark Spark reported last, on the test's axis; None before it rose above 1970."""
+        at_us = self.progress[-1].watermark_us if self.progress else None
+        return None if not at_us else seconds(at_us)
+
+    @property
+    def low(self) -> float | None:
+        """The low watermark in the newest heartbeat."""
+        return seconds(self.heartbeats[-1].low_us)
+
+    @property
+    def heartbeats(self) -> list[HeartbeatOffset]:
+        return [offset for progress in self.progress for _, offset in progress.heartbeats()]
+
+    @property
+    def dropped(self) -> int:
+        return sum(progress.dropped_rows for progress in self.progress)
+
+    def by_split(self) -> dict[str, int]:
+        """Rows counted in emitted windows per split, for output (start, split, n)."""
+        counted: dict[str, int] = {}
+        for _, split, n in self.rows:
+            counted[split] = counted.get(split, 0) + n
+        return counted
+
+
+def start(
+    df: DataFrame,
+    checkpoint: str,
+    *,
+    mode: str = "append",
+    trigger: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Ran:
+    """Start a query that collects what it emits."""
+    # Read when the query starts: every task of a state store costs more than these few rows.
+    df.sparkSession.conf.set("spark.sql.shuffle.partitions", "1")
+    rows: list[Row] = []
+
+    def collect(batch: DataFrame, _batch_id: int) -> None:
+        rows.extend(tuple(row) for row in batch.collect())
+
+    writer = df.writeStream.foreachBatch(collect).outputMode(mode).option("checkpointLocation", checkpoint)
+    if trigger is not None:
+        writer = writer.trigger(**trigger)
+    if name is not None:
+        writer = writer.queryName(name)
+    return Ran(writer.start(), rows)
+
+
+def run(df: DataFrame, feed: Feed, batches: Sequence[Sequence[Row]], checkpoint: str, **options: Any) -> Ran:
+    """Start a query and feed it batch by batch, each to its end."""
+    ran = start(df, checkpoint, **options)
+    for batch in batches:
+        feed.put(*batch)
+        ran.settle()
+    return ran

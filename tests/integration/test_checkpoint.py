@@ -1,0 +1,120 @@
+"""`kafka_starting_offsets` on checkpoints that real queries wrote: a wrapped query goes on where a native one stopped.
+
+Spark does not let a checkpoint gain a source, so a wrapped query needs a new one and the old one's positions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.checkpoint import has_heartbeat, kafka_starting_offsets, last_offsets
+from lowmark.integration.errors import CheckpointUnreadable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.live.kafka_scenarios import MINUTE_US, T0_US, Log, bounded, source
+from tests.live.servers import Broker
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
+
+
+class Rows:
+    """A foreachBatch sink that keeps (partition, offset) of every row, by batch; a repeated batch replaces itself."""
+
+    def __init__(self, fail_in: int | None = None) -> None:
+        self.batches: dict[int, list[tuple[int, int]]] = {}
+        self._fail_in = fail_in
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        rows = [(r.partition, r.offset) for r in frame.select("partition", "offset").collect()]
+        if batch_id == self._fail_in:
+            raise ZeroDivisionError("on purpose")
+        self.batches[batch_id] = rows
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+def wrapped(service: LowWatermarkService, frame: DataFrame) -> DataFrame:
+    return service.wrap(frame, name="orders", event_time="ts", split=["topic", "partition"], strategy=bounded())
+
+
+def run(frame: DataFrame, checkpoint: str, sink: Rows) -> None:
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def positions(log: Log) -> list[tuple[int, int]]:
+    """(partition, offset) of every record of the topic."""
+    return sorted((p, offset) for p, times in log.times_us.items() for offset in range(len(times)))
+
+
+def test_a_wrapped_query_continues_where_a_native_one_stopped(
+    spark: SparkSession, kafka: Broker, checkpoint: str, tmp_path: Path
+) -> None:
+    log = Log.create(kafka, 3)
+    log.produce({p: [T0_US + i * MINUTE_US for i in range(5 + p)] for p in range(2)})  # partition 2 is empty
+    native, sink = Rows(), Rows()
+    run(source(spark, log, maxOffsetsPerTrigger=4), checkpoint, native)
+    assert native.rows == positions(log)
+    starting = kafka_starting_offsets(checkpoint)
+    assert starting == {log.topic: {"0": 5, "1": 6, "2": 0}}
+    assert not has_heartbeat(checkpoint)
+
+    log.produce({p: [T0_US + (10 + i) * MINUTE_US for i in range(3)] for p in range(3)})
+    new = str(tmp_path / "new")
+    with LowWatermarkService(spark) as service:
+        run(wrapped(service, source(spark, log, startingOffsets=json.dumps(starting))), new, sink)
+    assert sorted(native.rows + sink.rows) == positions(log), "neither a gap nor a repetition"
+    assert has_heartbeat(new)
+    assert kafka_starting_offsets(new) == {log.topic: {"0": 8, "1": 9, "2": 3}}
+
+
+def test_a_batch_that_was_planned_but_not_committed_is_read_again_unless_asked_otherwise(
+    spark: SparkSession, kafka: Broker, checkpoint: str
+) -> None:
+    log = Log.create(kafka, 1)
+    log.produce({0: [T0_US + i * MINUTE_US for i in range(10)]})
+    sink = Rows(fail_in=1)
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        run(source(spark, log, maxOffsetsPerTrigger=4), checkpoint, sink)
+    assert last_offsets(checkpoint)[0] == 1
+    assert len(sink.rows) == 4
+    assert kafka_starting_offsets(checkpoint) == {log.topic: {"0": 4}}
+    assert kafka_starting_offsets(checkpoint, committed=False) == {log.topic: {"0": 8}}
+
+
+def test_before_the_first_commit_there_is_nothing_to_continue_from(
+    spark: SparkSession, kafka: Broker, checkpoint: str
+) -> None:
+    log = Log.create(kafka, 1)
+    log.produce({0: [T0_US]})
+    with pytest.raises(StreamingQueryException, match="on purpose"):
+        run(source(spark, log), checkpoint, Rows(fail_in=0))
+    with pytest.raises(CheckpointUnreadable, match=r"no batch was committed yet\. Hint: there is nothing to continue"):
+        kafka_starting_offsets(checkpoint)
+
+
+def test_a_wrapped_query_on_a_native_checkpoint_is_refused_and_the_log_says_what_to_do(
+    spark: SparkSession, kafka: Broker, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log.create(kafka, 1)
+    log.produce({0: [T0_US]})
+    native = source(spark, log).withWatermark("ts", "10 seconds").groupBy(F.window("ts", "1 minute")).count()
+    writer = native.writeStream.format("noop").outputMode("append").option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    with caplog.at_level(logging.ERROR, "lowmark"), LowWatermarkService(spark) as service:
+        frame = wrapped(service, source(spark, log)).groupBy(F.window("ts", "1 minute")).count()
+        writer = frame.writeStream.format("noop").outputMode("append").option("checkpointLocation", checkpoint)
+        with pytest.raises(StreamingQueryException, match="sources in the checkpoint offsets"):
+            writer.start().awaitTermination(60)
+            # Leaving the service drains its events.
+    [said] = [r.getMessage() for r in caplog.records if r.name == "lowmark" and "checkpoint" in r.getMessage()]
+    assert "its checkpoint was written without lowmark's heartbeat" in said
+    assert "lowmark offsets CHECKPOINT" in said

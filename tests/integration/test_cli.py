@@ -1,0 +1,244 @@
+"""The command line: what it prints, on which stream, with which exit code; status against a live service."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from lowmark.integration import cli, sockets
+from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.watermark import WatermarkStrategy
+from tests.live.servers import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lowmark.integration import LowWatermarkService
+    from tests.integration.feed import Feed
+
+LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main()"]
+
+
+def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The command as a user runs it."""
+    return subprocess.run(
+        [*LOWMARK, *arguments], capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **(env or {})}
+    )
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    """The command within this process: exit code, stdout, stderr."""
+    result = CliRunner().invoke(cli.app, list(arguments), prog_name="lowmark")
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """No service to be found."""
+    monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / "none"])
+    return str(tmp_path / "none")
+
+
+@pytest.fixture
+def old_checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint of a query on Kafka: batches 0 and 1 planned, 0 committed."""
+    root = tmp_path / "checkpoint"
+    for batch in (0, 1):
+        (root / "offsets").mkdir(parents=True, exist_ok=True)
+        positions = json.dumps({"orders": {"1": 20 + batch, "0": 10 + batch}})
+        (root / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{positions}")
+    (root / "commits").mkdir()
+    (root / "commits" / "0").write_text("v1\n{}")
+    return root
+
+
+# -- as a user runs it
+
+
+def test_help_names_every_command_and_starts_no_spark() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    assert all(f"  {command}" in shown.stdout for command in ("demo", "status", "explain", "offsets"))
+    assert "serve" not in shown.stdout  # it does not exist yet
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import lowmark.integration.cli, sys; print('pyspark' in sys.modules, 'grpc' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert loaded.stdout == "False False\n"
+
+
+def test_an_error_is_one_line_on_stderr_and_debug_shows_all_of_it(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none")
+    failed = run("offsets", missing)
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == (
+        f'lowmark: checkpoint "{missing}": there is no such folder. '
+        "Hint: pass the query's checkpointLocation; copy it here first if it lies elsewhere.\n"
+    )
+    debugged = run("offsets", missing, "--debug")
+    assert debugged.returncode != 0
+    assert "Traceback" in debugged.stderr
+    assert "CheckpointUnreadable" in debugged.stderr
+
+
+@pytest.mark.parametrize(
+    ("java", "says"),
+    [(None, "does not run"), ('echo \'openjdk version "11.0.1"\' >&2', "is version 11")],
+)
+def test_no_java_or_an_old_one_is_one_line(tmp_path: Path, java: str | None, says: str) -> None:
+    home = tmp_path / "java"
+    if java is not None:
+        (home / "bin").mkdir(parents=True)
+        program = home / "bin" / "java"
+        program.write_text(f"#!/bin/sh\n{java}\n")
+        program.chmod(0o755)
+    failed = run("demo", "--json", env={"JAVA_HOME": str(home)})
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == (
+        f"lowmark: Spark needs Java 17 or newer, and {home}/bin/java {says}. "
+        "Hint: install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME.\n"
+    )
+
+
+def test_a_broker_that_is_not_there_is_one_line() -> None:
+    failed = run("demo", "--source", "kafka", "--bootstrap", "127.0.0.1:1")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == (
+        "lowmark: no Kafka broker answers at 127.0.0.1:1 within 10 seconds. "
+        "Hint: check host, port and the broker's advertised.listeners.\n"
+    )
+
+
+# -- options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--source", "kafka"), "--source kafka needs --bootstrap HOST:PORT"),
+        (("--bootstrap", "localhost:9092"), "--bootstrap is for --source kafka"),
+        (("--topic", "t"), "--topic is for --source kafka"),
+        (("--jars", "a.jar"), "--jars is for --source kafka"),
+        (("--source", "files"), "files"),
+    ],
+)
+def test_options_of_the_demo_that_do_not_fit_are_refused(arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = call("demo", *arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+
+
+def test_confluent_kafka_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    code, out, err = call("demo", "--source", "kafka", "--bootstrap", "localhost:9092")
+    assert (code, out) == (2, "")
+    assert err == (
+        "lowmark: the demo on Kafka needs the package confluent-kafka, which is not installed. "
+        'Hint: pip install "lowmark[kafka]".\n'
+    )
+
+
+# -- offsets
+
+
+def test_offsets_are_json_to_paste_and_the_advice_is_beside_it(old_checkpoint: Path) -> None:
+    code, out, err = call("offsets", str(old_checkpoint))
+    assert code == 0
+    assert json.loads(out) == {"orders": {"0": 10, "1": 20}}
+    assert """.option("startingOffsets", '{"orders": {"0": 10, "1": 20}}')""" in err
+    assert "last committed batch" in err
+
+
+def test_offsets_behind_the_last_planned_batch(old_checkpoint: Path) -> None:
+    code, out, _ = call("offsets", str(old_checkpoint), "--planned", "--json")
+    assert (code, out) == (0, '{"orders": {"0": 11, "1": 21}}\n')
+
+
+def test_offsets_in_json_are_alone(old_checkpoint: Path) -> None:
+    assert call("offsets", str(old_checkpoint), "--json") == (0, '{"orders": {"0": 10, "1": 20}}\n', "")
+
+
+def test_debug_raises_what_happened(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["offsets", str(tmp_path), "--debug"])
+    assert isinstance(result.exception, CheckpointUnreadable)
+
+
+# -- status and explain
+
+
+@pytest.mark.parametrize("command", ["status", "explain"])
+def test_no_service_is_one_line_and_exit_code_1(nowhere: str, command: str) -> None:
+    code, out, err = call(command)
+    assert (code, out) == (1, "")
+    assert err == (
+        f"lowmark: no lowmark service of this user runs here (looked in {nowhere}). Hint: a service lives in the driver "
+        "of its Spark application, from LowWatermarkService(spark) to stop(); ask on that machine, or pass --connect "
+        "with its service.address.\n"
+    )
+
+
+def test_an_address_where_nobody_answers_is_an_error(tmp_path: Path) -> None:
+    code, out, err = call("status", "--connect", f"unix:{tmp_path}/none.sock")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"lowmark: cannot ask for the status: no lowmark service answers at unix:{tmp_path}/none.sock")
+    assert err.count("\n") == 1
+
+
+def test_status_and_explain_of_a_running_query(
+    spark: SparkSession, service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+    feed.put(("a", 1, 1_000), ("b", 1, 400))
+    events = service.wrap(feed.read(), name="orders", event_time="ts", split="split", strategy=strategy, splits=["a", "b", "mute"])
+    query = events.writeStream.format("noop").queryName("q").option("checkpointLocation", checkpoint).start()
+    try:
+        query.processAllAvailable()
+        wait_until(lambda: service.status("orders").splits["a"].watermark_us is not None, "the first report")
+        code, out, err = call("status", "orders", "--json")
+        assert (code, err) == (0, "")
+        [found] = [s for s in json.loads(out)["services"] if s["address"] == service.address]
+        [stream] = found["streams"]
+        assert (found["pid"], stream["name"], stream["query"]) == (os.getpid(), "orders", "q")
+        assert stream["holder"] == "mute"
+        assert stream["splits"]["b"]["watermark_us"] == 389_999_000
+        assert stream["states"]["pending"] == 1
+
+        code, out, err = call("status", "--connect", service.address)
+        assert (code, err) == (0, "")
+        lines = {line.split("  ")[0].strip(): line for line in out.splitlines()}
+        assert "mute" in lines["held by"]
+        assert "2 active" in lines["splits"]
+        assert "1 pending" in lines["splits"]
+        assert out.index("mute ", out.index("state")) < out.index("b ", out.index("state"))  # who needs attention first
+
+        code, out, _ = call("explain", "--connect", service.address)
+        assert code == 0
+        assert out == service.explain("orders") + "\n"
+        told = json.loads(call("explain", "--connect", service.address, "--json")[1])["streams"]
+        assert [each["stream"] for each in told] == ["orders"]
+
+        code, out, err = call("status", "ordres", "--connect", service.address)
+        assert (code, out) == (1, "")
+        assert 'did you mean "orders"?' in err
+    finally:
+        query.stop()
+
+
+def test_a_stopped_service_leaves_no_socket(spark: SparkSession) -> None:
+    from lowmark.integration import LowWatermarkService
+
+    with LowWatermarkService(spark) as service:
+        path = Path(service.address.removeprefix("unix:"))
+        assert service.address in sockets.find_addresses()
+    assert not path.exists()
+    assert service.address not in sockets.find_addresses()

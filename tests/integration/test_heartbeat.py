@@ -1,0 +1,198 @@
+"""The heartbeat reader's conversation, with a scripted service at the other end of the socket."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from lowmark.integration import heartbeat
+from lowmark.integration.errors import ServiceUnreachable
+from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
+from lowmark.integration.rpc import Client, HeartbeatReply, HeartbeatRequest, Server, StatusReply, StatusRequest
+
+from tests.integration.feed import ZERO, us
+
+
+@dataclass
+class Script:
+    """Answers from a list, the last one again and again; notes what was asked."""
+
+    replies: list[HeartbeatReply]
+    asked: list[HeartbeatRequest] = field(default_factory=list)
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        self.asked.append(request)
+        return self.replies[min(len(self.asked), len(self.replies)) - 1]
+
+    def status(self, request: StatusRequest) -> StatusReply:
+        return StatusReply("app", 1, [], [])
+
+
+def at(seconds: float, epoch: int, **more: int) -> HeartbeatReply:
+    return HeartbeatReply(us(seconds), epoch, f"state-{epoch}", **more)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Monotonic time as the reader sees it, in microseconds."""
+    now = [1_000_000]
+    monkeypatch.setattr(heartbeat, "monotonic_us", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"unix:{tmp_path}/s.sock"
+
+
+@pytest.fixture
+def reader(address: str, monkeypatch: pytest.MonkeyPatch) -> HeartbeatReader:
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)  # the reader sets its own, for its own process
+    return HeartbeatReader(address=address, stream_id="id", stream="orders", delay_ms=10_000)
+
+
+def serve(address: str, *replies: HeartbeatReply) -> tuple[Script, Server]:
+    script = Script(list(replies))
+    return script, Server(address, heartbeat=script.heartbeat, status=script.status)
+
+
+def test_the_first_offset_is_new_and_repeats_the_low_watermark(
+    reader: HeartbeatReader, address: str, clock: list[int]
+) -> None:
+    script, server = serve(address, at(5, 8))
+    start = HeartbeatOffset("orders", us(5), "before", 7, "old").to_json()
+    rows, end = reader.read(start)
+    server.stop()
+
+    assert [*rows] == [(ZERO + dt.timedelta(seconds=5 + 10), True, 0)], "Spark takes the delay off again"
+    assert (end["low_us"], end["state"], end["epoch"]) == (us(5), "state-8", 8)
+    assert end["run"] not in ("before", None)
+    (asked,) = script.asked
+    assert (asked.first, asked.resumes, asked.epoch, asked.state) == (True, "before", 7, "old")
+    assert asked.run == end["run"]
+
+
+def test_it_asks_once_a_batch_and_answers_polls_from_memory(
+    reader: HeartbeatReader, address: str, clock: list[int]
+) -> None:
+    script, server = serve(address, at(5, 1), at(6, 2), at(6, 2))
+    _, first = reader.read(reader.initialOffset())
+    _, second = reader.read(first)  # the batch of the first offset is over
+    _, third = reader.read(second)  # and so is that of the second
+    for _ in range(100):
+        clock[0] += 10_000
+        rows, again = reader.read(third)
+        assert ([*rows], again) == ([], third)
+    reader.commit(third)  # a batch of data alone was planned
+    reader.read(third)
+    server.stop()
+
+    assert (first != second, second == third) == (True, True)
+    assert len(script.asked) == 4
+
+
+def test_silence_is_measured_up_to_a_poll_that_found_nothing(
+    reader: HeartbeatReader, address: str, clock: list[int]
+) -> None:
+    """Attached at 1.0 s, planned at 2.0 s, over at 9.0 s, polled at 9.5 and 9.7 s; the service wakes at 9.4 s."""
+    script, server = serve(address, at(5, 1), at(5, 1, wake_at_us=9_400_000))
+    _, offset = reader.read(reader.initialOffset())
+    clock[0] = 2_000_000
+    reader.read(offset)
+    reader.commit(offset)
+    for clock[0] in (9_000_000, 9_500_000, 9_700_000):
+        reader.read(offset)
+    server.stop()
+    asked = [(r.planned_at_us, r.polled_until_us) for r in script.asked]
+
+    assert asked == [(None, None), (1_000_000, None), (2_000_000, None), (2_000_000, 9_500_000)]
+
+
+def test_without_a_service_it_holds_and_asks_again_after_a_while(
+    reader: HeartbeatReader, address: str, clock: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, server = serve(address, at(5, 1))
+    _, offset = reader.read(reader.initialOffset())
+    server.stop()
+    for _ in range(3):
+        reader.commit(offset)
+        rows, held = reader.read(offset)
+        assert ([*rows], held) == ([], offset)
+    script, server = serve(address, at(9, 4))
+    reader.read(offset)
+    assert script.asked == [], "it waits a second between tries"
+    clock[0] += 30_000_000
+    _, moved = reader.read(offset)
+    server.stop()
+
+    assert moved["low_us"] == us(9)
+    said = capfd.readouterr().err
+    assert said.count("the watermark holds") == 1, "once, not on every poll"
+    assert said.count("the service answers again") == 1
+
+
+def test_attaching_to_nobody_is_an_error(reader: HeartbeatReader, clock: list[int]) -> None:
+    with pytest.raises(ServiceUnreachable, match="no lowmark service answers at unix:"):
+        reader.read(reader.initialOffset())
+
+
+def test_a_refusal_ends_the_query(reader: HeartbeatReader, address: str, clock: list[int]) -> None:
+    _, server = serve(address, HeartbeatReply(None, 0, "", refusal="because"))
+    try:
+        with pytest.raises(RuntimeError, match="because"):
+            reader.read(reader.initialOffset())
+    finally:
+        server.stop()
+
+
+def test_before_there_is_a_low_watermark_the_heartbeat_has_no_row(
+    reader: HeartbeatReader, address: str, clock: list[int]
+) -> None:
+    _, server = serve(address, HeartbeatReply(None, 1, "state"))
+    rows, end = reader.read(reader.initialOffset())
+    server.stop()
+
+    assert ([*rows], end["low_us"]) == ([], None)
+
+
+def test_pitfall_39_rows_can_be_copied(reader: HeartbeatReader, address: str, clock: list[int]) -> None:
+    import copy
+
+    _, server = serve(address, at(5, 1))
+    rows, _ = reader.read(reader.initialOffset())
+    server.stop()
+
+    assert [*copy.copy(rows)] == [*rows]
+
+
+@pytest.mark.parametrize("offset", [{"logOffset": 3}, '{"orders": {"0": 5}}', "no json", None, 7, '{"lowmark'])
+def test_offsets_of_other_sources_are_not_taken_for_heartbeats(offset: object) -> None:
+    assert HeartbeatOffset.find(offset) is None
+
+
+def test_an_offset_is_found_again_as_mapping_and_as_text() -> None:
+    offset = HeartbeatOffset('or"ders', us(5), "run", 3, "state")
+
+    assert HeartbeatOffset.find(offset.to_json()) == offset
+    assert HeartbeatOffset.find(json.dumps(offset.to_json())) == offset
+
+
+def test_a_message_of_another_shape_is_refused(address: str) -> None:
+    import grpc
+    import msgspec
+
+    _, server = serve(address, at(5, 1))
+    channel = grpc.insecure_channel(address)
+    call = channel.unary_unary("/lowmark.v1.Coordinator/Heartbeat")
+    with pytest.raises(grpc.RpcError):
+        call(msgspec.msgpack.encode({"stream_id": 5}), timeout=5)
+    with pytest.raises(grpc.RpcError):
+        call(b"\x80\x04junk", timeout=5)
+    client = Client(address)
+    assert client.status(StatusRequest()).pid == 1, "nothing else is disturbed"
+    client.close()
+    channel.close()
+    server.stop()

@@ -1,0 +1,122 @@
+"""The observed metric: what the JVM writes is what we read, and what we cannot read is refused."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from lowmark.integration.errors import TooManySplits, UnreadableReport
+from lowmark.integration.observe import Measurement, _micros, decode_sketch
+from lowmark.integration.splits import SplitKey
+from pyspark.sql import SparkSession
+
+from tests.integration.feed import us
+
+KEY = SplitKey(("split",), ("string",))
+# Two splits, as Spark 4.2 wrote them into a progress event: int keys 1 and 2 with 1e8 and 5e8.
+TWO = "AgMJAQAKzJMCAAAAAAAAABX5fcu9hqEFAAAAAITXl0ECw5f8EoFwnR4AAAAAZc29QQI="
+EMPTY = "AQMJAQAOzJM="
+
+
+def measurement(**change: Any) -> Measurement:
+    settings: dict[str, Any] = {
+        "stream": "orders",
+        "key": KEY,
+        "event_time": "ts",
+        "future_guard_us": 300_000_000,
+        "sketch_lg": 8,
+        "detail": True,
+        "sample_names": True,
+    }
+    return Measurement(**(settings | change))
+
+
+def metric(**change: Any) -> dict[str, Any]:
+    return {"latest": EMPTY, "rows": 0, "null_rows": None, "odd_rows": None} | change
+
+
+def test_a_sketch_as_spark_writes_it() -> None:
+    splits, values = decode_sketch(TWO, where="test")
+    ids = SplitKey(("p",), ("int",))
+
+    assert dict(zip(splits.tolist(), values.tolist(), strict=True)) == {
+        ids.split_id((1,)): 100_000_000.0,
+        ids.split_id((2,)): 500_000_000.0,
+    }
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+def test_a_sketch_of_nothing_as_text_and_as_bytes(as_text: bool) -> None:
+    splits, values = decode_sketch(EMPTY if as_text else base64.b64decode(EMPTY), where="test")
+
+    assert (len(splits), len(values)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"", b"1234567", base64.b64decode(TWO)[:-1], b"\x02\x04" + base64.b64decode(TWO)[2:], "no base64!", None, 7],
+    ids=repr,
+)
+def test_what_is_no_sketch_is_refused(broken: Any) -> None:
+    with pytest.raises(UnreadableReport, match=r"here: .* Hint: driver and executors must run one version"):
+        decode_sketch(broken, where="here")
+
+
+@pytest.mark.parametrize("missing", ["latest", "rows", "null_rows", "odd_rows"])
+def test_a_missing_field_is_named(missing: str) -> None:
+    fields = metric()
+    del fields[missing]
+    with pytest.raises(UnreadableReport, match=rf"stream \"orders\", batch 3.*{missing}"):
+        measurement().decode(fields, batch_id=3)
+
+
+def test_too_many_splits_are_noticed_by_theta() -> None:
+    body = np.zeros(4, dtype=[("split", "<u8"), ("value", "<f8"), ("mode", "u1")]).tobytes()
+    sketch = bytes([3, 3, 9, 1, 0, 0, 0, 0]) + (4).to_bytes(8, "little") + (1 << 62).to_bytes(8, "little") + body
+    with pytest.raises(TooManySplits, match=r"about 8 splits in one batch, but only 4 .*max_splits=16"):
+        measurement(sketch_lg=2).decode(metric(latest=sketch), batch_id=0)
+
+
+def test_microseconds_survive_as_seconds_in_a_double() -> None:
+    rng = np.random.default_rng(7)
+    for limit in (10**15, 4 * 10**15):  # until the year 2096
+        times = rng.integers(-(10**14), limit, 200_000)
+
+        assert np.array_equal(_micros(times / 1e6), times), "seed 7"
+
+
+def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:
+    """Every kind of row: good, in the future, without time, without split, before 1970; the guard hides no good row."""
+    rows = [
+        ("a", "2023-11-14 22:15:00.000001"),
+        ("a", "2023-11-14 22:14:00"),
+        ("a", "2099-01-01 00:00:00"),
+        ("b", "2023-11-14 22:16:00"),
+        ("b", None),
+        (None, "2023-11-14 22:15:00"),
+        (None, None),
+        ("c", "1969-12-31 23:59:59.999999"),
+        ("d", "9999-12-31 23:59:59"),
+    ]
+    df = spark.createDataFrame(rows, "split string, ts string").selectExpr("split", "cast(ts as timestamp) ts")
+    made = measurement()
+    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), batch_id=0)
+    latest = dict(zip(seen.splits.tolist(), seen.latest_us.tolist(), strict=True))
+    a, b, c = (KEY.split_id((name,)) for name in "abc")
+
+    assert (latest[a], latest[b], latest[c]) == (us(100) + 1, us(160), -1)
+    assert KEY.split_id(("d",)) not in latest
+    assert (seen.earliest_us[a], seen.split_rows[a], seen.split_rows[b]) == (us(40), 2, 2)
+    assert seen.rows == 9
+    assert (seen.null_split_rows, seen.null_time_rows, seen.future_rows, seen.before_epoch_rows) == (2, 1, 2, 1)
+    assert seen.names[c] == "c", "the row furthest behind shows its split's name"
+
+
+def test_without_a_guard_the_future_counts(spark: SparkSession) -> None:
+    df = spark.sql("select 'a' split, timestamp '2099-01-01 00:00:00' ts")
+    made = measurement(future_guard_us=None)
+    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), batch_id=0)
+
+    assert (len(seen.splits), seen.future_rows) == (1, 0)

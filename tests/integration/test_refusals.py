@@ -1,0 +1,187 @@
+"""Bad input: every refusal says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import ServiceStopped, StreamNameTaken, UnknownStream, WrapRefused
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.integration.feed import Feed, start, windows
+
+GOOD: dict[str, Any] = {"name": "orders", "event_time": "ts", "split": "split"}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"event_time": "time"},
+            'event time column "time" does not exist; there are: split, ts, v. Hint: check the spelling',
+        ),
+        ({"event_time": "v"}, 'event time column "v" is int, expected timestamp. Hint: convert it first'),
+        ({"event_time": "a.b"}, "nested fields must be a column of their own"),
+        ({"split": "part"}, 'split column "part" does not exist; there are: split, ts, v'),
+        ({"split": []}, "split names no column"),
+        ({"split": ["split", "split"]}, "split names a column twice"),
+        ({"splits": [1]}, "splits= holds 1, which is no value of (split string)"),
+        ({"splits": [("a", "b")]}, "splits= holds ('a', 'b')"),
+        ({"max_splits": 0}, "max_splits is 0"),
+        ({"name": ""}, "the name is empty"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(service: LowWatermarkService, feed: Feed, change: dict[str, Any], text: str) -> None:
+    with pytest.raises(WrapRefused) as refused:
+        service.wrap(feed.df, **(GOOD | change))
+
+    assert text in str(refused.value)
+    assert "Hint: " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "text"),
+    [
+        ("ts", "timestamp_ntz", "is TIMESTAMP_NTZ, which has no place on the time line"),
+        ("split", "double", 'split column "split" is double, which cannot name a split'),
+        ("split", "array<int>", "cannot name a split. Hint: cast it to string"),
+    ],
+)
+def test_wrong_types(service: LowWatermarkService, feed: Feed, column: str, kind: str, text: str) -> None:
+    df = feed.df.withColumn(column, F.lit(None).cast(kind))
+    with pytest.raises(WrapRefused) as refused:
+        service.wrap(df, **GOOD)
+
+    assert text in str(refused.value)
+
+
+def test_a_batch_dataframe(service: LowWatermarkService, spark: SparkSession) -> None:
+    df = spark.createDataFrame([], "split string, v int, ts timestamp")
+    with pytest.raises(WrapRefused, match="is not a stream"):
+        service.wrap(df, **GOOD)
+
+
+def test_columns_that_exist_twice(service: LowWatermarkService, feed: Feed) -> None:
+    with pytest.raises(WrapRefused, match="these columns exist twice: v"):
+        service.wrap(feed.df.select("*", F.col("v")), **GOOD)
+
+
+def test_a_column_of_lowmarks_own_name(service: LowWatermarkService, feed: Feed) -> None:
+    with pytest.raises(WrapRefused, match="lowmark_heartbeat has a name that lowmark uses itself"):
+        service.wrap(feed.df.withColumn("lowmark_heartbeat", F.lit(1)), **GOOD)
+
+
+def test_a_name_used_twice(service: LowWatermarkService, feed: Feed) -> None:
+    service.wrap(feed.df, **GOOD)
+    with pytest.raises(StreamNameTaken, match='stream "orders": this service already has a stream of that name'):
+        service.wrap(feed.df, **GOOD)
+
+
+def test_pitfall_08_a_watermark_on_the_input(service: LowWatermarkService, feed: Feed) -> None:
+    with pytest.raises(WrapRefused, match="withWatermark already stands on this DataFrame"):
+        service.wrap(feed.df.withWatermark("ts", "1 minute").filter("v > 1"), **GOOD)
+
+
+def test_wrapping_what_is_wrapped(service: LowWatermarkService, feed: Feed) -> None:
+    wrapped = service.wrap(feed.df, **GOOD)
+    with pytest.raises(WrapRefused, match="withWatermark already stands"):
+        service.wrap(wrapped, **(GOOD | {"name": "again"}))
+
+
+def test_pitfall_07_a_watermark_on_the_result(service: LowWatermarkService, feed: Feed) -> None:
+    with pytest.raises(WrapRefused, match="withWatermark on a wrapped stream would replace the low watermark"):
+        service.wrap(feed.df, **GOOD).withWatermark("ts", "1 minute")
+
+
+def test_pitfall_07_a_watermark_further_on_ends_the_query_with_the_reason(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    df = service.wrap(feed.df, **GOOD).filter("v > 0").withWatermark("ts", "1 minute")
+    ran = start(windows(df), checkpoint)
+    feed.put(("a", 1, 100))
+
+    with pytest.raises(Exception, match=r'stream "orders": withWatermark stands on top of a wrapped stream.*Hint: '):
+        ran.settle()
+
+
+def test_pitfall_11_the_policy_max_with_two_streams(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    policy = "spark.sql.streaming.multipleWatermarkPolicy"
+    spark.conf.set(policy, "max")
+    try:
+        feeds = [Feed(spark, tmp_path / name) for name in ("one", "two")]
+        one, two = (service.wrap(f.df, name=f.folder.name, event_time="ts", split="split") for f in feeds)
+        ran = start(windows(one.union(two)), checkpoint)
+        for feed in feeds:
+            feed.put(("a", 1, 100))
+        with pytest.raises(Exception, match=rf"{policy} is max.*Hint: set it to min"):
+            ran.settle()
+    finally:
+        spark.conf.unset(policy)
+
+
+def test_pitfall_48_a_checkpoint_without_a_heartbeat(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    native = start(feed.df.select("v"), checkpoint)
+    feed.put(("a", 1, 100))
+    native.settle()
+    native.query.stop()
+    with caplog.at_level(logging.ERROR, "lowmark"):
+        ran = start(service.wrap(feed.df, **GOOD).select("v"), checkpoint)
+        with pytest.raises(Exception, match="sources in the checkpoint offsets"):
+            ran.query.awaitTermination(60)
+        service.status("orders")
+        service.stop()  # it takes the events that wait
+
+    assert "was written without lowmark's heartbeat" in caplog.text
+    assert "lowmark offsets CHECKPOINT" in caplog.text
+
+
+def test_an_unknown_stream(service: LowWatermarkService, feed: Feed) -> None:
+    service.wrap(feed.df, **GOOD)
+    with pytest.raises(UnknownStream, match=r'no stream "order" in this service, which has: "orders". Hint: did you'):
+        service.status("order")
+
+
+def test_the_status_of_a_stream_that_no_query_reads(service: LowWatermarkService, feed: Feed) -> None:
+    service.wrap(feed.df, **GOOD, splits=["a"])
+    status = service.status("orders")
+
+    assert (status.low_watermark_us, set(status.splits), status.batches) == (None, {"a"}, 0)
+
+
+def test_a_stopped_service(spark: SparkSession, feed: Feed) -> None:
+    service = LowWatermarkService(spark)
+    service.stop()
+    service.stop()  # once more is fine
+
+    with pytest.raises(ServiceStopped, match='cannot wrap stream "orders": this LowWatermarkService was stopped'):
+        service.wrap(feed.df, **GOOD)
+    with pytest.raises(ServiceStopped, match='cannot give the status of "orders"'):
+        service.status("orders")
+
+
+def test_a_query_started_after_its_service_was_stopped(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
+    with LowWatermarkService(spark) as service:
+        df = service.wrap(feed.df, **GOOD)
+    ran = start(df.select("v"), checkpoint)
+
+    with pytest.raises(Exception, match=r"no lowmark service answers at unix:.*Hint: start the query while"):
+        ran.query.awaitTermination(60)
+
+
+def test_an_assigner_that_returns_nonsense(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 1.5)  # type: ignore[arg-type,return-value]
+    ran = start(service.wrap(feed.df, **GOOD, strategy=strategy).select("v"), checkpoint)
+    feed.put(("a", 1, 100))
+
+    with pytest.raises(Exception, match=r'stream "orders": the timestamp assigner returned 1.5 for the row'):
+        ran.settle()

@@ -1,0 +1,131 @@
+"""Where services put their sockets and how they are found again; no service, no Spark."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lowmark.integration import sockets
+from lowmark.integration.errors import SocketsRefused
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runtime folder of this test alone, and no other place to look in."""
+    place = tmp_path / "run"
+    place.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    only = place / f"lowmark-{os.getuid()}"
+    monkeypatch.setattr(sockets, "folders", lambda: [only])
+    return only
+
+
+@contextmanager
+def listening(address: str) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(address.removeprefix("unix:"))
+        server.listen()
+        yield
+
+
+def gone() -> int:
+    """The id of a process that has ended."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return ended.pid
+
+
+def test_every_service_gets_an_address_of_its_own_in_a_private_folder(runtime: Path) -> None:
+    first, second = sockets.new_address(), sockets.new_address()
+    assert first != second
+    assert first.startswith(f"unix:{runtime}/{os.getpid()}-")
+    assert stat.S_IMODE(runtime.stat().st_mode) == 0o700
+
+
+def test_all_that_listen_are_found_and_no_others(runtime: Path) -> None:
+    one, two, silent = (sockets.new_address() for _ in range(3))
+    with listening(one), listening(two):
+        assert sockets.find_addresses() == sorted([one, two])
+    assert silent not in sockets.find_addresses()
+
+
+def test_a_socket_of_a_dead_process_is_removed_and_one_of_a_live_process_is_left(runtime: Path) -> None:
+    live, dead = sockets.new_address(), f"unix:{runtime}/{gone()}-0.sock"
+    for address in (live, dead):
+        with listening(address):
+            pass  # bound, and then nobody listens any more
+    assert sockets.find_addresses() == []
+    assert sorted(runtime.iterdir()) == [Path(live.removeprefix("unix:"))]
+
+
+def test_a_socket_that_answers_is_kept_though_its_process_cannot_be_seen(runtime: Path) -> None:
+    sockets.new_address()
+    elsewhere = f"unix:{runtime}/{gone()}-0.sock"  # as from another container that shares the folder
+    with listening(elsewhere):
+        assert sockets.find_addresses() == [elsewhere]
+
+
+def test_no_folder_no_service() -> None:
+    assert sockets.find_addresses() == []
+
+
+def test_wide_permissions_are_refused(runtime: Path) -> None:
+    runtime.mkdir(mode=0o700)
+    runtime.chmod(0o750)
+    for use in (sockets.new_address, sockets.find_addresses):
+        with pytest.raises(SocketsRefused) as refused:
+            use()
+        assert str(refused.value) == (
+            f"socket folder {runtime}: its permissions are 0750, expected 0700. "
+            f"Hint: look who else used it, then run: chmod 700 {runtime}"
+        )
+
+
+def test_somebody_elses_folder_is_refused(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime.mkdir(mode=0o700)
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    with pytest.raises(SocketsRefused, match=f"expected a folder of user {mine + 1}, found one of user {mine}"):
+        sockets.new_address()
+
+
+def test_a_link_to_a_private_folder_is_refused(runtime: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(mode=0o700)
+    runtime.symlink_to(tmp_path / "private")
+    with pytest.raises(SocketsRefused, match="it is not a folder"):
+        sockets.new_address()
+
+
+def test_a_path_too_long_for_a_socket_gives_way_to_a_shorter_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, short = tmp_path / ("x" * 120), tmp_path / "y"
+    monkeypatch.setattr(sockets, "folders", lambda: [long, short])
+    assert sockets.new_address().startswith(f"unix:{short}/")
+    monkeypatch.setattr(sockets, "folders", lambda: [long])
+    with pytest.raises(SocketsRefused, match=r"a path longer than 107 bytes\. Hint: set XDG_RUNTIME_DIR"):
+        sockets.new_address()
+    assert not long.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / "no" / "such"])
+    with pytest.raises(SocketsRefused, match=r"it cannot be made \(No such file or directory\)"):
+        sockets.new_address()
+
+
+def test_the_runtime_folder_comes_first_and_a_missing_one_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    name = f"lowmark-{os.getuid()}"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert sockets.folders()[0] == tmp_path / name
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    assert tmp_path / "gone" / name not in sockets.folders()

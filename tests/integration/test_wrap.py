@@ -1,0 +1,210 @@
+"""What wrapping is for: a slow split loses nothing, an idle one stops nobody, one bad time poisons nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.watermark import NotifyNewLowWatermark, WatermarkStrategy
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.integration.feed import Feed, run, seconds, start, us, windows
+
+TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+
+# "slow" is eight minutes behind "fast"; each batch holds both.
+SKEWED = [
+    [("fast", 1, 500), ("slow", 1, 20)],
+    [("fast", 1, 510), ("slow", 1, 30)],
+    [("fast", 1, 520), ("slow", 1, 40)],
+    [("fast", 1, 530), ("slow", 1, 50)],
+]
+END = [[("fast", 1, 1000), ("slow", 1, 1000)]]
+
+
+def wrapped(service: LowWatermarkService, feed: Feed, strategy: WatermarkStrategy = TEN_SECONDS) -> DataFrame:
+    return service.wrap(
+        feed.df, name="orders", event_time="ts", split="split", strategy=strategy, splits=["fast", "slow"]
+    )
+
+
+def test_a_slow_split_loses_nothing(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
+    ran = run(windows(wrapped(service, feed), "split"), feed, SKEWED + END, checkpoint)
+
+    assert ran.by_split() == {"fast": 4, "slow": 4}
+    assert ran.dropped == 0
+    assert ran.low == 1000 - 10 - 0.001
+
+
+def test_native_spark_loses_the_slow_split(feed: Feed, checkpoint: str) -> None:
+    """The test above could not fail on data that Spark itself does not drop."""
+    native = feed.df.withWatermark("ts", "10 seconds")
+    ran = run(windows(native, "split"), feed, SKEWED + END, checkpoint)
+
+    assert ran.by_split() == {"fast": 4, "slow": 1}
+    assert ran.dropped == 3
+
+
+@pytest.mark.parametrize("mode", ["append", "update", "complete"])
+def test_every_output_mode(service: LowWatermarkService, feed: Feed, checkpoint: str, mode: str) -> None:
+    ran = run(windows(wrapped(service, feed), "split"), feed, SKEWED + END, checkpoint, mode=mode)
+
+    last = {(start_, split): n for start_, split, n in ran.rows if start_ < 900}
+    assert last == {(500, "fast"): 1, (510, "fast"): 1, (520, "fast"): 1, (530, "fast"): 1} | {
+        (20, "slow"): 1, (30, "slow"): 1, (40, "slow"): 1, (50, "slow"): 1
+    }  # fmt: skip
+    assert ran.dropped == 0
+
+
+def test_sparks_watermark_is_the_low_watermark_of_the_batch_before(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    ran = run(windows(wrapped(service, feed), "split"), feed, SKEWED + END, checkpoint)
+
+    in_heartbeat = [offset.low_us for offset in ran.heartbeats]
+    used = [progress.watermark_us for progress in ran.progress]
+    assert used[0] == 0
+    assert used[1:] == [0 if low is None else low for low in in_heartbeat[:-1]]
+    assert used[-1] == service.status("orders").low_watermark_us
+
+
+def test_the_report_of_a_batch_is_in_the_next_heartbeat(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    """Files are there beforehand, so batches follow each other without a pause."""
+    for n in range(30):
+        feed.put(("fast", 1, 500 + n), ("slow", 1, n))
+    ran = start(windows(wrapped(service, feed), "split"), checkpoint)
+    ran.settle()
+
+    reported = [p for p in ran.progress if p.sources[0].num_input_rows > 0]
+    assert len(reported) == 30
+    heartbeats = {p.batch_id: p.heartbeats()[0][1].low_us for p in ran.progress}
+    lows = [seconds(heartbeats[p.batch_id + 1]) for p in reported]
+    assert lows == [n - 10 - 0.001 for n in range(30)]
+
+
+def test_an_idle_split_stops_nobody(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
+    ran = run(
+        windows(wrapped(service, feed, TEN_SECONDS.with_idleness("50 milliseconds")), "split"),
+        feed,
+        [[("fast", 1, 100), ("slow", 1, 90)], [("fast", 1, 200)], [("fast", 1, 300)], [("fast", 1, 400)]],
+        checkpoint,
+    )
+
+    assert (200, "fast", 1) in ran.rows
+    assert service.status("orders").splits["slow"].state.value == "idle"
+
+
+def test_without_idleness_a_silent_split_is_waited_for(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    ran = run(windows(wrapped(service, feed), "split"), feed, [SKEWED[0], [("fast", 1, 900)]], checkpoint)
+    status = service.status("orders")
+
+    assert ran.rows == []
+    assert (status.holder, seconds(status.low_watermark_us)) == ("slow", 20 - 10 - 0.001)
+    assert "slow" in service.explain("orders")
+
+
+def test_a_declared_split_is_waited_for_before_its_first_row(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    ran = run(windows(wrapped(service, feed), "split"), feed, [[("fast", 1, 500)], [("fast", 1, 600)]], checkpoint)
+
+    assert (ran.low, service.status("orders").holder) == (None, "slow")
+
+
+def test_a_restart_goes_on_where_the_checkpoint_stands(
+    spark: SparkSession, feed: Feed, checkpoint: str, tmp_path: Path
+) -> None:
+    """The first batch after the restart holds only the fast split; the slow one must still be waited for."""
+    lows = []
+    for half in (SKEWED[:2], [[("fast", 1, 700)], *SKEWED[2:], *END]):
+        with LowWatermarkService(spark) as service:
+            ran = run(windows(wrapped(service, feed), "split"), feed, half, checkpoint)
+            lows += [low for low in (offset.low_us for offset in ran.heartbeats) if low is not None]
+            rows = ran.rows
+            ran.query.stop()
+
+    assert lows == sorted(lows)
+    assert sorted(row for row in rows if row[0] < 900) == [
+        (20, "slow", 1), (30, "slow", 1), (40, "slow", 1), (50, "slow", 1),
+        (500, "fast", 1), (510, "fast", 1), (520, "fast", 1), (530, "fast", 1), (700, "fast", 1),
+    ]  # fmt: skip
+    assert ran.dropped == 0
+
+
+def test_a_join_of_two_wrapped_streams_follows_the_slower(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    left, right = Feed(spark, tmp_path / "left"), Feed(spark, tmp_path / "right")
+    sides = [
+        service.wrap(side.df, name=name, event_time="ts", split="split", splits=["a"]).select(
+            F.col("v").alias(f"{name}_v"), F.col("ts").alias(f"{name}_ts")
+        )
+        for name, side in (("left", left), ("right", right))
+    ]
+    near = F.expr("left_v = right_v and right_ts between left_ts and left_ts + interval 30 seconds")
+    ran = start(sides[0].join(sides[1], near, "leftOuter").select("left_v", "right_v"), checkpoint)
+    left.put(("a", 1, 100), ("a", 2, 110), ("a", 3, 5000))
+    ran.settle()
+    right.put(("a", 1, 105))
+    ran.settle()
+    assert ran.rows == [(1, 1)], "the right side is far behind, so the left row 2 must wait"
+    right.put(("a", 2, 120), ("a", 9, 5000))
+    ran.settle()
+
+    assert ran.rows == [(1, 1), (2, 2)]
+    assert ran.dropped == 0
+
+
+def test_a_listener_hears_every_new_low_watermark(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
+    heard: list[int] = []
+
+    class Listener:
+        def on_new_low_watermark(self, message: NotifyNewLowWatermark) -> None:
+            heard.append(message.new_low_watermark)
+
+    service.add_listener(Listener())
+    ran = run(windows(wrapped(service, feed), "split"), feed, SKEWED, checkpoint)
+    ran.query.stop()
+    service.stop()  # it waits for its listeners
+
+    assert [seconds(low) for low in heard] == [n - 0.001 for n in (10, 20, 30, 40)]
+
+
+def test_a_timestamp_assigner_and_a_generator_in_python(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    """Event time is v seconds after 0; the generator's watermark stays 5 s behind and says so on every event."""
+
+    class Punctuated:
+        def on_event(self, event: object, timestamp_us: int, output: object) -> None:
+            output.emit_watermark(timestamp_us - 5_000_000)  # type: ignore[attr-defined]
+
+        def on_periodic_emit(self, output: object) -> None: ...
+
+    strategy = WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(lambda row, _: us(row["v"]))
+    ran = run(
+        windows(wrapped(service, feed, strategy), "split"),
+        feed,
+        [[("fast", 500, None), ("slow", 20, None)], [("fast", 600, None), ("slow", 100, None)]],
+        checkpoint,
+    )
+
+    assert ran.rows == [(20, "slow", 1)]
+    assert ran.low == 95
+    assert service.status("orders").counts.rows == 4
+
+
+def test_rows_and_earliest_times_per_split_on_demand(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
+    df = service.wrap(
+        feed.df, name="orders", event_time="ts", split="split", strategy=TEN_SECONDS, splits="ab", detail=True
+    )
+    run(windows(df), feed, [[("a", 1, 100), ("a", 1, 130), ("b", 1, 120)]], checkpoint)
+    splits = service.status("orders").splits
+
+    assert {name: (s.rows, seconds(s.first_us)) for name, s in splits.items()} == {"a": (2, 100), "b": (1, 120)}

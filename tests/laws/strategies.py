@@ -1,0 +1,26 @@
+"""What histories are drawn from: few splits, few moments, and the numbers at which code breaks."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from lowmark.watermark import SplitId
+
+SPLITS = ("a", "b", "c", "d")
+
+splits = st.sampled_from(SPLITS)
+
+# Zero is falsy, minus one is somebody's sentinel, and 64 bits end somewhere.
+BOUNDARIES = (-(2**63), -(2**62), -1_000, -1, 0, 1, 1_000, 2**62, 2**63 - 1)
+watermarks_us = st.one_of(st.sampled_from(BOUNDARIES), st.integers(-20, 80))
+
+reports: st.SearchStrategy[dict[SplitId, int]] = st.dictionaries(splits, watermarks_us, max_size=len(SPLITS))
+
+# Failures print their seed and their smallest example; a slow machine fails nothing.
+LAWS = settings(
+    deadline=None,
+    print_blob=True,
+    max_examples=150,
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow],
+)

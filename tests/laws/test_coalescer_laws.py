@@ -1,0 +1,159 @@
+"""The coalescer is its definition, for every history.
+
+Goal: after every step the fast structure agrees with the low watermark recomputed from plain states and values.
+Method: a state machine draws steps, mirrors them in ``Definition``, and compares after each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from lowmark.watermark import AllIdle, Coalescer, SplitId, SplitState
+
+from tests.laws.strategies import LAWS, SPLITS, reports, splits, watermarks_us
+
+PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
+
+
+@dataclass
+class Definition:
+    """What the low watermark *is*, with no thought for speed."""
+
+    policy: AllIdle
+    low_us: int | None = None
+    state: dict[str, SplitState] = field(default_factory=dict)
+    watermark_us: dict[str, int] = field(default_factory=dict)
+    regressions: int = 0
+
+    def report(self, split: str, watermark_us: int) -> None:
+        own_us = self.watermark_us.get(split, watermark_us)
+        self.regressions += watermark_us < own_us
+        self.watermark_us[split] = max(watermark_us, own_us)
+        if self.state[split] is not PAUSED:
+            self.state[split] = ACTIVE
+
+    def advance(self, now_us: int) -> None:
+        after_us = self.minimum_us(now_us)
+        if after_us is not None:
+            self.low_us = after_us if self.low_us is None else max(self.low_us, after_us)
+
+    def minimum_us(self, now_us: int) -> int | None:
+        live = [split for split, state in self.state.items() if state in (PENDING, ACTIVE, PAUSED)]
+        idle = [split for split, state in self.state.items() if state is IDLE]
+        if live:
+            known = [self.watermark_us[split] for split in live if split in self.watermark_us]
+            return min(known) if len(known) == len(live) else None
+        if not idle or self.policy is AllIdle.HOLD:
+            return None
+        if self.policy is AllIdle.ADVANCE:
+            return (now_us - 7) // 1_000 * 1_000
+        return max((self.watermark_us[split] for split in idle if split in self.watermark_us), default=None)
+
+
+class CoalescerIsItsDefinition(RuleBasedStateMachine):
+    @initialize(policy=st.sampled_from(AllIdle), low_us=st.none() | watermarks_us)
+    def begin(self, policy: AllIdle, low_us: int | None) -> None:
+        delay_us = 7 if policy is AllIdle.ADVANCE else None
+        self.coalescer = Coalescer(low_us, policy, all_idle_delay_us=delay_us)
+        self.definition = Definition(policy, low_us)
+        self.published: list[int | None] = [low_us]
+
+    @rule(split=splits)
+    def assign(self, split: str) -> None:
+        if split not in self.definition.state:
+            self.coalescer.assign(split)
+            self.definition.state[split] = PENDING
+
+    @rule(split=splits, watermark_us=watermarks_us)
+    def report(self, split: str, watermark_us: int) -> None:
+        if self.definition.state.get(split, FINISHED) is not FINISHED:
+            self.coalescer.report(split, watermark_us)
+            self.definition.report(split, watermark_us)
+
+    @rule(batch=reports)
+    def report_all(self, batch: dict[SplitId, int]) -> None:
+        known = {s: w for s, w in batch.items() if self.definition.state.get(str(s), FINISHED) is not FINISHED}
+        self.coalescer.report_all(known)
+        for split, watermark_us in known.items():
+            self.definition.report(str(split), watermark_us)
+
+    @rule(split=splits, signal=st.sampled_from(("idle", "wake", "pause", "resume", "finish")))
+    def signal(self, split: str, signal: str) -> None:
+        before = self.definition.state.get(split)
+        if before is None:
+            return
+        live = ACTIVE if split in self.definition.watermark_us else PENDING
+        after = {
+            "idle": IDLE if before in (PENDING, ACTIVE) else before,
+            "wake": live if before is IDLE else before,
+            "pause": PAUSED if before in (PENDING, ACTIVE) else before,
+            "resume": live if before is PAUSED else before,
+            "finish": FINISHED,
+        }[signal]
+        self.definition.state[split] = after
+
+        assert (before is not after) == getattr(self.coalescer, signal)(split)
+
+    @rule(split=splits)
+    def remove(self, split: str) -> None:
+        known = split in self.definition.state
+        self.definition.state.pop(split, None)
+        self.definition.watermark_us.pop(split, None)
+
+        assert known == self.coalescer.remove(split)
+
+    @rule(now_us=watermarks_us)
+    def advance(self, now_us: int) -> None:
+        before_us = self.coalescer.low_us
+        moved = self.coalescer.advance(now_us)
+        self.definition.advance(now_us)
+        self.published.append(self.coalescer.low_us)
+
+        assert self.definition.low_us == self.coalescer.low_us
+        assert (before_us != self.coalescer.low_us) == (moved is not None)
+        if moved is not None:
+            assert (before_us, self.coalescer.low_us) == (moved.before_us, moved.after_us)
+
+    @invariant()
+    def agrees(self) -> None:
+        state, watermark_us = self.definition.state, self.definition.watermark_us
+        note(f"{state} {watermark_us}")
+        self.coalescer._check()
+        assert state == {split: self.coalescer.state(split) for split in state}
+        assert watermark_us == {s: w for s in state if (w := self.coalescer.watermark_us(s)) is not None}
+        assert self.definition.regressions == self.coalescer.regressions
+        live = [split for split in state if state[split] in (PENDING, ACTIVE, PAUSED)]
+        silent = sorted(split for split in live if split not in watermark_us)
+        speaking = sorted((watermark_us[split], split) for split in live if split in watermark_us)
+        holder = silent[0] if silent else speaking[0][1] if speaking else None
+        assert (frozenset(silent), holder) == (self.coalescer.pending, self.coalescer.holder)
+        assert (not live and IDLE in state.values()) == self.coalescer.all_idle
+
+    @invariant()
+    def never_goes_back(self) -> None:
+        known = [low_us for low_us in self.published if low_us is not None]
+        assert sorted(known) == known
+
+
+TestCoalescerIsItsDefinition = CoalescerIsItsDefinition.TestCase
+TestCoalescerIsItsDefinition.settings = LAWS
+
+
+@LAWS
+@given(st.lists(st.tuples(splits, watermarks_us), max_size=12), st.randoms(use_true_random=False))
+def test_reports_of_one_batch_commute_and_repeat(batch: list[tuple[str, int]], rng: object) -> None:
+    def play(reported: list[tuple[str, int]]) -> tuple[object, ...]:
+        coalescer = Coalescer()
+        for split in SPLITS:
+            coalescer.assign(split)
+        for split, watermark_us in reported:
+            coalescer.report(split, watermark_us)
+        coalescer.advance()
+        return coalescer.low_us, coalescer.holder, [coalescer.watermark_us(split) for split in SPLITS]
+
+    turned = [*batch, *batch]
+    rng.shuffle(turned)  # type: ignore[attr-defined]
+    assert play(batch) == play(turned)

@@ -1,0 +1,384 @@
+"""The coordinator against the naive definition, recomputed from the whole history after every step.
+
+The definition keeps no timers and no heap: of every split it knows when it last delivered, what was said of its
+backlog and whether it is paused, and of the stream up to when it was read. States and the low watermark follow.
+
+Three more laws: a repeated event has no effects; the splits of an event commute; a crash anywhere changes nothing
+that is published. The last is stated for strategies without idleness and grace, whose timers begin anew by design;
+with them it says that the low watermark, the values and the states survive the crash itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from lowmark.watermark import (
+    AllIdle,
+    BatchCounts,
+    BatchReported,
+    Effect,
+    Event,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    Polled,
+    SplitId,
+    SplitReturnedLate,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    SplitsRemoved,
+    SplitsResumed,
+    SplitState,
+    SplitStateChanged,
+    Tick,
+    WatermarkStrategy,
+)
+
+from tests.laws.strategies import LAWS, SPLITS, reports, splits, watermarks_us
+
+PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
+TIMEOUT_US = 10
+DELAY_US = 7
+STRATEGIES = [
+    WatermarkStrategy(idle_timeout_us=TIMEOUT_US),
+    WatermarkStrategy(idle_timeout_us=TIMEOUT_US, all_idle=AllIdle.MAX),
+    WatermarkStrategy(idle_timeout_us=TIMEOUT_US, all_idle=AllIdle.ADVANCE, all_idle_delay_us=DELAY_US),
+    WatermarkStrategy(),
+]
+
+
+@dataclass
+class Split:
+    """All that ever happened to a split."""
+
+    known_at_us: int
+    watermark_us: int | None = None
+    backlog_rows: int | None = None
+    paused_at_us: int | None = None
+    heard_us: int | None = None  # newest plan of a batch with rows
+    silent_since_us: int = 0  # that, with pauses and beginnings
+    state: SplitState = PENDING
+
+    @property
+    def live(self) -> SplitState:
+        return PENDING if self.watermark_us is None else ACTIVE
+
+
+@dataclass
+class Definition:
+    strategy: WatermarkStrategy
+    low_us: int | None = None
+    splits: dict[str, Split] = field(default_factory=dict)
+    read_until_us: int | None = None
+    batches: list[int] = field(default_factory=list)
+    rows: int = 0
+
+    def discover(self, name: str, at_us: int) -> Split:
+        return self.splits.setdefault(name, Split(at_us, silent_since_us=at_us))
+
+    def read(self, until_us: int) -> None:
+        self.read_until_us = until_us if self.read_until_us is None else max(self.read_until_us, until_us)
+
+    def report(self, event: BatchReported, now_us: int) -> None:
+        fresh = not self.batches or event.batch_id > max(self.batches)
+        self.read(event.planned_at_us)
+        for name in (*event.watermarks_us, *event.rows, *event.backlog_rows):
+            self.discover(str(name), event.planned_at_us)
+        for name in {*event.watermarks_us, *event.rows}:
+            split = self.splits[str(name)]
+            if fresh:
+                split.backlog_rows = None
+            if split.state is not FINISHED:
+                self.delivered(split, event.watermarks_us.get(name), event.planned_at_us)
+        if fresh:
+            self.batches.append(event.batch_id)
+            self.rows += event.counts.rows
+            for name, rows in event.backlog_rows.items():
+                split = self.splits[str(name)]
+                split.backlog_rows = rows
+                if rows > 0 and split.state is IDLE:
+                    split.state, split.silent_since_us = split.live, max(split.silent_since_us, now_us)
+
+    def delivered(self, split: Split, watermark_us: int | None, planned_us: int) -> None:
+        news = split.heard_us is None or planned_us > split.heard_us
+        if news:
+            split.heard_us = planned_us
+            split.silent_since_us = planned_us if split.state is IDLE else max(split.silent_since_us, planned_us)
+        if watermark_us is not None:
+            split.watermark_us = max(watermark_us, watermark_us if split.watermark_us is None else split.watermark_us)
+        if split.state is PENDING or (split.state is IDLE and news):
+            split.state = split.live
+
+    def decide(self, now_us: int) -> None:
+        if self.strategy.idle_timeout_us is not None and self.read_until_us is not None:
+            for split in self.splits.values():
+                overdue = self.read_until_us - split.silent_since_us > self.strategy.idle_timeout_us
+                if split.state in (PENDING, ACTIVE) and overdue and not (split.backlog_rows or 0) > 0:
+                    split.state = IDLE
+        minimum_us = self.minimum_us(now_us)
+        if minimum_us is not None:
+            self.low_us = minimum_us if self.low_us is None else max(minimum_us, self.low_us)
+
+    def minimum_us(self, now_us: int) -> int | None:
+        live = [split for split in self.splits.values() if split.state in (PENDING, ACTIVE, PAUSED)]
+        idle = [split for split in self.splits.values() if split.state is IDLE]
+        if live:
+            known = [split.watermark_us for split in live if split.watermark_us is not None]
+            return min(known) if len(known) == len(live) else None
+        if idle and self.strategy.all_idle is AllIdle.MAX:
+            return max((s.watermark_us for s in idle if s.watermark_us is not None), default=None)
+        if idle and self.strategy.all_idle is AllIdle.ADVANCE:
+            return (now_us - DELAY_US) // 1_000 * 1_000
+        return None
+
+
+def coordinator_of(strategy: WatermarkStrategy) -> LowWatermarkCoordinator:
+    return LowWatermarkCoordinator(strategy, job_id="j", source_id="s", task_id="t")
+
+
+def restored(coordinator: LowWatermarkCoordinator, strategy: WatermarkStrategy, now_us: int) -> LowWatermarkCoordinator:
+    data = coordinator.snapshot()
+    again = LowWatermarkCoordinator.restore(data, strategy, job_id="j", source_id="s", task_id="t", now_us=now_us)
+    assert data == again.snapshot()
+    return again
+
+
+class CoordinatorIsItsDefinition(RuleBasedStateMachine):
+    @initialize(strategy=st.sampled_from(STRATEGIES))
+    def begin(self, strategy: WatermarkStrategy) -> None:
+        self.strategy = strategy
+        self.coordinator = coordinator_of(strategy)
+        self.definition = Definition(strategy)
+        self.now_us = 1_000
+        self.batch_id = -1
+        self.returned_late = 0
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Handle an event twice: the second time must find nothing to do."""
+        before = self.states(), self.coordinator.low_watermark_us, self.coordinator.epoch
+        effects = self.coordinator.handle(event, self.now_us)
+        once = self.coordinator.status(self.now_us)
+        epoch = self.coordinator.epoch
+        assert self.coordinator.handle(event, self.now_us) == []
+        assert (once, epoch) == (self.coordinator.status(self.now_us), self.coordinator.epoch)
+        self.definition.decide(self.now_us)
+        self.effects_tell_the_difference(effects, *before)
+        return effects
+
+    def states(self) -> dict[str, SplitState]:
+        return {name: split.state for name, split in self.coordinator.status(self.now_us).splits.items()}
+
+    def effects_tell_the_difference(
+        self, effects: list[Effect], states: dict[str, SplitState], low_us: int | None, epoch: int
+    ) -> None:
+        told = {e.split: (e.before, e.after) for e in effects if isinstance(e, SplitStateChanged)}
+        now = self.states()
+        changed = {s: (states.get(s, PENDING), now[s]) for s in now if now[s] is not states.get(s, PENDING)}
+        assert changed == told
+        lows = [e.new_low_watermark for e in effects if isinstance(e, NotifyNewLowWatermark)]
+        after_us = self.coordinator.low_watermark_us
+        assert ([] if low_us == after_us else [after_us]) == lows
+        assert epoch < self.coordinator.epoch or low_us == after_us
+        for late in effects:
+            if isinstance(late, SplitReturnedLate):
+                assert low_us is not None
+                assert late.behind_us > 0
+                assert states.get(str(late.split), PENDING) in (PENDING, IDLE)
+
+    @rule(us=st.sampled_from((0, 1, 3, TIMEOUT_US, TIMEOUT_US + 1, 1_000)))
+    def wait(self, us: int) -> None:
+        self.now_us += us
+
+    @rule(names=st.lists(splits, max_size=3))
+    def discover(self, names: list[str]) -> None:
+        for name in names:
+            self.definition.discover(name, self.now_us)
+        self.handle(SplitsDiscovered(tuple(names)))
+
+    @rule(
+        watermarks=reports,
+        backlog=st.dictionaries(splits, st.sampled_from((0, 1, 9)), max_size=3),
+        unusable=st.lists(splits, max_size=1),
+        ago_us=st.sampled_from((0, 0, 0, 1, TIMEOUT_US, 30)),
+        step=st.sampled_from((1, 1, 1, 0, -1)),
+    )
+    def report(
+        self,
+        watermarks: dict[SplitId, int],
+        backlog: dict[SplitId, int],
+        unusable: list[SplitId],
+        ago_us: int,
+        step: int,
+    ) -> None:
+        self.batch_id += step
+        rows = {**dict.fromkeys(unusable, 1), **dict.fromkeys(watermarks, 2)}
+        event = BatchReported(
+            self.batch_id,
+            self.now_us - ago_us,
+            watermarks,
+            rows=rows,
+            backlog_rows=backlog,
+            counts=BatchCounts(rows=sum(rows.values())),
+        )
+        self.definition.report(event, self.now_us)
+        self.handle(event)
+
+    @rule(ago_us=st.sampled_from((0, 0, 1, TIMEOUT_US)))
+    def poll(self, ago_us: int) -> None:
+        self.definition.read(self.now_us - ago_us)
+        self.handle(Polled(self.now_us - ago_us))
+
+    @rule()
+    def tick(self) -> None:
+        self.handle(Tick())
+
+    @rule(name=splits)
+    def finish(self, name: str) -> None:
+        self.definition.discover(name, self.now_us).state = FINISHED
+        self.handle(SplitsFinished((name,)))
+
+    @rule(name=splits)
+    def pause(self, name: str) -> None:
+        split = self.definition.splits.get(name)
+        if split is not None and split.state in (PENDING, ACTIVE):
+            split.state, split.paused_at_us = PAUSED, self.now_us
+        self.handle(SplitsPaused((name,)))
+
+    @rule(name=splits)
+    def resume(self, name: str) -> None:
+        split = self.definition.splits.get(name)
+        if split is not None and split.state is PAUSED:
+            assert split.paused_at_us is not None
+            began_us = max(split.paused_at_us, split.silent_since_us)
+            split.silent_since_us += max(0, self.now_us - began_us)
+            split.state = split.live
+        self.handle(SplitsResumed((name,)))
+
+    @rule(name=splits)
+    def remove(self, name: str) -> None:
+        self.definition.splits.pop(name, None)
+        self.handle(SplitsRemoved((name,)))
+
+    @rule()
+    def crash(self) -> None:
+        """The low watermark, the values and the states survive; timers begin anew, counts and backlogs are gone."""
+        states, low_us = self.states(), self.coordinator.low_watermark_us
+        self.coordinator = restored(self.coordinator, self.strategy, self.now_us)
+        assert (states, low_us) == (self.states(), self.coordinator.low_watermark_us)
+        self.definition.batches, self.definition.rows, self.definition.read_until_us = [], 0, None
+        for split in self.definition.splits.values():
+            split.silent_since_us, split.backlog_rows, split.heard_us = self.now_us, None, None
+            split.paused_at_us = self.now_us if split.state is PAUSED else None
+
+    @invariant()
+    def agrees(self) -> None:
+        status = self.coordinator.status(self.now_us)
+        expected = self.definition
+        assert expected.low_us == self.coordinator.low_watermark_us == status.low_watermark_us
+        assert {n: s.state for n, s in expected.splits.items()} == {n: s.state for n, s in status.splits.items()}
+        assert {n: s.watermark_us for n, s in expected.splits.items()} == {
+            n: s.watermark_us for n, s in status.splits.items()
+        }
+        assert (expected.rows, len(expected.batches)) == (status.counts.rows, status.batches)
+        self.coordinator._coalescer._check()
+
+    @invariant()
+    def says_when_to_look_again(self) -> None:
+        wake_us = self.coordinator.wake_at_us(self.now_us)
+        read_us = self.definition.read_until_us
+        assert wake_us is None or wake_us >= self.now_us or read_us is None or wake_us > read_us
+
+
+TestCoordinatorIsItsDefinition = CoordinatorIsItsDefinition.TestCase
+TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=100)
+
+
+# -- whole histories
+
+events = st.one_of(
+    st.builds(SplitsDiscovered, st.lists(splits, max_size=3).map(tuple)),
+    st.builds(Polled, st.integers(0, 100)),
+    st.builds(SplitsFinished, st.lists(splits, max_size=1).map(tuple)),
+    st.builds(SplitsPaused, st.lists(splits, max_size=1).map(tuple)),
+    st.builds(SplitsResumed, st.lists(splits, max_size=1).map(tuple)),
+    st.builds(BatchReported, st.integers(0, 9), st.integers(0, 100), reports),
+    st.just(Tick()),
+)
+histories = st.lists(events, max_size=15)
+
+
+def lows(effects: list[Effect]) -> list[int]:
+    return [effect.new_low_watermark for effect in effects if isinstance(effect, NotifyNewLowWatermark)]
+
+
+@LAWS
+@given(histories, st.integers(0, 15), st.sampled_from((WatermarkStrategy(), WatermarkStrategy(all_idle=AllIdle.MAX))))
+def test_a_crash_anywhere_changes_nothing_that_is_published(
+    history: list[Event], cut: int, strategy: WatermarkStrategy
+) -> None:
+    """Crash after ``cut`` events; the last of them is delivered again, as Spark would. No idleness, so no timers."""
+    whole, crashed = coordinator_of(strategy), coordinator_of(strategy)
+    expected = [low for now_us, event in enumerate(history) for low in lows(whole.handle(event, now_us))]
+    published = [low for now_us, event in enumerate(history[:cut]) for low in lows(crashed.handle(event, now_us))]
+    crashed = restored(crashed, strategy, cut)
+    for now_us, event in enumerate(history[max(0, cut - 1) :], max(0, cut - 1)):
+        published += lows(crashed.handle(event, now_us))
+
+    assert expected == published
+    assert whole.snapshot() == crashed.snapshot()
+
+
+@LAWS
+@given(histories, st.sampled_from(STRATEGIES), st.randoms(use_true_random=False))
+def test_the_splits_of_an_event_commute(history: list[Event], strategy: WatermarkStrategy, rng: object) -> None:
+    def turned(event: Event) -> Event:
+        if isinstance(event, BatchReported):
+            items = list(event.watermarks_us.items())
+            rng.shuffle(items)  # type: ignore[attr-defined]
+            return BatchReported(event.batch_id, event.planned_at_us, dict(items))
+        if isinstance(event, SplitsDiscovered):
+            return SplitsDiscovered(tuple(reversed(event.splits)))
+        return event
+
+    straight, shuffled = coordinator_of(strategy), coordinator_of(strategy)
+    for now_us, event in enumerate(history):
+        assert straight.handle(event, now_us) == shuffled.handle(turned(event), now_us)
+    assert straight.snapshot() == shuffled.snapshot()
+
+
+@LAWS
+@given(st.lists(st.builds(BatchReported, st.integers(0, 9), st.integers(0, 5), reports), max_size=6), st.data())
+def test_batches_in_any_order_any_number_of_times_end_in_one_state(
+    batches: list[BatchReported], data: st.DataObject
+) -> None:
+    """Published on the way may differ, as some saw less when they published; values, and the definition, do not."""
+    turned = data.draw(st.permutations([*batches, *batches]))
+    outcomes = []
+    for order in (batches, turned):
+        coordinator = coordinator_of(WatermarkStrategy())
+        coordinator.handle(SplitsDiscovered(SPLITS), 0)
+        for event in order:
+            coordinator.handle(event, 1)
+        seen = coordinator.status(2).splits
+        outcomes.append(
+            ({name: (split.state, split.watermark_us) for name, split in seen.items()}, coordinator.low_watermark_us)
+        )
+
+    assert outcomes[0] == outcomes[1]
+
+
+@LAWS
+@given(histories, st.lists(watermarks_us, min_size=1, max_size=4))
+def test_nothing_is_published_above_what_a_live_split_has_reached(history: list[Event], more: list[int]) -> None:
+    coordinator, published = coordinator_of(WatermarkStrategy()), list[int]()
+    for now_us, event in enumerate([*history, BatchReported(99, 99, dict(zip(SPLITS, more, strict=False)))]):
+        moved = lows(coordinator.handle(event, now_us))
+        published += moved
+        live = [s for s in coordinator.status(now_us).splits.values() if s.state in (PENDING, ACTIVE, PAUSED)]
+        for low_us in moved:
+            assert all(split.watermark_us is not None and low_us <= split.watermark_us for split in live)
+
+    assert sorted(set(published)) == published

@@ -1,0 +1,75 @@
+"""The timers against their definition: silent for longer than the timeout, while readable, with no known backlog."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from lowmark.watermark import Idleness, SplitId
+
+from tests.laws.strategies import LAWS, splits
+
+TIMEOUT_US = 10
+
+
+class IdlenessIsItsDefinition(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.idleness = Idleness(TIMEOUT_US)
+        self.now_us = 0
+        self.readable: dict[str, list[bool]] = {}  # of each timed split: for every microsecond since it was heard
+        self.paused: set[str] = set()
+
+    @rule(us=st.integers(1, 12))
+    def wait(self, us: int) -> None:
+        self.now_us += us
+        for split, history in self.readable.items():
+            history += [split not in self.paused] * us
+
+    @rule(split=splits)
+    def heard(self, split: str) -> None:
+        self.idleness.heard(split, self.now_us)
+        self.readable[split] = []
+
+    @rule(split=splits)
+    def pause(self, split: str) -> None:
+        self.idleness.pause(split, self.now_us)
+        if split in self.readable:
+            self.paused.add(split)
+
+    @rule(split=splits)
+    def resume(self, split: str) -> None:
+        self.idleness.resume(split, self.now_us)
+        self.paused.discard(split)
+
+    @rule(split=splits)
+    def forget(self, split: str) -> None:
+        self.idleness.forget(split)
+        self.readable.pop(split, None)
+        self.paused.discard(split)
+
+    @rule(backlog=st.dictionaries(splits, st.sampled_from((0, 1, 5))))
+    def ask(self, backlog: dict[SplitId, int]) -> None:
+        expected = sorted(
+            split
+            for split, history in self.readable.items()
+            if split not in self.paused and sum(history) > TIMEOUT_US and backlog.get(split, 0) == 0
+        )
+        assert expected == self.idleness.quiet(self.now_us, backlog)
+        for split in expected:
+            del self.readable[split]
+
+    @invariant()
+    def the_next_deadline_is_not_late(self) -> None:
+        due = [
+            self.now_us + TIMEOUT_US + 1 - sum(history)
+            for split, history in self.readable.items()
+            if split not in self.paused and sum(history) <= TIMEOUT_US
+        ]
+        deadline_us = self.idleness.next_deadline_us()
+        if due:
+            assert deadline_us is not None
+            assert deadline_us <= min(due)
+
+
+TestIdlenessIsItsDefinition = IdlenessIsItsDefinition.TestCase
+TestIdlenessIsItsDefinition.settings = LAWS

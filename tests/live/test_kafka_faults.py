@@ -1,0 +1,311 @@
+"""What goes wrong around a wrapped Kafka query: failed batches, killed readers, stopped services, long batches.
+
+Goal: no fault costs a row, none freezes the query without a word. Method: each fault is made on purpose, at a known
+moment; what follows is compared with what was produced.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.progress import kafka_positions
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.live.kafka_scenarios import (
+    BOUND_US,
+    HOUR_US,
+    MINUTE_US,
+    SECOND_US,
+    T0_US,
+    Batches,
+    Log,
+    Sink,
+    bounded,
+    counted,
+    dropped,
+    heartbeat_of,
+    history,
+    kafka_source,
+    poll_query,
+    source,
+)
+from tests.live.servers import Broker, wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
+
+FAST_US = T0_US + HOUR_US
+END_US = T0_US + 4 * HOUR_US
+LAST_LOW_US = END_US - BOUND_US - 1_000
+
+
+def wrapped(service: LowWatermarkService, spark: SparkSession, log: Log, **options: object) -> DataFrame:
+    return service.wrap(
+        source(spark, log, **options),
+        name="orders",
+        event_time="ts",
+        split=["topic", "partition"],
+        strategy=bounded(),
+    )
+
+
+def test_a_partition_that_was_empty_in_a_batch_that_failed_is_waited_for_after_the_restart(
+    spark: SparkSession, kafka: Broker, checkpoint: str
+) -> None:
+    """A batch that Spark runs again has no `latestOffset`; its partitions must be known all the same."""
+    log = Log.create(kafka, 2)
+    log.produce({0: [FAST_US + i * MINUTE_US for i in range(5)]})
+    sink = Batches()
+
+    def fails(frame: DataFrame, batch_id: int) -> None:
+        frame.collect()
+        raise ZeroDivisionError("on purpose")
+
+    with LowWatermarkService(spark) as service:
+        frame = counted(wrapped(service, spark, log))
+        writer = frame.writeStream.option("checkpointLocation", checkpoint)
+        with pytest.raises(StreamingQueryException, match="on purpose"):
+            writer.foreachBatch(fails).start().awaitTermination()
+    with LowWatermarkService(spark) as service:
+        writer = (
+            counted(wrapped(service, spark, log))
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", checkpoint)
+        )
+        query = writer.start()
+        query.processAllAvailable()
+        # Half an hour behind, and within the minute for which an empty partition holds.
+        for minute in range(3):
+            log.produce({1: [T0_US + minute * MINUTE_US]})
+            query.processAllAvailable()
+        log.produce({p: [END_US] for p in range(2)})
+        query.processAllAvailable()
+        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
+        query.processAllAvailable()
+        progress = history(query)
+        query.stop()
+    assert dropped(progress) == 0
+    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+
+
+def test_a_batch_longer_than_the_grace_does_not_use_it_up(
+    spark: SparkSession, kafka: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty partition that gets its first row while a long batch runs was never heard to be silent."""
+    from lowmark.watermark import coordinator
+
+    # Instead of a minute, which would make this test one of two; the long batch below is longer than this.
+    monkeypatch.setattr(coordinator, "KNOWN_EMPTY_GRACE_US", 3 * SECOND_US)
+    log = Log.create(kafka, 2)
+    log.produce({0: [FAST_US]})
+    sink = Batches()
+    began: list[float] = []
+
+    def slow(frame: DataFrame, batch_id: int) -> None:
+        sink(frame, batch_id)
+        if batch_id == 0:
+            log.produce({0: [FAST_US + MINUTE_US]})  # makes batch 1, whatever the heartbeat does
+        elif not began:
+            began.append(time.monotonic())
+            log.produce({1: [T0_US]})
+            wait_until(lambda: time.monotonic() > began[0] + 6, "twice the grace")
+
+    with LowWatermarkService(spark) as service:
+        writer = counted(wrapped(service, spark, log)).writeStream.foreachBatch(slow)
+        query = writer.option("checkpointLocation", checkpoint).start()
+        query.processAllAvailable()
+        for minute in (1, 2, 3):
+            log.produce({1: [T0_US + minute * MINUTE_US]})
+            query.processAllAvailable()
+        log.produce({p: [END_US] for p in range(2)})
+        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
+        query.processAllAvailable()
+        progress = history(query)
+        query.stop()
+    assert dropped(progress) == 0
+    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+
+
+def heartbeat_processes(spark: SparkSession) -> list[int]:
+    """The heartbeat readers of this session: processes that its JVM started, by their own ids."""
+    jvm = spark._jvm.java.lang.ProcessHandle.current()  # type: ignore[union-attr]
+    children = jvm.children().iterator()
+    found = []
+    while children.hasNext():
+        child = children.next()
+        command = Path(f"/proc/{child.pid()}/cmdline").read_text(errors="replace")
+        if "python_streaming_source_runner" in command:
+            found.append(child.pid())
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds the process through /proc")
+def test_a_killed_heartbeat_reader_fails_the_query_and_a_restart_resumes_its_low_watermark(
+    spark: SparkSession, kafka: Broker, checkpoint: str
+) -> None:
+    log = Log.create(kafka, 2)
+    log.produce({0: [T0_US, T0_US + 5 * MINUTE_US], 1: [FAST_US, FAST_US + MINUTE_US]})
+    sink = Batches()
+    with LowWatermarkService(spark) as service:
+        frame = counted(wrapped(service, spark, log))
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+        before = set(heartbeat_processes(spark))
+        query = writer.start()
+        query.processAllAvailable()
+        held_us = service.status("orders").low_watermark_us
+        assert held_us == T0_US + 5 * MINUTE_US - BOUND_US - 1_000
+        [reader] = set(heartbeat_processes(spark)) - before
+        os.kill(reader, signal.SIGKILL)
+        with pytest.raises(StreamingQueryException) as died:
+            query.awaitTermination(60)
+        # Spark's own words; what matters is that the query does not go on without its heartbeat.
+        assert "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR" in str(died.value) or "python" in str(died.value).lower()
+
+        log.produce({1: [FAST_US + 2 * MINUTE_US]})  # only the fast one: the slow one must be remembered
+        query = writer.start()
+        query.processAllAvailable()
+        assert heartbeat_of(history(query)[0], "orders").low_us == held_us
+        assert service.status("orders").low_watermark_us == held_us
+        assert service.status("orders").holder == f"{log.topic}/0"
+        log.produce({0: [T0_US + 6 * MINUTE_US]})
+        query.processAllAvailable()
+        log.produce({p: [END_US] for p in range(2)})
+        query.processAllAvailable()
+        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
+        query.processAllAvailable()
+        progress = history(query)
+        query.stop()
+    assert dropped(progress) == 0
+    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+
+
+def test_a_query_outlives_its_service_and_a_new_service_resumes_it(
+    spark: SparkSession, kafka: Broker, checkpoint: str
+) -> None:
+    log = Log.create(kafka, 2)
+    log.produce({0: [T0_US, T0_US + 5 * MINUTE_US], 1: [FAST_US]})
+    sink = Batches()
+    service = LowWatermarkService(spark)
+    frame = counted(wrapped(service, spark, log))
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    query = writer.start()
+    query.processAllAvailable()
+    held_us = service.status("orders").low_watermark_us
+    service.stop()
+
+    log.produce({0: [T0_US + 20 * MINUTE_US], 1: [FAST_US + 20 * MINUTE_US]})
+    query.processAllAvailable()
+    log.produce({0: [T0_US + 6 * MINUTE_US], 1: [FAST_US + 21 * MINUTE_US]})  # late only if the watermark had moved
+    query.processAllAvailable()
+    progress = history(query)
+    assert query.isActive
+    assert progress[-1].watermark_us == held_us, "the watermark holds"
+    assert dropped(progress) == 0
+    query.stop()
+
+    with pytest.raises(
+        StreamingQueryException, match=r"no lowmark service answers at .*Hint: start the query while its"
+    ):
+        writer.start().awaitTermination(60)
+
+    with LowWatermarkService(spark) as second:
+        frame = counted(wrapped(second, spark, log))
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+        query = writer.start()
+        query.processAllAvailable()
+        log.produce({p: [END_US] for p in range(2)})
+        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
+        query.processAllAvailable()
+        progress = history(query)
+        query.stop()
+    assert dropped(progress) == 0
+    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+
+
+def test_a_query_that_failed_before_its_first_batch_was_over_does_not_hide_the_one_that_runs(
+    spark: SparkSession, kafka: Broker, tmp_path: Path
+) -> None:
+    log = Log.create(kafka, 1)
+    log.produce({0: [T0_US]})
+
+    def fails(frame: DataFrame, batch_id: int) -> None:
+        raise ZeroDivisionError("on purpose")
+
+    with LowWatermarkService(spark) as service:
+        events = wrapped(service, spark, log)
+        with pytest.raises(StreamingQueryException, match="on purpose"):
+            events.writeStream.foreachBatch(fails).start().awaitTermination()
+        query = Sink(spark).start(counted(events), str(tmp_path / "second"))
+        query.processAllAvailable()
+        assert service.status("orders").low_watermark_us == T0_US - BOUND_US - 1_000
+        query.stop()
+
+
+def test_one_partition_column_over_two_topics_is_not_taken_for_one_split(spark: SparkSession, kafka: Broker) -> None:
+    """`split="partition"` over two topics: the fast topic's partition must not speak for the slow topic's."""
+    fast, slow = Log.create(kafka, 1), Log.create(kafka, 1)
+    fast.produce({0: [FAST_US + i * MINUTE_US for i in range(3)]})
+    slow.produce({0: [T0_US]})
+    sink = Sink(spark)
+    with LowWatermarkService(spark) as service:
+        both = source(spark, fast, subscribe=f"{fast.topic},{slow.topic}")
+        events = service.wrap(both, name="orders", event_time="ts", split="partition", strategy=bounded())
+        query = sink.start(counted(events))
+        slow.produce({0: [T0_US + MINUTE_US]})  # a batch at least after the first report
+        with pytest.raises(StreamingQueryException, match=r'Hint: .*split=\["topic", "partition"\]'):
+            query.awaitTermination(60)
+
+
+def test_two_streams_over_one_source_each_know_its_partitions(spark: SparkSession, kafka: Broker) -> None:
+    """Spark reads a source once that stands twice in a plan; both streams must find its partitions in the progress."""
+    log = Log.create(kafka, 2)
+    log.produce({0: [FAST_US + i * MINUTE_US for i in range(3)]})
+    with LowWatermarkService(spark) as service:
+        frame = source(spark, log)
+        split = ["topic", "partition"]
+        one = service.wrap(frame, name="one", event_time="ts", split=split, strategy=bounded())
+        two = service.wrap(frame, name="two", event_time="ts", split=split, strategy=bounded())
+        query = Sink(spark).start(counted(one.unionByName(two)))
+        query.processAllAvailable()
+        query.processAllAvailable()
+        assert [kafka_positions(kafka_source(p).end_offset).keys() for p in history(query)[:1]] == [
+            {(log.topic, 0), (log.topic, 1)}
+        ]
+        states = {name: service.status(name).splits.keys() for name in ("one", "two")}
+        held = {name: service.status(name).low_watermark_us for name in ("one", "two")}
+        query.stop()
+    both = {f"{log.topic}/0", f"{log.topic}/1"}
+    assert states == {"one": both, "two": both}
+    assert held == {"one": None, "two": None}, "partition 1 has not spoken"
+
+
+def test_an_idle_partition_is_not_left_out_while_minOffsetsPerTrigger_keeps_its_rows_waiting(
+    spark: SparkSession, kafka: Broker
+) -> None:
+    """Rows that the source does not hand out are no silence."""
+    log = Log.create(kafka, 2)
+    log.produce({0: [T0_US] * 10})
+    sink = Sink(spark)
+    with LowWatermarkService(spark) as service:
+        events = service.wrap(
+            source(spark, log, minOffsetsPerTrigger=10, maxTriggerDelay="30s"),
+            name="orders", event_time="ts", split=["topic", "partition"],
+            strategy=bounded().with_idleness("3 seconds"),
+        )  # fmt: skip
+        query = sink.start(counted(events))
+        poll_query(query, lambda: service.status("orders").last_batch_id is not None, "the first batch")
+        log.produce({1: [FAST_US] * 10})
+        poll_query(query, lambda: service.status("orders").low_watermark_us is not None, "both partitions read")
+        log.produce({0: [T0_US + MINUTE_US]})  # waits for nine more
+        began = time.monotonic()
+        poll_query(query, lambda: time.monotonic() > began + 8, "twice the idleness")
+        state = service.status("orders").splits[f"{log.topic}/0"].state
+        low_us = service.status("orders").low_watermark_us
+        query.stop()
+    assert low_us is not None
+    assert low_us < T0_US + MINUTE_US, f"the partition is {state.value}, and its row is late before it was read"

@@ -1,0 +1,224 @@
+"""The main claim on a real broker: partitions an hour apart, and not one row is lost, where Spark alone loses most.
+
+Goal: rows counted in windows = rows produced, for each partition; every window equals the batch query's; nothing is
+dropped. Method: known rows in a topic, Spark's own JVM connector, `maxOffsetsPerTrigger` so that the fast partitions
+run ahead over several batches, one last row for each partition so that all windows close. Native Spark runs on the very
+same topic, and must lose rows there: otherwise the test would show nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.progress import kafka_positions
+from lowmark.watermark import SplitState
+from pyspark.sql import SparkSession
+
+from tests.live.kafka_scenarios import (
+    BOUND_US,
+    HOUR_US,
+    MINUTE_US,
+    SECOND_US,
+    T0_US,
+    Log,
+    Notifications,
+    Sink,
+    assert_in_force,
+    assert_reported,
+    batch_windows,
+    bounded,
+    counted,
+    dropped,
+    heartbeat_of,
+    history,
+    kafka_source,
+    poll_query,
+    remembered,
+    seed,
+    shuffled,
+    source,
+    spread,
+)
+from tests.live.servers import Broker
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
+
+END_US = T0_US + 4 * HOUR_US
+LAST_LOW_US = END_US - BOUND_US - 1_000
+
+
+def part(rng: random.Random, partition: int, partitions: int, *, phase: int, rows: int) -> list[int]:
+    """Ten minutes of a partition's rows, shuffled; the last partition is an hour ahead of the first."""
+    ahead_us = HOUR_US * partition // (partitions - 1)
+    start_us = T0_US + ahead_us + phase * 10 * MINUTE_US
+    return shuffled(rng, spread(rng, rows=rows, start_us=start_us, length_us=10 * MINUTE_US))
+
+
+@pytest.mark.parametrize(("partitions", "rows"), [(16, 60), (64, 30)])
+def test_no_row_of_a_slow_partition_is_lost(spark: SparkSession, kafka: Broker, partitions: int, rows: int) -> None:
+    rng = random.Random(drawn := seed())
+    log = Log.create(kafka, partitions)
+    live, empty = range(partitions - 1), partitions - 1
+    log.produce({p: part(rng, p, partitions, phase=0, rows=rows) for p in live})
+    options = {"maxOffsetsPerTrigger": partitions * rows // 4}
+    heard = Notifications()
+
+    with LowWatermarkService(spark) as service, remembered(spark, 1_000):
+        service.add_listener(heard)
+        events = service.wrap(
+            source(spark, log, **options),
+            name="orders",
+            event_time="ts",
+            split=["topic", "partition"],
+            # The empty partition would hold for a minute; every other one has rows in the first batch.
+            strategy=bounded().with_grace("5 seconds"),
+        )
+        sink = Sink(spark)
+        query = sink.start(counted(events))
+        query.processAllAvailable()
+
+        log.grow(partitions + 1)
+        added = partitions
+        log.produce(
+            {p: part(rng, p, partitions, phase=1, rows=rows) for p in live}
+            # Not older than the low watermark, which no partition has let past its twentieth minute.
+            | {added: part(rng, partitions // 2, partitions, phase=1, rows=rows)}
+        )
+        poll_query(
+            query, lambda: (log.topic, added) in kafka_positions(kafka_source(history(query)[-1]).end_offset),
+            "the added partition in the offsets",
+        )  # fmt: skip
+        query.processAllAvailable()
+        produced = log.rows
+        log.produce({p: [END_US] for p in (*live, added)})
+        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark in force")
+        query.processAllAvailable()
+        progress = history(query)
+        status = service.status("orders")
+        query.stop()
+
+    emitted, wanted = sink.windows(), log.windows(closed_by_us=LAST_LOW_US)
+    assert emitted == wanted, f"seed {drawn}"
+    assert batch_windows(spark, log) == log.windows(), "the two oracles disagree"
+    per_partition = {p: sum(n for (q, _), n in emitted.items() if q == p) for p in log.times_us}
+    assert per_partition == {p: len(times) - (p != empty) for p, times in log.times_us.items()}
+    assert sum(emitted.values()) == produced
+    assert dropped(progress) == 0
+    assert assert_in_force(progress, "orders") > 5
+    told_us = [low for low in (heartbeat_of(p, "orders").low_us for p in progress) if low is not None]
+    assert heard.heard_us == sorted(set(told_us)), "what listeners hear is what the heartbeats carry"
+    assert status.low_watermark_us == LAST_LOW_US
+    assert status.splits[f"{log.topic}/{empty}"].state is SplitState.IDLE
+
+    native = Sink(spark)
+    query = native.start(counted(source(spark, log, **options).withWatermark("ts", "10 seconds")), availableNow=True)
+    query.awaitTermination()
+    slow = range(partitions // 2)
+    kept = sum(n for (p, _), n in native.windows().items() if p in slow)
+    assert kept < produced * len(slow) / len(live) / 2, "Spark alone should lose most rows of the slow ones"
+
+
+def test_an_idle_partition_stops_nobody_and_is_counted_when_it_returns(spark: SparkSession, kafka: Broker) -> None:
+    """Partition 0 stays an hour behind, and speaks; partition 3 falls silent, and is left out until it returns."""
+    rng = random.Random(seed())
+    log = Log.create(kafka, 4)
+    slow, silent = 0, 3
+    at_us = {0: T0_US, 1: T0_US + HOUR_US, 2: T0_US + HOUR_US, silent: T0_US - HOUR_US}
+
+    def minute(*partitions: int) -> None:
+        log.produce({p: shuffled(rng, spread(rng, rows=6, start_us=at_us[p], length_us=MINUTE_US)) for p in partitions})
+        for p in partitions:
+            at_us[p] += MINUTE_US
+
+    minute(0, 1, 2, silent)
+    with LowWatermarkService(spark) as service, remembered(spark, 1_000):
+        events = service.wrap(
+            source(spark, log), name="orders", event_time="ts", split=["topic", "partition"],
+            # Long against a round of the loop below: the others must not fall silent between two rounds.
+            strategy=bounded().with_idleness("4 seconds"),
+        )  # fmt: skip
+        sink = Sink(spark)
+        query = sink.start(counted(events))
+        name = f"{log.topic}/{silent}"
+
+        def another_minute_until_it_is_idle() -> bool:
+            query.processAllAvailable()
+            if service.status("orders").splits[name].state is SplitState.IDLE:
+                return True
+            minute(0, 1, 2)
+            return False
+
+        query.processAllAvailable()
+        assert service.status("orders").holder == name
+        held_us = service.status("orders").low_watermark_us
+        assert held_us is not None
+        assert held_us < T0_US - HOUR_US + MINUTE_US
+        poll_query(query, another_minute_until_it_is_idle, "the silent partition idle")
+        minute(0, 1, 2)
+        query.processAllAvailable()
+        passed = service.status("orders")
+        assert passed.holder == f"{log.topic}/{slow}"
+        assert passed.low_watermark_us is not None
+        assert passed.low_watermark_us > T0_US, "the low watermark passed the silent partition"
+        closed = log.windows(closed_by_us=passed.low_watermark_us)
+        assert {w for w in closed if w[0] == silent} <= sink.windows().keys()
+
+        at_us[silent] = at_us[slow]  # not older than the low watermark
+        minute(0, 1, 2, silent)
+        query.processAllAvailable()
+        assert service.status("orders").splits[name].state is SplitState.ACTIVE
+        minute(0, 1, 2, silent)
+        log.produce({p: [END_US] for p in at_us})
+        poll_query(query, lambda: history(query)[-1].watermark_us == LAST_LOW_US, "the last low watermark")
+        query.processAllAvailable()
+        progress = history(query)
+        query.stop()
+
+    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+    assert dropped(progress) == 0
+    assert assert_in_force(progress, "orders") > 5
+
+
+def test_the_report_of_each_batch_is_in_the_next_heartbeat_over_hundreds_of_batches(
+    spark: SparkSession, kafka: Broker
+) -> None:
+    """No aggregation: batches as small and as fast as they can be, so that every race has its chance."""
+    rng = random.Random(drawn := seed())
+    log = Log.create(kafka, 4)
+    log.produce(
+        {
+            p: shuffled(rng, spread(rng, rows=150, start_us=T0_US + p * 20 * MINUTE_US, length_us=20 * MINUTE_US))
+            for p in range(4)
+        }
+    )
+    with LowWatermarkService(spark) as service, remembered(spark, 1_000):
+        events = service.wrap(
+            source(spark, log, maxOffsetsPerTrigger=3),
+            name="orders",
+            event_time="ts",
+            split=["topic", "partition"],
+            strategy=bounded(),
+        )
+        query = events.writeStream.format("noop").trigger(availableNow=True).start()
+        query.awaitTermination()
+        progress = history(query)
+
+    assert len(progress) > 100
+    rose = assert_reported(progress, log, "orders", bounded())
+    assert rose > 20, f"seed {drawn}"
+    assert assert_in_force(progress, "orders") > 100
+    lows = [heartbeat_of(p, "orders").low_us for p in progress]
+    assert all(a is None or (b is not None and a <= b) for a, b in pairwise(lows))
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_checks_can_fail(tmp_path: Path) -> None:
+    """Both oracles are only worth something if they tell a lost row and a late report from none."""
+    log = Log(broker=None, topic="t", times_us={0: [T0_US, T0_US + SECOND_US]})  # type: ignore[arg-type]
+    assert log.windows() == {(0, T0_US): 2}
+    assert log.windows(closed_by_us=T0_US + MINUTE_US - 1) == {}
+    del tmp_path

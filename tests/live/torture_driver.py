@@ -1,0 +1,126 @@
+"""The process that gets killed: a wrapped Kafka query with its checkpoint and its output on disk.
+
+    python -m tests.live.torture_driver run CONFIG     goes on until it is killed
+    python -m tests.live.torture_driver drain CONFIG   reads all there is, waits for the last low watermark, and ends
+
+Output: one file a batch, written aside and renamed, so that a batch that runs again replaces itself. `drain` also
+writes what a batch query over the topic gives, from the same JVM: the undisturbed run to compare with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lowmark.integration import LowWatermarkService
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.live.kafka_scenarios import Log, Windows, batch_windows, bounded, counted, history, poll_query, source
+from tests.live.servers import Broker, Process
+
+STREAM = "orders"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a driver needs to know; travels as a JSON file."""
+
+    bootstrap: str
+    topic: str
+    folder: str
+    jars: str
+    rows_per_batch: int
+    last_low_us: int | None = None
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.folder, "checkpoint")
+
+    @property
+    def output(self) -> Path:
+        return Path(self.folder, "output")
+
+    @property
+    def undisturbed(self) -> Path:
+        return Path(self.folder, "undisturbed.json")
+
+    @property
+    def started(self) -> Path:
+        return Path(self.folder, "started")
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Config:
+        return cls(**json.loads(path.read_text()))
+
+
+def read_windows(path: Path) -> list[tuple[tuple[int, int], int]]:
+    """The windows in one output file."""
+    return [((partition, start_us), rows) for partition, start_us, rows in json.loads(path.read_text())]
+
+
+def _write_windows(path: Path, windows: list[list[int]]) -> None:
+    part = path.with_suffix(".part")
+    with part.open("w") as file:
+        json.dump(windows, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+
+
+def _session(config: Config) -> SparkSession:
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.streaming.minBatchesToRetain": "10000",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        "spark.local.dir": str(Path(config.folder, "local")),
+        "spark.sql.warehouse.dir": str(Path(config.folder, "warehouse")),
+        "spark.jars": config.jars,
+    }
+    return SparkSession.builder.master("local[2]").appName("lowmark-torture").config(map=settings).getOrCreate()
+
+
+def main(mode: str, config: Config) -> None:
+    """Run the query until killed, or until all is read."""
+    config.output.mkdir(exist_ok=True)
+    spark = _session(config)
+    log = Log(Broker(config.bootstrap, Process("Kafka", [], Path(os.devnull))), config.topic)
+
+    def sink(frame: DataFrame, batch_id: int) -> None:
+        rows = [[r.partition, r.start_us, r.rows] for r in frame.collect()]
+        _write_windows(config.output / f"{batch_id:06}.json", rows)
+
+    with LowWatermarkService(spark) as service:
+        events = service.wrap(
+            source(spark, log, maxOffsetsPerTrigger=config.rows_per_batch),
+            name=STREAM, event_time="ts", split=["topic", "partition"], strategy=bounded(),
+        )  # fmt: skip
+        writer = counted(events).writeStream.foreachBatch(sink).outputMode("append")
+        query = writer.option("checkpointLocation", str(config.checkpoint)).start()
+        config.started.touch()
+        if mode == "run":
+            query.awaitTermination()
+            raise AssertionError("the query ended by itself")
+        query.processAllAvailable()
+        poll_query(
+            query, lambda: history(query)[-1].watermark_us == config.last_low_us, "the last low watermark in force"
+        )
+        query.processAllAvailable()
+        query.stop()
+        undisturbed: Windows = batch_windows(spark, log)
+        _write_windows(config.undisturbed, [[p, start_us, n] for (p, start_us), n in undisturbed.items()])
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Config.read(Path(sys.argv[2])))

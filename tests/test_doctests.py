@@ -1,0 +1,33 @@
+"""The examples in the docstrings of `lowmark.watermark`, run under the installed names.
+
+Not `--doctest-modules`: by path pytest imports a second copy of each module, under the folder's bare name,
+whose classes are not equal to the first one's.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import lowmark.watermark
+import pytest
+
+EXAMPLES = [
+    example
+    for module in pkgutil.walk_packages(lowmark.watermark.__path__, "lowmark.watermark.")
+    for example in doctest.DocTestFinder().find(importlib.import_module(module.name))
+    if example.examples
+]
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name.removeprefix("lowmark."))
+def test_example(example: doctest.DocTest) -> None:
+    lines: list[str] = []
+    # clear_globs=False: the module keeps its names for the other examples
+    result = doctest.DocTestRunner().run(example, out=lines.append, clear_globs=False)
+    assert result.failed == 0, "".join(lines)

@@ -1,0 +1,301 @@
+"""The dashboard and the alert rules speak of what the collector exports, and of nothing else.
+
+`dashboard_problems` is strict because Grafana itself is not at hand: it says in words what Grafana would show as an
+empty panel. Every rule of it, and every alert, is shown to fail on a planted mistake.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration.metrics import StreamCollector
+from lowmark.integration.run import RunStatus
+
+from tests.live.servers import ROOT
+
+GRAFANA = ROOT / "grafana"
+ALERTS = (GRAFANA / "alerts.yml").read_text()
+CASES = (GRAFANA / "alerts_test.yml").read_text()
+DASHBOARD = json.loads((GRAFANA / "lowmark.json").read_text())
+
+Json = dict[str, Any]
+SUFFIXES = {"counter": "_total", "info": "_info", "gauge": ""}
+BUILT_IN = {"__rate_interval", "__range", "__all"}
+PANELS = {"stat", "table", "timeseries"}
+COLUMNS = 24
+SCHEMA_OF_GRAFANA_10 = 38
+
+
+class NoRuns:
+    def run_statuses(self, *, without: Container[str] = (), seconds: float = 0) -> list[RunStatus]:
+        return []
+
+
+def exported() -> set[str]:
+    """Names of all series the collector can give; families are there even when no stream is."""
+    return {family.name + SUFFIXES[family.type] for family in StreamCollector(NoRuns()).collect()}
+
+
+def unknown_metrics(text: str) -> set[str]:
+    return set(re.findall(r"\blowmark_\w+", text)) - exported()
+
+
+# --- the dashboard ---
+
+
+def panels(dashboard: Json) -> Iterator[Json]:
+    """Every panel, those inside of collapsed rows too."""
+    for panel in dashboard["panels"]:
+        yield panel
+        yield from panel.get("panels", [])
+
+
+def variables(dashboard: Json) -> Iterator[tuple[str, str]]:
+    """(name, query) of the template variables that ask Prometheus."""
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["query"]["query"]
+
+
+def dashboard_problems(dashboard: Json) -> list[str]:
+    """What is wrong with a dashboard, a sentence each; empty if nothing is."""
+    found = [f"schemaVersion {dashboard['schemaVersion']} is older than Grafana 10"] * (
+        dashboard["schemaVersion"] < SCHEMA_OF_GRAFANA_10
+    )
+    if dashboard["id"] is not None:
+        found.append("id is of one Grafana's database, expected null")
+    names = {variable["name"] for variable in dashboard["templating"]["list"]}
+    for wanted in ("datasource", "stream", "query"):
+        if wanted not in names:
+            found.append(f"no template variable {wanted}")
+    text = json.dumps(dashboard)
+    found += [f"unknown variable ${name}" for name in sorted(set(re.findall(r"\$\{?(\w+)", text)) - names - BUILT_IN)]
+    found += [f"an address: {at}" for at in re.findall(r"https?://[^\"\s]*|localhost\S*|\b\d+\.\d+\.\d+\.\d+\b", text)]
+    found += [f"variable {n}: no metric {m}" for n, query in variables(dashboard) for m in unknown_metrics(query)]
+    ids = [panel["id"] for panel in panels(dashboard)]
+    found += [f"two panels have the id {id_}" for id_ in sorted({id_ for id_ in ids if ids.count(id_) > 1})]
+    titles = [panel["title"] for panel in panels(dashboard)]
+    found += [f'two panels are called "{title}"' for title in sorted({t for t in titles if titles.count(t) > 1})]
+    for panel in panels(dashboard):
+        found += [f'panel "{panel["title"]}": {problem}' for problem in panel_problems(panel)]
+    return found + overlaps(dashboard)
+
+
+def panel_problems(panel: Json) -> Iterator[str]:
+    at = panel["gridPos"]
+    if at["x"] < 0 or at["y"] < 0 or at["w"] < 1 or at["h"] < 1 or at["x"] + at["w"] > COLUMNS:
+        yield f"does not fit into {COLUMNS} columns: {at}"
+    if panel["type"] != "row":
+        yield from content_problems(panel)
+
+
+def content_problems(panel: Json) -> Iterator[str]:
+    if panel["type"] not in PANELS:
+        yield f"type {panel['type']} is not one of {sorted(PANELS)}"
+    if not panel["targets"]:
+        yield "no targets"
+    if "unit" not in panel["fieldConfig"]["defaults"]:
+        yield "no unit"
+    refs = [target["refId"] for target in panel["targets"]]
+    if len(set(refs)) < len(refs):
+        yield f"refIds come twice: {refs}"
+    for target in panel["targets"]:
+        yield from (f"target {target['refId']} {problem}" for problem in target_problems(target))
+    for source in [panel["datasource"], *(target["datasource"] for target in panel["targets"])]:
+        if source != {"type": "prometheus", "uid": "${datasource}"}:
+            yield f"data source {source} is not the variable"
+
+
+def target_problems(target: Json) -> Iterator[str]:
+    if not target.get("expr", "").strip():
+        yield "has no expr"
+        return
+    if target.get("format") != "table" and not target.get("legendFormat"):
+        yield "has neither a legend nor table format"
+    if target["instant"] is target["range"]:
+        yield "must be either instant or a range"
+    yield from (f"names no metric {metric}" for metric in sorted(unknown_metrics(target["expr"])))
+    if re.search(
+        r"lowmark_(?!service|collect)\w+(?!\w)(?!\{[^}]*stream=~\"\$stream\",query=~\"\$query\")", target["expr"]
+    ):
+        yield "does not select $stream and $query everywhere"
+
+
+def overlaps(dashboard: Json) -> list[str]:
+    taken: dict[tuple[int, int], str] = {}
+    found = []
+    for panel in dashboard["panels"]:
+        at, title = panel["gridPos"], panel["title"]
+        cells = [(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])]
+        others = {taken[cell] for cell in cells if cell in taken}
+        found += [f'panels "{other}" and "{title}" overlap' for other in sorted(others)]
+        taken.update(dict.fromkeys(cells, title))
+    return found
+
+
+def test_the_dashboard_is_sound() -> None:
+    assert dashboard_problems(DASHBOARD) == []
+
+
+def test_the_dashboard_shows_what_a_person_asks_at_night() -> None:
+    text = json.dumps([target["expr"] for panel in panels(DASHBOARD) for target in panel.get("targets", [])])
+    for metric in (
+        "lowmark_low_watermark_timestamp_seconds",
+        "lowmark_holder_info",
+        "lowmark_split_watermark_timestamp_seconds",
+        "lowmark_splits{",
+        "lowmark_rows_total",
+        "lowmark_late_rows_total",
+        "lowmark_future_rows_total",
+        "lowmark_split_backlog_rows",
+    ):
+        assert metric in text
+
+
+def _target(dashboard: Json) -> Json:
+    found: Json = dashboard["panels"][1]["targets"][0]
+    return found
+
+
+def _rename(dashboard: Json) -> None:
+    target = _target(dashboard)
+    target["expr"] = target["expr"].replace("lowmark_low_watermark_timestamp", "lowmark_low_watermark_time")
+
+
+PLANTED: dict[str, tuple[Callable[[Json], object], str]] = {
+    "wrong metric": (_rename, "names no metric lowmark_low_watermark_time_seconds"),
+    "wrong metric in a variable": (
+        lambda d: d["templating"]["list"][1]["query"].update(query="label_values(lowmark_up, stream)"),
+        "variable stream: no metric lowmark_up",
+    ),
+    "counter without _total": (
+        lambda d: _target(d).update(expr='lowmark_rows{stream=~"$stream",query=~"$query"}'), "no metric lowmark_rows"
+    ),
+    "selector left out": (
+        lambda d: _target(d).update(expr="lowmark_rows_total"), "does not select $stream and $query everywhere"
+    ),
+    "id twice": (lambda d: d["panels"][1].update(id=d["panels"][2]["id"]), "two panels have the id 3"),
+    "title twice": (lambda d: d["panels"][1].update(title="Rows by split"), 'two panels are called "Rows by split"'),
+    "overlap": (lambda d: d["panels"][2]["gridPos"].update(x=6), 'behind by" and "Who holds it" overlap'),
+    "too wide": (lambda d: d["panels"][3]["gridPos"].update(w=7), "does not fit into 24 columns"),
+    "no expr": (lambda d: _target(d).update(expr=" "), "target A has no expr"),
+    "no legend": (lambda d: _target(d).pop("legendFormat"), "neither a legend nor table format"),
+    "no unit": (lambda d: d["panels"][1]["fieldConfig"]["defaults"].pop("unit"), "no unit"),
+    "no targets": (lambda d: d["panels"][1].update(targets=[]), "no targets"),
+    "refId twice": (lambda d: d["panels"][2]["targets"][1].update(refId="A"), "refIds come twice"),
+    "neither instant nor range": (lambda d: _target(d).update(instant=False), "either instant or a range"),
+    "unknown panel": (lambda d: d["panels"][1].update(type="graph"), "type graph is not one of"),
+    "fixed data source": (lambda d: _target(d).update(datasource={"uid": "abc"}), "is not the variable"),
+    "unknown variable": (lambda d: _target(d).update(expr='up{job="$job"}'), "unknown variable $job"),
+    "variable left out": (lambda d: d["templating"]["list"].pop(2), "no template variable query"),
+    "address": (lambda d: d.update(links=[{"url": "http://grafana.example/d/1"}]), "an address: http://grafana.example/d/1"),
+    "old schema": (lambda d: d.update(schemaVersion=36), "older than Grafana 10"),
+    "id of a database": (lambda d: d.update(id=7), "expected null"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_in_the_dashboard_is_found(mistake: str) -> None:
+    plant, expected = PLANTED[mistake]
+    dashboard = copy.deepcopy(DASHBOARD)
+    plant(dashboard)
+    assert any(expected in problem for problem in dashboard_problems(dashboard)), dashboard_problems(dashboard)
+
+
+# --- the alerts ---
+
+
+def alerts(text: str) -> dict[str, str]:
+    """Name -> its part of the file."""
+    blocks = re.split(r"(?m)^      - alert: ", text)[1:]
+    return {block.split("\n", 1)[0]: block for block in blocks}
+
+
+def test_alerts_and_their_cases_name_only_metrics_that_exist() -> None:
+    assert unknown_metrics(ALERTS + CASES) == set()
+    assert unknown_metrics("increase(lowmark_late_row_total[5m])") == {"lowmark_late_row_total"}
+
+
+@pytest.mark.parametrize("name", alerts(ALERTS))
+def test_every_alert_says_what_it_means_and_what_to_do(name: str) -> None:
+    block = alerts(ALERTS)[name]
+    assert re.search(r"severity: (critical|warning)\n", block)
+    for annotation in ("summary", "meaning", "action"):
+        assert re.search(rf"(?m)^          {annotation}: .*\S", block), f"{name} lacks {annotation}"
+
+
+def promtool(
+    program: Path, folder: Path, rules: str, *command: str, file: str, cases: str = CASES
+) -> subprocess.CompletedProcess[str]:
+    (folder / "alerts.yml").write_text(rules)
+    (folder / "alerts_test.yml").write_text(cases)
+    return subprocess.run(
+        [program, *command, file], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_rules_are_valid_and_their_cases_pass(promtool_binary: Path, tmp_path: Path) -> None:
+    checked = promtool(promtool_binary, tmp_path, ALERTS, "check", "rules", file="alerts.yml")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    tested = promtool(promtool_binary, tmp_path, ALERTS, "test", "rules", file="alerts_test.yml")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+# alert -> changes that make it fire where it must not; each must be noticed by a case that does not fire.
+TOO_EAGER = {
+    "LowmarkDown": [("== 0", ">= 0"), ("for: 2m", "for: 0m"), ('job="lowmark"', 'job=~".*"')],
+    "LowmarkAbsent": [('up{job="lowmark"}', 'up{job="lowmark"} == 1')],
+    "LowmarkCollectFailing": [("[5m]", "[30m]")],
+    "LowmarkQueryFailed": [("> 0", ">= 0")],
+    "LowmarkQuerySilent": [("> 900", "> 0")],
+    "LowmarkHeartbeatSilent": [("> 120", ">= 0"), ("for: 5m", "for: 0m")],
+    "LowmarkWatermarkStuck": [
+        ("> 900", "> -1"),
+        ("increase(lowmark_rows_total[10m]) > 0", "increase(lowmark_rows_total[10m]) >= 0"),
+    ],
+    "LowmarkSplitsPending": [("> 0", ">= 0"), ("for: 10m", "for: 1m"), ("and on (job", "or vector(1) > 2 or on (job")],
+    "LowmarkSplitHolding": [("> 3600", ">= 3600"), ("for: 30m", "for: 1m")],
+    "LowmarkSplitLagging": [("for: 10m", "for: 1m")],
+    "LowmarkRowsDropped": [
+        ("]) > 0", "]) >= 0"),
+        ("last_over_time(lowmark_late_rows_total[6h] offset 10m)", "vector(1)"),
+    ],
+    "LowmarkFutureTimestamps": [("]) > 0", "]) >= 0")],
+    "LowmarkRowsUnusable": [("]) > 0", "]) >= 0")],
+    "LowmarkBatchesUnmeasured": [("]) > 0", "]) >= 0")],
+}
+
+
+def test_every_alert_has_a_planted_mistake() -> None:
+    assert TOO_EAGER.keys() == alerts(ALERTS).keys()
+
+
+@pytest.mark.parametrize("name", TOO_EAGER)
+def test_the_cases_notice_an_alert_that_never_fires_and_one_that_is_too_eager(
+    promtool_binary: Path, tmp_path: Path, name: str
+) -> None:
+    block = alerts(ALERTS)[name]
+    never = re.sub(r"expr: .*?(?=\n        (?:for|labels):)", "expr: vector(0) > 1", block, flags=re.DOTALL)
+    eager = [block.replace(*change) for change in TOO_EAGER[name]]
+    head, *cases = CASES.split("\n  - name: ")
+    its_own = "\n  - name: ".join([head, *(case for case in cases if f'"{name}"' in case)])
+    for changed in (never, *eager):
+        assert changed != block
+        done = promtool(
+            promtool_binary,
+            tmp_path,
+            ALERTS.replace(block, changed),
+            "test",
+            "rules",
+            file="alerts_test.yml",
+            cases=its_own,
+        )
+        assert done.returncode == 1, f"nobody noticed that {name} is\n{changed[:400]}"
+        assert f'alertname="{name}"' in done.stdout + done.stderr, done.stdout + done.stderr

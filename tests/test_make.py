@@ -1,0 +1,120 @@
+"""What is missing on a user's machine is told by make in one line that says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The part of a fresh checkout that make reads before it sets anything up."""
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def make(clone: Path, *arguments: str, **environment: str) -> tuple[int, list[str]]:
+    """Exit code and what was printed, without make's own last word."""
+    if shutil.which("make") is None:
+        pytest.skip("make is missing")
+    # A make that runs the tests hands its flags down; these runs are users' own.
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS", "PYTHON"))
+    }
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-C", str(clone), *arguments],
+        env={**inherited, "JAVA_HOME": "", "LC_ALL": "C", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, [line for line in done.stdout.splitlines() if not line.startswith("make: ***")]
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_help_lists_the_targets_a_user_runs(clone: Path) -> None:
+    code, lines = make(clone)
+    assert code == 0
+    told = {line.split()[1] for line in lines}
+    assert told >= {"venv", "demo", "demo-kafka", "test", "lint", "bench", "torture", "clean", "help"}
+
+
+def test_no_python_that_is_new_enough(clone: Path) -> None:
+    old = program(clone / "old" / "python3", 'case "$*" in *version_info*) exit 1;; esac')
+    code, lines = make(clone, "venv", f"PYTHON={old}")
+    assert code != 0
+    assert lines == [
+        (
+            f"lowmark: Python 3.10 or newer is needed, and {old} is not that; install it "
+            "(Debian: apt install python3 python3-venv) or name one: make PYTHON=/path/to/python3"
+        )
+    ]
+
+
+def test_a_python_that_cannot_make_environments(clone: Path) -> None:
+    bare = program(clone / "bare" / "python3", 'case "$*" in *ensurepip*) exit 1;; esac')
+    code, lines = make(clone, "venv", f"PYTHON={bare}")
+    assert code != 0
+    assert lines == [
+        (
+            f"lowmark: {bare} cannot make an environment; install the missing part "
+            "(Debian: apt install python3-venv) or name another: make PYTHON=/path/to/python3"
+        )
+    ]
+
+
+def test_no_java(clone: Path) -> None:
+    code, lines = make(clone, "demo", JAVA_HOME=str(clone / "nowhere"))
+    assert code != 0
+    assert lines == [
+        (
+            f"lowmark: Spark needs Java 17 or newer, and {clone}/nowhere/bin/java does not run; install it "
+            "(Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+        )
+    ]
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16"])
+def test_an_old_java(clone: Path, version: str) -> None:
+    java = program(clone / "bin" / "java", f"echo 'openjdk version \"{version}\" 2024-01-16' >&2")
+    code, lines = make(clone, "demo", JAVA_HOME=str(clone))
+    assert code != 0
+    assert lines == [
+        (
+            f"lowmark: Spark needs Java 17 or newer, and {java} is version {version}; install it "
+            "(Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+        )
+    ]
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "17", "21.0.2", "25-ea"])
+def test_a_java_that_fits(clone: Path, version: str) -> None:
+    program(clone / "bin" / "java", f"echo 'openjdk version \"{version}\" 2024-01-16' >&2")
+    assert make(clone, "java", JAVA_HOME=str(clone)) == (0, [])
+
+
+def test_no_registry(clone: Path) -> None:
+    code, lines = make(clone, "venv", PIP_NO_INDEX="1")
+    assert code != 0
+    assert lines[1:] == [
+        (
+            "lowmark: cannot reach the package registry; check the network, the proxy and pip's own settings, "
+            "then run make again (pip's output: .venv/pip.log)"
+        )
+    ]
+    assert lines[0].startswith("lowmark: setting up .venv with Python 3.")

@@ -1,0 +1,98 @@
+"""Short ways to write a history of a stream: a coordinator, and what happens to it at which second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lowmark.watermark import (
+    BatchCounts,
+    BatchReported,
+    Effect,
+    Event,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    SplitId,
+    SplitReturnedLate,
+    SplitStateChanged,
+    StreamStatus,
+    WatermarkStrategy,
+)
+
+START_US = 1_700_000_000_000_000
+PLAIN = WatermarkStrategy.for_monotonous_timestamps()
+
+
+def at(second: float) -> int:
+    """So many seconds after the start, on the coordinator's clock."""
+    return START_US + int(second * 1_000_000)
+
+
+def coordinator_of(strategy: WatermarkStrategy = PLAIN) -> LowWatermarkCoordinator:
+    return LowWatermarkCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
+
+
+def restored(
+    coordinator: LowWatermarkCoordinator, second: float, strategy: WatermarkStrategy = PLAIN
+) -> LowWatermarkCoordinator:
+    return LowWatermarkCoordinator.restore(
+        coordinator.snapshot(), strategy, job_id="job", source_id="orders", task_id="0", now_us=at(second)
+    )
+
+
+def batch(
+    batch_id: int,
+    planned: float,
+    watermarks_us: Mapping[SplitId, int] | None = None,
+    *,
+    first_us: Mapping[SplitId, int] | None = None,
+    rows: Mapping[SplitId, int] | None = None,
+    backlog: Mapping[SplitId, int] | None = None,
+    in_force_us: int | None = None,
+    counts: BatchCounts | None = None,
+) -> BatchReported:
+    return BatchReported(
+        batch_id,
+        at(planned),
+        watermarks_us or {},
+        first_us or {},
+        rows or {},
+        backlog or {},
+        in_force_us,
+        counts or BatchCounts(),
+    )
+
+
+class History:
+    """A coordinator with a clock in seconds, and everything that came out of it."""
+
+    def __init__(self, strategy: WatermarkStrategy = PLAIN) -> None:
+        self.strategy = strategy
+        self.coordinator = coordinator_of(strategy)
+
+    def on(self, second: float, event: Event) -> list[object]:
+        """Handle an event; what came of it, in short."""
+        return [short(effect) for effect in self.coordinator.handle(event, at(second))]
+
+    def restart(self, second: float) -> None:
+        self.coordinator = restored(self.coordinator, second, self.strategy)
+
+    def status(self, second: float) -> StreamStatus:
+        return self.coordinator.status(at(second))
+
+    def state(self, split: str) -> str:
+        return self.status(0).splits[split].state.value
+
+    @property
+    def low_us(self) -> int | None:
+        return self.coordinator.low_watermark_us
+
+
+def short(effect: Effect) -> object:
+    """An effect as ("low", 5), ("a", "idle") or ("a late by", 5)."""
+    match effect:
+        case NotifyNewLowWatermark():
+            return ("low", effect.new_low_watermark)
+        case SplitStateChanged():
+            return (effect.split, effect.after.value)
+        case SplitReturnedLate():
+            return (f"{effect.split} late by", effect.behind_us)

@@ -1,0 +1,532 @@
+from __future__ import annotations
+
+import pytest
+from lowmark.watermark import (
+    ALL_IDLE_STEP_US,
+    CorruptSnapshot,
+    InvalidSplitId,
+    InvalidWatermark,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    Polled,
+    SplitReturnedLate,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    SplitsRemoved,
+    SplitsResumed,
+    SplitState,
+    SplitStateChanged,
+    Tick,
+)
+
+from tests.watermark.history import PLAIN, History, at, batch, coordinator_of, restored
+
+IDLENESS = PLAIN.with_idleness("10 seconds")
+
+
+def history_of(**watermarks_us: int) -> History:
+    """Splits that have spoken in batch 0, planned at second 0, with idleness of 10 seconds."""
+    history = History(IDLENESS)
+    history.on(0, batch(0, 0, {str(split): us for split, us in watermarks_us.items()}))
+    return history
+
+
+# -- the low watermark
+
+
+def test_a_notification_carries_who_and_when() -> None:
+    effects = coordinator_of().handle(batch(0, 1, {"a": 0}), at(2))
+
+    assert [
+        SplitStateChanged("a", SplitState.PENDING, SplitState.ACTIVE, "delivered rows"),
+        NotifyNewLowWatermark("job", "orders", "0", at(2), 0),
+    ] == effects
+
+
+def test_a_discovered_split_holds_until_it_spoke() -> None:
+    history = History()
+
+    assert history.on(0, SplitsDiscovered(("a", "b"))) == []
+    assert history.on(1, batch(0, 1, {"a": 50})) == [("a", "active")]
+    assert history.on(2, batch(1, 2, {"b": 20})) == [("b", "active"), ("low", 20)]
+
+
+def test_discovering_a_known_split_again_is_a_no_op() -> None:
+    history = history_of(a=50)
+    epoch = history.coordinator.epoch
+
+    assert history.on(1, SplitsDiscovered(("a", "a"), frozenset({"a"}))) == []
+    assert (epoch, "active", None) == (
+        history.coordinator.epoch,
+        history.state("a"),
+        history.status(1).splits["a"].backlog_rows,
+    )
+
+
+def test_a_split_that_is_missing_from_a_batch_keeps_its_value() -> None:
+    history = history_of(a=50, b=20)
+
+    assert history.on(1, batch(1, 1, {"a": 90})) == []
+    assert (history.low_us, history.status(1).holder) == (20, "b")
+
+
+def test_a_new_split_does_not_take_back_what_was_published() -> None:
+    history = history_of(a=50)
+
+    assert history.on(1, batch(1, 1, {"a": 60, "b": 10}, rows={"b": 3})) == [("b", "active"), ("b late by", 40)]
+    assert history.low_us == 50
+
+
+def test_a_split_is_discovered_by_its_backlog_too() -> None:
+    history = history_of(a=50)
+
+    assert history.on(1, batch(1, 1, {"a": 60}, backlog={"b": 7})) == []
+    assert (history.state("b"), history.low_us) == ("pending", 50)
+
+
+# -- reports that come twice, late, or wrong
+
+
+def test_a_repeated_batch_has_no_effects_and_is_not_counted_again() -> None:
+    history = history_of(a=50)
+    report = batch(1, 1, {"a": 40, "b": 60}, rows={"a": 2, "b": 1})
+    history.on(1, report)
+    before, epoch = history.status(2), history.coordinator.epoch
+
+    assert history.on(2, report) == []
+    assert (before, epoch) == (history.status(2), history.coordinator.epoch)
+    assert (before.regressions, before.splits["a"].rows, before.batches) == (1, 2, 2)
+
+
+def test_a_batch_that_comes_late_raises_values_and_is_no_news() -> None:
+    history = history_of(a=50)
+    history.on(20, batch(2, 20, {"b": 60}))
+    assert history.state("a") == "idle"
+
+    assert history.on(21, batch(1, 0, {"a": 55})) == []
+    assert (history.state("a"), history.status(21).splits["a"].watermark_us) == ("idle", 55)
+
+
+def test_a_report_of_a_finished_split_is_ignored() -> None:
+    history = history_of(a=50, b=60)
+    history.on(1, SplitsFinished(("a",)))
+
+    assert history.on(2, batch(1, 2, {"a": 99, "b": 60})) == []
+    assert (
+        history.state("a"),
+        history.status(2).splits["a"].watermark_us,
+        history.low_us,
+    ) == ("finished", 50, 60)
+
+
+def test_a_split_may_finish_before_it_is_heard_of() -> None:
+    history = history_of(a=50)
+
+    assert history.on(1, SplitsFinished(("b", "b"))) == [("b", "finished")]
+    assert history.on(2, batch(1, 2, {"a": 70, "b": 1})) == [("low", 70)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("a", 1, "expected a str, as for its other splits"),
+        (1, "a", "expected a int, as for its other splits"),
+        (True, None, "expected an int or a str"),
+        (1.5, None, "expected an int or a str"),
+        (-1, None, "expected a number of 0 or more in 64 bits"),
+        (2**64, None, "expected a number of 0 or more in 64 bits"),
+    ],
+)
+def test_split_ids_are_of_one_kind(first: int | str, second: int | str | None, expected: str) -> None:
+    coordinator = coordinator_of()
+
+    with pytest.raises(InvalidSplitId, match=expected):
+        coordinator.handle(SplitsDiscovered((first,) if second is None else (first, second)), at(0))
+    assert coordinator.splits == ()
+
+
+@pytest.mark.parametrize("watermark_us", [2**63, -(2**63) - 1])
+def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(watermark_us: int) -> None:
+    history = history_of(a=50)
+
+    with pytest.raises(InvalidWatermark):
+        history.on(1, batch(1, 1, {"a": 99, "b": watermark_us}))
+    assert (50, {"a"}) == (history.low_us, set(history.status(1).splits))
+
+
+def test_a_batch_that_comes_late_says_nothing_new_of_the_backlog() -> None:
+    history = history_of(a=50)
+    history.on(2, batch(2, 2, {"a": 60}, backlog={"a": 5}))
+    history.on(3, batch(1, 1, {"a": 55}, backlog={"a": 9}))
+
+    assert history.status(3).splits["a"].backlog_rows == 5
+
+
+# -- silence
+
+
+def test_a_quiet_split_is_left_out_strictly_after_the_timeout() -> None:
+    history = history_of(a=50, b=90)
+    history.on(9, batch(1, 9, {"b": 100}))
+
+    assert history.on(10, Polled(at(10))) == []
+    assert history.on(11, Polled(at(10.000001))) == [("a", "idle"), ("low", 100)]
+
+
+def test_silence_is_measured_by_what_was_read_not_by_how_long_a_batch_ran() -> None:
+    history = history_of(a=50, b=90)
+
+    assert history.on(300, batch(1, 1, {"b": 100})) == []
+    assert history.on(301, Tick()) == []
+    assert history.state("a") == "active"
+
+
+def test_a_split_with_backlog_lags_and_is_not_idle() -> None:
+    history = history_of(a=50, b=90)
+    history.on(60, batch(1, 60, {"b": 100}, backlog={"a": 5, "b": 0}))
+
+    assert (history.state("a"), history.status(60).splits["a"].lagging) == ("active", True)
+    assert history.on(61, batch(2, 61, {"b": 101}, backlog={"a": 0})) == [("a", "idle"), ("low", 101)]
+
+
+def test_reading_a_split_makes_its_old_backlog_unknown() -> None:
+    history = history_of(a=50)
+    history.on(1, batch(1, 1, {"a": 60}, backlog={"a": 5}))
+    history.on(2, batch(2, 2, {"a": 70}))
+
+    assert history.status(2).splits["a"].backlog_rows is None
+    assert history.on(13, Polled(at(13))) == [("a", "idle")]
+
+
+def test_an_idle_split_whose_rows_are_seen_waiting_holds_before_they_are_read() -> None:
+    history = history_of(a=50, b=90)
+    history.on(12, batch(1, 12, {"b": 100}))
+    assert history.state("a") == "idle"
+
+    assert history.on(13, batch(2, 13, {"b": 120}, backlog={"a": 3})) == [("a", "active")]
+    assert (history.low_us, history.status(13).holder) == (100, "a")
+
+
+def test_an_idle_split_whose_waiting_rows_vanish_is_left_out_again_after_the_timeout() -> None:
+    history = history_of(a=50, b=90)
+    history.on(12, batch(1, 12, {"b": 100}))
+    history.on(13, batch(2, 13, {"b": 120}, backlog={"a": 3}))
+
+    assert history.on(23, batch(3, 23, {"b": 130}, backlog={"a": 0})) == []
+    assert history.on(24, batch(4, 24, {"b": 140})) == [("a", "idle"), ("low", 140)]
+
+
+def test_a_split_that_returns_late_is_reported_and_the_low_watermark_stays() -> None:
+    history = history_of(a=50, b=90)
+    history.on(12, batch(1, 12, {"b": 100}))
+    effects = history.coordinator.handle(batch(2, 13, {"a": 60, "b": 110}, rows={"a": 4}), at(14))
+
+    assert [
+        SplitStateChanged("a", SplitState.IDLE, SplitState.ACTIVE, "delivered rows"),
+        SplitReturnedLate("a", 40, 4),
+    ] == effects
+    assert (history.low_us, history.status(14).returned_late) == (100, 1)
+    assert history.on(15, batch(3, 15, {"a": 70, "b": 120})) == []
+
+
+def test_a_split_that_returns_exactly_at_the_low_watermark_is_not_late() -> None:
+    history = history_of(a=50, b=90)
+    history.on(12, batch(1, 12, {"b": 100}))
+
+    assert history.on(13, batch(2, 13, {"a": 100, "b": 110})) == [("a", "active")]
+
+
+def test_rows_without_a_usable_time_are_activity() -> None:
+    history = history_of(a=50, b=90)
+    history.on(12, batch(1, 12, {"b": 100}))
+
+    assert history.on(13, batch(2, 13, {"b": 110}, rows={"a": 2, "b": 1})) == [("a", "active")]
+    assert history.status(13).holder == "a"
+
+
+def test_a_paused_split_is_never_idle_and_its_pause_is_no_silence() -> None:
+    history = history_of(a=50, b=90)
+
+    assert history.on(4, SplitsPaused(("a", "x"))) == [("a", "paused")]
+    assert history.on(100, Polled(at(100)))[1:] == []
+    assert history.state("a") == "paused"
+    assert history.on(100, SplitsResumed(("a", "x"))) == [("a", "active")]
+    assert history.on(106, Polled(at(106))) == []
+    assert history.on(107, Polled(at(106.000001))) == [("a", "idle")]
+
+
+# -- grace
+
+
+def test_a_new_split_that_is_known_empty_holds_for_a_minute_at_most() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(("a", "b"), frozenset({"b"})))
+    history.on(1, batch(0, 1, {"a": 50}))
+
+    assert history.on(60, Polled(at(60))) == []
+    assert history.on(60.000001, Polled(at(60.000001))) == [("b", "idle"), ("low", 50)]
+    assert history.status(61).left_out == (("b", "new, and silent for more than its grace of 1m"),)
+    assert history.on(62, batch(1, 62, {"b": 70})) == [("b", "active")]
+
+
+def test_a_batch_longer_than_the_grace_of_an_empty_split_does_not_use_it_up() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(("a", "b"), frozenset({"b"})))
+
+    # Planned at 1, over at 300: nobody listened to b in between.
+    assert history.on(300, batch(0, 1, {"a": 50})) == [("a", "active")]
+    assert history.on(301, batch(1, 300, {"b": 10})) == [("b", "active"), ("low", 10)]
+
+
+def test_a_new_split_that_may_have_rows_holds_for_ever() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(("a", "b")))
+    history.on(1, batch(0, 1, {"a": 50}))
+
+    assert history.on(1e6, Tick()) == []
+    assert history.status(1e6).holder == "b"
+
+
+def test_a_new_split_whose_rows_arrive_during_its_grace_keeps_holding() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(("b",), frozenset({"b"})))
+    history.on(30, batch(0, 30, {"a": 50}, backlog={"b": 1}))
+
+    assert history.on(1_000, Tick()) == []
+
+
+def test_a_split_left_out_by_its_grace_holds_again_when_rows_are_seen_waiting() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(("b",), frozenset({"b"})))
+    history.on(61, batch(0, 61, {"a": 50}))
+
+    assert history.on(62, batch(1, 62, {"a": 60}, backlog={"b": 1})) == [("b", "pending")]
+    assert history.low_us == 50
+
+
+def test_a_grace_that_is_set_bounds_every_new_split() -> None:
+    history = History(PLAIN.with_grace("5 seconds"))
+    history.on(0, SplitsDiscovered(("b",)))
+    history.on(1, batch(0, 1, {"a": 50}, backlog={"b": 9}))
+
+    assert history.on(6, Tick()) == [("b", "idle"), ("low", 50)]
+    assert history.on(7, batch(1, 7, {"a": 50}, backlog={"b": 9})) == []
+
+
+def test_a_paused_new_split_gets_its_grace_when_it_may_be_read() -> None:
+    history = History(PLAIN.with_grace("5 seconds"))
+    history.on(0, SplitsDiscovered(("b",)))
+    history.on(1, SplitsPaused(("b",)))
+    assert history.on(100, Tick()) == []
+    history.on(100, SplitsResumed(("b",)))
+
+    assert history.on(105, Tick()) == []
+    assert history.on(106, Tick()) == [("b", "idle")]
+
+
+def test_idleness_applies_to_new_splits_too() -> None:
+    history = History(IDLENESS)
+    history.on(0, SplitsDiscovered(("a",)))
+
+    assert history.on(11, Polled(at(11))) == [("a", "idle")]
+
+
+# -- all idle
+
+
+def test_when_all_are_idle_the_low_watermark_holds_by_default() -> None:
+    history = history_of(a=50, b=90)
+
+    assert history.on(11, Polled(at(11))) == [("a", "idle"), ("b", "idle")]
+    assert (history.low_us, history.status(11).holder) == (50, None)
+
+
+def test_when_all_are_idle_it_may_jump_to_the_largest_watermark() -> None:
+    history = History(IDLENESS.with_all_idle("max"))
+    history.on(0, batch(0, 0, {"a": 50, "b": 90}))
+
+    assert history.on(11, Polled(at(11))) == [("a", "idle"), ("b", "idle"), ("low", 90)]
+
+
+def test_when_all_are_idle_it_may_follow_processing_time() -> None:
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+
+    assert [("a", "idle"), ("low", at(11) - 60_000_000)] == history.on(11, Polled(at(11)))
+    assert [("low", at(12) - 60_000_000)] == history.on(12, Tick())
+
+
+# -- the end of a split
+
+
+def test_a_finished_split_releases_the_others() -> None:
+    history = history_of(a=50, b=90)
+
+    assert history.on(1, SplitsFinished(("a",))) == [("a", "finished"), ("low", 90)]
+    assert history.on(2, SplitsFinished(("a",))) == []
+
+
+def test_a_removed_split_is_forgotten() -> None:
+    history = history_of(a=50, b=90)
+
+    assert history.on(1, SplitsRemoved(("a", "x"))) == [("low", 90)]
+    assert {"b"} == set(history.status(1).splits)
+    assert history.on(11, Polled(at(11))) == [("b", "idle")]
+
+
+# -- when to look again
+
+
+def test_the_next_moment_is_the_earliest_of_idleness_and_grace() -> None:
+    history = history_of(a=50)
+    assert at(10) + 1 == history.coordinator.wake_at_us(at(0))
+
+    history.on(0, SplitsDiscovered(("b",), frozenset({"b"})))
+    history.on(11, Polled(at(11)))
+    assert history.coordinator.wake_at_us(at(11)) is None
+
+
+def test_grace_wakes_the_caller() -> None:
+    history = History()
+    history.on(5, SplitsDiscovered(("b",), frozenset({"b"})))
+
+    assert at(65) + 1 == history.coordinator.wake_at_us(at(5))
+    history.on(65.000001, Polled(at(65.000001)))
+    assert history.coordinator.wake_at_us(at(66)) is None
+
+
+def test_a_deadline_that_passed_while_nothing_was_read_waits_for_the_next_poll() -> None:
+    history = history_of(a=50)
+    history.on(20, Tick())  # a batch is running: nothing was read
+
+    assert history.coordinator.wake_at_us(at(20)) == at(10) + 1
+    assert history.on(20, Polled(at(20))) == [("a", "idle")]
+    assert history.coordinator.wake_at_us(at(20)) is None
+
+
+def test_the_default_grace_waits_for_the_next_poll_too() -> None:
+    history = History()
+    history.on(5, SplitsDiscovered(("b",), frozenset({"b"})))
+    history.on(100, Tick())
+
+    assert history.coordinator.wake_at_us(at(100)) == at(65) + 1
+    assert history.on(100, Polled(at(100))) == [("b", "idle")]
+    assert history.coordinator.wake_at_us(at(100)) is None
+
+
+def test_following_processing_time_asks_for_a_look_every_second() -> None:
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+
+    assert at(11) + ALL_IDLE_STEP_US == history.coordinator.wake_at_us(at(11))
+
+
+def test_nothing_to_wait_for() -> None:
+    history = History()
+    history.on(0, batch(0, 0, {"a": 50}))
+
+    assert history.coordinator.wake_at_us(at(1)) is None
+
+
+# -- persistence
+
+
+def test_the_epoch_grows_with_what_a_snapshot_is_for_and_with_nothing_else() -> None:
+    history = History(IDLENESS)
+    grew = []
+    for second, event in (
+        (0, SplitsDiscovered(("a",))),
+        (0, SplitsDiscovered(("a",))),
+        (1, batch(0, 1, {"a": 0})),
+        (2, batch(1, 2, {"a": 0})),
+        (3, batch(2, 3, {"a": 1})),
+        (4, SplitsPaused(("a",))),
+        (5, SplitsResumed(("a",))),
+        (30, Polled(at(30))),
+        (31, Tick()),
+        (32, SplitsFinished(("a",))),
+        (33, SplitsFinished(("a",))),
+        (34, SplitsRemoved(("a",))),
+    ):
+        before = history.coordinator.epoch
+        history.on(second, event)
+        grew.append(history.coordinator.epoch - before)
+
+    assert grew == [1, 0, 1, 0, 1, 0, 0, 0, 0, 1, 0, 1]
+
+
+def test_a_restart_keeps_the_low_watermark_the_splits_and_who_was_idle() -> None:
+    history = history_of(a=50, b=90, c=70)
+    history.on(9, batch(1, 9, {"b": 100, "c": 70}))
+    history.on(11, Polled(at(11)))
+    history.on(11, SplitsPaused(("c",)))
+    history.on(12, SplitsDiscovered(("d",)))
+    history.on(12, SplitsFinished(("b",)))
+    before = {split: history.state(split) for split in "abcd"}
+    history.restart(20)
+
+    assert before == {"a": "idle", "b": "finished", "c": "paused", "d": "pending"}
+    assert (70, before) == (history.low_us, {split: history.state(split) for split in "abcd"})
+    assert history.on(21, batch(2, 21, {"c": 999})) == []
+
+
+def test_idle_and_grace_timers_start_anew_after_a_restart() -> None:
+    history = history_of(a=50)
+    history.restart(100)
+
+    assert at(110) + 1 == history.coordinator.wake_at_us(at(100))
+    assert history.on(110, Polled(at(110))) == []
+    assert history.on(111, Polled(at(111))) == [("a", "idle")]
+
+
+def test_a_restored_low_watermark_of_zero_is_a_low_watermark() -> None:
+    history = History()
+    history.on(0, batch(0, 0, {"a": 0}))
+    history.restart(1)
+
+    assert history.low_us == 0
+    assert history.on(2, batch(0, 2, {"a": -5})) == []
+
+
+def test_the_batch_that_was_running_in_the_crash_is_news_after_it() -> None:
+    history = history_of(a=50, b=90)
+    history.on(11, batch(1, 11, {"b": 95}))
+    history.restart(20)
+
+    assert history.on(21, batch(1, 11, {"a": 97, "b": 95})) == [("a", "active")]
+    assert history.on(22, batch(2, 20, {"b": 98})) == [("low", 97)]
+
+
+def test_names_are_carried_along() -> None:
+    coordinator = coordinator_of()
+    coordinator.handle(SplitsDiscovered((7,)), at(0))
+    data = coordinator.snapshot({7: "orders/7"})
+    again = LowWatermarkCoordinator.restore(data, PLAIN, job_id="job", source_id="orders", task_id="0", now_us=at(1))
+
+    assert again.names == {7: "orders/7"}
+    assert data == again.snapshot()
+
+
+def test_a_restored_stream_keeps_its_kind_of_ids() -> None:
+    coordinator = coordinator_of()
+    coordinator.handle(SplitsDiscovered((7,)), at(0))
+
+    with pytest.raises(InvalidSplitId):
+        restored(coordinator, 1).handle(SplitsDiscovered(("a",)), at(1))
+
+
+def test_a_corrupt_snapshot_is_not_restored() -> None:
+    with pytest.raises(CorruptSnapshot):
+        LowWatermarkCoordinator.restore(b"?", PLAIN, job_id="j", source_id="s", task_id="t", now_us=0)
+
+
+def test_a_snapshot_does_not_depend_on_the_order_of_discovery() -> None:
+    snapshots = []
+    for splits in (("a", "b"), ("b", "a")):
+        coordinator = coordinator_of()
+        coordinator.handle(SplitsDiscovered(splits), at(0))
+        snapshots.append(coordinator.snapshot())
+
+    assert snapshots[0] == snapshots[1]

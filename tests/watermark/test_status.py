@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from lowmark.watermark import (
+    AllIdle,
+    BatchCounts,
+    Polled,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    SplitState,
+    Tick,
+    explain,
+    format_time_us,
+    to_json,
+)
+from lowmark.watermark.status import Hold, hold_reasons, utc
+
+from tests.watermark.history import PLAIN, START_US, History, at, batch, coordinator_of
+
+IDLENESS = PLAIN.with_idleness("10 seconds")
+START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
+
+
+def test_a_stream_without_splits_says_so() -> None:
+    status = coordinator_of().status(at(0))
+
+    assert (status.why, status.next) == ("no split is known yet.", "The first split that is discovered and speaks.")
+    assert (status.low_watermark_us, status.holder, status.since, status.splits) == (None, None, None, {})
+    assert status.states == {"pending": 0, "active": 0, "paused": 0, "idle": 0, "finished": 0}
+
+
+def test_who_holds_why_since_when_and_what_would_move_it() -> None:
+    history = History(IDLENESS)
+    history.on(0, SplitsDiscovered(("a", "b")))
+    history.on(1, batch(0, 1, {"a": 50, "b": 90}))
+    history.on(5, batch(1, 5, {"b": 100}))
+    status = history.status(6)
+
+    assert (status.name, status.low_watermark_us, status.holder) == ("orders", 50, "a")
+    assert status.why == "split a has the smallest watermark of 2 live splits."
+    assert status.next == "Newer rows of split a; or its silence for more than 10s."
+    assert START + timedelta(seconds=1) == status.since
+
+
+def test_a_status_counts_per_split_and_in_all() -> None:
+    history = History()
+    counts = BatchCounts(rows=9, future_rows=1)
+    history.on(1, batch(0, 1, {"a": 50_000, "b": 90_000}, rows={"a": 2, "b": 6}, counts=counts))
+    history.on(
+        2,
+        batch(
+            1,
+            2,
+            {"b": 80_000},
+            first_us={"b": 20_000},
+            rows={"b": 1},
+            backlog={"a": 4},
+            in_force_us=20_000,
+            counts=counts,
+        ),
+    )
+    status = history.status(3)
+    a, b = status.splits["a"], status.splits["b"]
+
+    assert (a.rows, b.rows, a.first_us, a.backlog_rows, b.backlog_rows) == (2, 6 + 1, None, 4, None)
+    assert (a.late_reports, b.late_reports, b.first_us) == (0, 1, 20_000)
+    assert (a.lagging, b.lagging) == (True, False)
+    assert START + timedelta(seconds=2) == b.last_report
+    assert (BatchCounts(rows=18, future_rows=2), 1, 2, 1) == (
+        status.counts,
+        status.regressions,
+        status.batches,
+        status.last_batch_id,
+    )
+
+
+def test_what_native_spark_would_have_dropped_is_counted_at_least() -> None:
+    history = History(PLAIN.for_bounded_out_of_orderness("10 seconds"))
+    second = 1_000_000
+    history.on(1, batch(0, 1, {"fast": 99 * second, "slow": 0}, rows={"fast": 5, "slow": 5}))
+    assert history.status(1).native_late_rows == 0  # both in one batch: native Spark had no watermark yet
+    history.on(2, batch(1, 2, {"slow": second}, first_us={"slow": 9 * second}, rows={"slow": 7}))
+    history.on(3, batch(2, 3, {"slow": 95 * second}, first_us={"slow": 99 * second}, rows={"slow": 4}))
+    history.on(4, batch(3, 4, {"slow": 96 * second}, first_us={"slow": 100 * second}, rows={"slow": 4}))
+    status = history.status(5)
+
+    assert 99 * second + 1_000 == status.native_watermark_us
+    assert status.native_late_rows == 7 + 1 + 0  # all of them; one for sure; none
+
+
+def test_names_are_for_display_only() -> None:
+    coordinator = coordinator_of()
+    coordinator.handle(batch(0, 0, {1: 50, 2: 60, 3: 70}), at(0))
+    status = coordinator.status(at(1), lambda split: "orders" if split != 3 else "clicks")
+
+    assert (list(status.splits), status.holder) == (["orders", "orders (2)", "clicks"], "orders")
+
+
+@pytest.mark.parametrize(
+    ("hold", "why", "what_next"),
+    [
+        (Hold(None, known=2), "every split is finished.", "A new split."),
+        (
+            Hold(None, known=2, idle=2),
+            "every live split (2) is idle, and the low watermark stays (all idle: hold).",
+            "The next row of any split.",
+        ),
+        (
+            Hold(None, known=2, idle=1, all_idle=AllIdle.MAX),
+            "every live split (1) is idle, and it stands at the largest watermark seen (all idle: max).",
+            "The next row of any split.",
+        ),
+        (
+            Hold(SplitState.PENDING, "a", silent=1),
+            "split a has not spoken yet.",
+            (
+                "The first row of split a, or the end of its grace: with_grace() would bound this; now it holds for as "
+                "long as it takes."
+            ),
+        ),
+        (
+            Hold(SplitState.PENDING, "a", silent=3, backlog_rows=5, grace_left_us=2_000_000),
+            "split a has not spoken yet, as have 2 others.",
+            "The first row of split a (5 rows are waiting in it), or the end of its grace: its grace ends in 2s.",
+        ),
+        (
+            Hold(SplitState.PAUSED, "a", 5, live=2),
+            "split a has the smallest watermark of 2 live splits, and alignment has paused it.",
+            "Alignment lets split a go on.",
+        ),
+        (
+            Hold(SplitState.ACTIVE, "a", 0, 1_500_000, 2),
+            "split a came back 1.5s behind the low watermark, which does not go back.",
+            "Newer rows of split a; it is waited for even if it falls silent, as no idleness is set (with_idleness()).",
+        ),
+        (
+            Hold(SplitState.ACTIVE, "a", 0, 0, 2, backlog_rows=9, idle_timeout_us=1),
+            "split a has the smallest watermark of 2 live splits.",
+            "Newer rows of split a; it cannot become idle, for 9 rows are waiting in it.",
+        ),
+    ],
+)
+def test_every_reason_is_a_sentence(hold: Hold, why: str, what_next: str) -> None:
+    assert (why, what_next) == hold_reasons(hold)
+
+
+def test_explain_reads_like_a_report() -> None:
+    history = History(IDLENESS)
+    history.on(0, batch(0, 0, {"a": START_US, "b": START_US + 90_000}, rows={"a": 2, "b": 1}))
+    history.on(11, batch(1, 11, {"b": START_US + 95_000}, rows={"b": 1}, counts=BatchCounts(rows=1)))
+    history.on(12, batch(2, 12, {"a": START_US, "b": START_US + 1_000_000}, rows={"a": 1, "b": 1}))
+    history.on(13, SplitsDiscovered(("c",)))
+    history.on(30, Polled(at(30)))
+
+    assert (
+        explain(history.status(31))
+        == """\
+Stream orders: low watermark 2023-11-14 22:13:20.095 UTC
+  why    every live split (3) is idle, and the low watermark stays (all idle: hold).
+  since  2023-11-14 22:13:31.000 UTC
+  next   The next row of any split.
+  splits 0 pending, 0 active, 0 paused, 3 idle, 0 finished
+    c: idle, watermark none, backlog unknown
+    a: idle, watermark 2023-11-14 22:13:20.000 UTC, backlog unknown, 1 late reports
+    b: idle, watermark 2023-11-14 22:13:21.000 UTC, backlog unknown
+  left out: a, silent for more than 10s, backlog unknown
+  left out: b, silent for more than 10s, backlog unknown
+  left out: c, silent for more than 10s, backlog unknown
+  batches 3 (1 rows)
+  late   1 returns below the low watermark, 0 regressing reports
+  native Spark, with one watermark at 2023-11-14 22:13:21.001 UTC, would have judged at least 1 rows late"""
+    )
+
+
+def test_explain_names_the_few_that_matter() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(tuple(f"s{n:02}" for n in range(30))))
+    text = explain(history.status(1))
+
+    assert "and 20 more" in text
+    assert len(text.splitlines()) < 30
+
+
+def test_the_status_is_plain_json() -> None:
+    history = History(IDLENESS)
+    history.on(1, SplitsDiscovered(("p",)))
+    history.on(1, batch(0, 1, {"a": 0}, rows={"a": 1}, backlog={"a": 3}))
+    history.on(2, SplitsPaused(("a",)))
+    history.on(3, SplitsFinished(("f",)))
+    history.on(4, Tick())
+    plain = json.loads(json.dumps(to_json(history.status(5))))
+
+    assert plain["splits"]["p"]["pending_since"] == "2023-11-14T22:13:21+00:00"
+    assert plain["states"] == {"pending": 1, "active": 0, "paused": 1, "idle": 0, "finished": 1}
+    assert tuple(plain["splits"]["a"][key] for key in ("state", "watermark_us", "backlog_rows")) == ("paused", 0, 3)
+    assert plain["left_out"] == []
+
+
+def test_times_that_no_datetime_can_hold_are_shown_as_numbers() -> None:
+    assert (None, f"{2**62} us") == (utc(2**62), format_time_us(2**62))
