@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .service import LowWatermarkService
+    from .ship import ship
 
-__all__ = ["LowWatermarkService"]
+__all__ = ["LowWatermarkService", "ship"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:
         from .service import LowWatermarkService
 
         return LowWatermarkService
+    if name == "ship":
+        from .ship import ship
+
+        return ship
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoBars", "show"]
 
-TITLES = {NATIVE: "native Spark", LOWMARK: "with lowmark"}
+TITLES = {NATIVE: "native Spark", LOWMARK: "lowmark"}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 

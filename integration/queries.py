@@ -43,6 +43,11 @@ class RunningQuery:
     farewells: FarewellFiles
     _query: JavaObject
 
+    @property
+    def active(self) -> bool:
+        """False once the query has ended, which its event says a little later."""
+        return bool(self._query.isActive())
+
     def newest(self) -> Progress | None:
         """Return the progress of the last batch that is over, None before the first."""
         progress = self._query.lastProgress()

@@ -248,12 +248,6 @@ class LowWatermarkService:
         """Stop serving. Queries that still run keep the watermark they have. May be called more than once."""
         if self._stopping:
             return
-        live = sorted({run.stream.name for run in self._runs.values() if not run.ended})
-        if live and len(self._queries):
-            log.warning(
-                "the service stops while queries on %s run: their watermark holds from now on",
-                ", ".join(live),
-            )
         try:
             self._call(self._say_farewells, "stop")
         finally:
@@ -473,9 +467,13 @@ class LowWatermarkService:
                 run.ended |= run.run_id is None
 
     def _say_farewells(self) -> None:
-        for run in self._runs.values():
-            if not run.ended:
-                self._say_farewell(run)
+        live = [run for run in self._runs.values() if not run.ended]
+        for run in live:
+            self._say_farewell(run)
+        running = {run.stream.name for run in live if (query := self._queries.get(run.run_id)) and query.active}
+        if running:
+            names = ", ".join(sorted(running))
+            log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
 
     def _say_farewell(self, run: StreamRun) -> None:
         """Leave the last report in the checkpoint, where no heartbeat carried it."""

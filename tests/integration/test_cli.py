@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
-
 from lowmark.integration import cli, sockets
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.watermark import WatermarkStrategy
+from typer.testing import CliRunner
+
+from tests.integration.feed import us
 from tests.live.servers import wait_until
 
 if TYPE_CHECKING:
+    from lowmark.integration import LowWatermarkService
     from pyspark.sql import SparkSession
 
-    from lowmark.integration import LowWatermarkService
     from tests.integration.feed import Feed
 
 LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main()"]
@@ -30,7 +31,12 @@ LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main
 def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The command as a user runs it."""
     return subprocess.run(
-        [*LOWMARK, *arguments], capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **(env or {})}
+        [*LOWMARK, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **(env or {})},
     )
 
 
@@ -69,7 +75,11 @@ def test_help_names_every_command_and_starts_no_spark() -> None:
     assert all(f"  {command}" in shown.stdout for command in ("demo", "status", "explain", "offsets"))
     assert "serve" not in shown.stdout  # it does not exist yet
     loaded = subprocess.run(
-        [sys.executable, "-c", "import lowmark.integration.cli, sys; print('pyspark' in sys.modules, 'grpc' in sys.modules)"],
+        [
+            sys.executable,
+            "-c",
+            "import lowmark.integration.cli, sys; print('pyspark' in sys.modules, 'grpc' in sys.modules)",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -93,7 +103,7 @@ def test_an_error_is_one_line_on_stderr_and_debug_shows_all_of_it(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("java", "says"),
-    [(None, "does not run"), ('echo \'openjdk version "11.0.1"\' >&2', "is version 11")],
+    [(None, "does not run"), ("echo 'openjdk version \"11.0.1\"' >&2", "is version 11")],
 )
 def test_no_java_or_an_old_one_is_one_line(tmp_path: Path, java: str | None, says: str) -> None:
     home = tmp_path / "java"
@@ -181,16 +191,18 @@ def test_no_service_is_one_line_and_exit_code_1(nowhere: str, command: str) -> N
     code, out, err = call(command)
     assert (code, out) == (1, "")
     assert err == (
-        f"lowmark: no lowmark service of this user runs here (looked in {nowhere}). Hint: a service lives in the driver "
-        "of its Spark application, from LowWatermarkService(spark) to stop(); ask on that machine, or pass --connect "
-        "with its service.address.\n"
+        f"lowmark: no lowmark service of this user runs here (looked in {nowhere}). Hint: a service lives in the "
+        "driver of its Spark application, from LowWatermarkService(spark) to stop(); ask on that machine, or pass "
+        "--connect with its service.address.\n"
     )
 
 
 def test_an_address_where_nobody_answers_is_an_error(tmp_path: Path) -> None:
     code, out, err = call("status", "--connect", f"unix:{tmp_path}/none.sock")
     assert (code, out) == (2, "")
-    assert err.startswith(f"lowmark: cannot ask for the status: no lowmark service answers at unix:{tmp_path}/none.sock")
+    assert err.startswith(
+        f"lowmark: cannot ask for the status: no lowmark service answers at unix:{tmp_path}/none.sock"
+    )
     assert err.count("\n") == 1
 
 
@@ -198,8 +210,10 @@ def test_status_and_explain_of_a_running_query(
     spark: SparkSession, service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
-    feed.put(("a", 1, 1_000), ("b", 1, 400))
-    events = service.wrap(feed.read(), name="orders", event_time="ts", split="split", strategy=strategy, splits=["a", "b", "mute"])
+    feed.put(("a", 1, 100), ("b", 1, 40))
+    events = service.wrap(
+        feed.df, name="orders", event_time="ts", split="split", strategy=strategy, splits=["a", "b", "mute"]
+    )
     query = events.writeStream.format("noop").queryName("q").option("checkpointLocation", checkpoint).start()
     try:
         query.processAllAvailable()
@@ -210,7 +224,7 @@ def test_status_and_explain_of_a_running_query(
         [stream] = found["streams"]
         assert (found["pid"], stream["name"], stream["query"]) == (os.getpid(), "orders", "q")
         assert stream["holder"] == "mute"
-        assert stream["splits"]["b"]["watermark_us"] == 389_999_000
+        assert stream["splits"]["b"]["watermark_us"] == us(30) - 1_000
         assert stream["states"]["pending"] == 1
 
         code, out, err = call("status", "--connect", service.address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import random
 import socket
@@ -51,6 +52,7 @@ class FakeRun:
     failed: bool = False
     refused: bool = False
     ended: bool = False
+    holder: str | None = None  # in place of the coordinator's own
     unmeasured: int = 0
     batch_id: int = 0
     now_us: int = 1_000 * SECOND_US
@@ -76,10 +78,11 @@ class FakeRun:
         self.now_us += SECOND_US
 
     def status(self) -> RunStatus:
+        status = self.coordinator.status(self.now_us)
         return RunStatus(
             token=self.token,
             query=self.query,
-            status=self.coordinator.status(self.now_us),
+            status=status if self.holder is None else dataclasses.replace(status, holder=self.holder),
             emits=self.strategy.emits,
             unmeasured_batches=self.unmeasured,
             refused=self.refused,
@@ -320,15 +323,20 @@ def test_of_more_splits_only_those_furthest_behind_are_shown() -> None:
     assert seen.one("lowmark_splits", state="active") == 101
 
 
-def test_the_silent_come_before_the_slow_and_the_holder_is_always_shown() -> None:
+def test_the_silent_come_before_the_slow() -> None:
     run = many_splits(101)
     run.discover("z0", "z1", "z2")
     seen = scraper(run, max_splits=3, top=2)
-    shown = {dict(at)["split"] for at in seen.of("lowmark_split_live")}
-    (holder,) = (dict(at)["split"] for at in seen.of("lowmark_holder_info"))
-    assert shown >= {holder}
-    assert shown <= {"z0", "z1", "z2"}
-    assert len(shown) + (seen.one("lowmark_splits_not_shown") or 0) == 104
+    assert {dict(at)["split"] for at in seen.of("lowmark_split_live")} == {"z0", "z1"}
+    assert seen.one("lowmark_splits_not_shown") == 102
+
+
+def test_the_holder_is_shown_even_among_many_that_are_no_better() -> None:
+    run = many_splits(101)
+    run.holder = "s0050"
+    seen = scraper(run, max_splits=3, top=2)
+    assert {dict(at)["split"] for at in seen.of("lowmark_split_live")} == {"s0000", "s0001", "s0050"}
+    assert seen.one("lowmark_splits_not_shown") == 98
 
 
 def test_an_idle_split_far_behind_is_no_laggard() -> None:
@@ -439,6 +447,16 @@ def test_of_queries_that_ended_the_last_hundred_stay() -> None:
     runs = [FakeRun(f"t{n}", query=f"q{n:03}", ended=True) for n in range(103)] + [FakeRun("live", query="live")]
     queries = [dict(at)["query"] for at in scraper(*runs).of("lowmark_query_running")]
     assert queries == ["live"] + [f"q{n:03}" for n in range(3, 103)]
+
+
+def test_a_query_that_runs_again_keeps_its_past_however_many_others_end() -> None:
+    first, second = two_splits(), FakeRun("t2")
+    first.ended = True
+    service = FakeService([first, second])
+    seen = Scraper(StreamCollector(service))
+    assert seen.one("lowmark_rows_total", query="q") == 1
+    service.runs += [FakeRun(f"e{n}", query=f"q{n:03}", ended=True) for n in range(103)]
+    assert [seen.one("lowmark_rows_total", query="q") for _ in range(2)] == [1, 1]
 
 
 # --- when it cannot be collected ---

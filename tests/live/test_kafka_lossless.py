@@ -8,13 +8,16 @@ same topic, and must lose rows there: otherwise the test would show nothing.
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import random
 from itertools import pairwise
-from pathlib import Path
 
+import msgspec
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.progress import kafka_positions
+from lowmark.integration.heartbeat import HeartbeatOffset
+from lowmark.integration.progress import Progress, kafka_positions
 from lowmark.watermark import SplitState
 from pyspark.sql import SparkSession
 
@@ -24,6 +27,7 @@ from tests.live.kafka_scenarios import (
     MINUTE_US,
     SECOND_US,
     T0_US,
+    Batches,
     Log,
     Notifications,
     Sink,
@@ -215,10 +219,47 @@ def test_the_report_of_each_batch_is_in_the_next_heartbeat_over_hundreds_of_batc
     assert all(a is None or (b is not None and a <= b) for a, b in pairwise(lows))
 
 
-@pytest.mark.usefixtures("spark")
-def test_the_checks_can_fail(tmp_path: Path) -> None:
-    """Both oracles are only worth something if they tell a lost row and a late report from none."""
-    log = Log(broker=None, topic="t", times_us={0: [T0_US, T0_US + SECOND_US]})  # type: ignore[arg-type]
-    assert log.windows() == {(0, T0_US): 2}
+def a_run(*lows_us: int | None) -> tuple[Log, list[Progress]]:
+    """A made-up run: one row in each batch of each of two partitions, and these low watermarks in the heartbeats."""
+    log = Log(broker=None, topic="t", times_us={0: [], 1: []})  # type: ignore[arg-type]  # nothing is produced
+    progress = []
+    for batch, low_us in enumerate(lows_us):
+        for partition, times in log.times_us.items():
+            times.append(T0_US + batch * MINUTE_US + partition * HOUR_US)
+        before_us = lows_us[batch - 1] if batch else None
+        kafka = {"startOffset": {"t": {"0": batch, "1": batch}}, "endOffset": {"t": {"0": batch + 1, "1": batch + 1}}}
+        heartbeat = {"endOffset": HeartbeatOffset("orders", low_us, "token", batch).to_json()}
+        in_force_us = 0 if before_us is None else before_us
+        watermark = dt.datetime.fromtimestamp(in_force_us / SECOND_US, dt.timezone.utc).isoformat()
+        event = {
+            "id": "q", "runId": "r", "batchId": batch, "sources": [kafka, heartbeat],
+            "eventTime": {"watermark": watermark},
+        }  # fmt: skip
+        progress.append(Progress.from_json(json.dumps(event)))
+    return log, progress
+
+
+def test_the_checks_tell_a_late_report_and_a_lost_row_from_none() -> None:
+    """The method itself: a check that cannot fail shows nothing."""
+    first_us, second_us = T0_US - BOUND_US - 1_000, T0_US + MINUTE_US - BOUND_US - 1_000
+    log, progress = a_run(None, first_us, second_us)
+    assert assert_reported(progress, log, "orders", bounded()) == 2
+    assert assert_in_force(progress, "orders") == 1
+
+    for late in ((None, None, first_us), (None, first_us, first_us), (None, first_us, second_us + HOUR_US)):
+        log, progress = a_run(*late)
+        with pytest.raises(AssertionError, match="heartbeat of the next one"):
+            assert_reported(progress, log, "orders", bounded())
+
+    log, (one, two, three) = a_run(None, first_us, second_us)
+    with pytest.raises(AssertionError, match="batch 2"):
+        assert_in_force([one, two, msgspec.structs.replace(three, event_time=one.event_time)], "orders")
+    with pytest.raises(AssertionError, match="no progress of batch 1"):
+        assert_in_force([one, three], "orders")
+
     assert log.windows(closed_by_us=T0_US + MINUTE_US - 1) == {}
-    del tmp_path
+    assert log.windows(closed_by_us=T0_US + MINUTE_US) == {(0, T0_US): 1}
+    twice = Batches()
+    twice.batches = {0: [((0, T0_US), 1)], 1: [((0, T0_US), 1)]}
+    with pytest.raises(AssertionError, match="1 windows were emitted more than once"):
+        twice.windows()

@@ -1,0 +1,46 @@
+"""Brings lowmark to the executors of a cluster where it is not installed.
+
+The heartbeat's rows of a restarted query, and timestamp assigners, are read by Python workers on executors, so these
+must be able to import lowmark. What it needs there besides is numpy, which pyarrow users have, and, for assigners and
+generators in Python, mmh3 and xxhash: compiled packages, which only an installation brings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["package", "ship"]
+
+_PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration")
+
+
+def ship(spark: SparkSession) -> None:
+    """Give every executor of a session the lowmark that this driver runs.
+
+    Call it once, before the first query starts. It is not needed where the executors' Python has lowmark installed,
+    nor in local mode.
+
+    Args:
+        spark: the session.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the file from there for as long as it runs
+    spark.sparkContext.addPyFile(str(package(folder / "lowmark.zip")))
+
+
+def package(target: Path) -> Path:
+    """Write the importable parts of the installed packages into a zip file and return its path."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in _PACKAGES:
+            source = importlib.import_module(name).__file__
+            assert source is not None, f"{name} is a regular package"
+            folder = Path(source).parent
+            for file in sorted(folder.rglob("*.py")):
+                archive.write(file, Path(*name.split(".")) / file.relative_to(folder))
+    return target
