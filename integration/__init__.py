@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .service import LowWatermarkService
-    from .ship import ship
+    from .shipping import ship
 
 __all__ = ["LowWatermarkService", "ship"]
 
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return LowWatermarkService
     if name == "ship":
-        from .ship import ship
+        from .shipping import ship
 
         return ship
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -60,7 +60,7 @@ TICKS_PER_BATCH = 15
 _BEHIND_US = 10 * _MINUTE_US
 _SHUFFLE_US = 8_000_000
 _BOUND = "10 seconds"
-# Shorter than the silent split's silence by far: it misses fourteen batches or more, each of a tenth of a second or more.
+# Shorter than the silent split's silence by far: it misses fourteen batches, each of a tenth of a second or more.
 _IDLENESS = "1 second"
 _STREAM = "demo"
 _IDLE_SECONDS = 30.0
@@ -353,7 +353,7 @@ class Lane:
     def open_windows(self, spark: SparkSession) -> Counter[Window]:
         """Rows by window in the query's state."""
         state = spark.read.format("statestore").load(str(self.checkpoint))
-        rows = state.selectExpr("key.split", "unix_micros(key.window.start)", "value.count").collect()
+        rows = state.selectExpr(f"key.{self.feed.split}", "unix_micros(key.window.start)", "value.count").collect()
         return Counter({(self.feed.name(split), start_us): count for split, start_us, count in rows})
 
     def result(self, spark: SparkSession, truth: Counter[Window]) -> LaneResult:

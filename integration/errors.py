@@ -10,7 +10,7 @@
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
-    ├── SocketsRefused       (OSError)           the folder of the services' sockets is not private, or its path too long
+    ├── SocketsRefused       (OSError)           the folder of the services' sockets is not private, or too long
     ├── NoService            (LookupError)       no service of this user runs on this machine
     └── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
 
@@ -234,9 +234,9 @@ class NoService(LowmarkError, LookupError):
 
     def __str__(self) -> str:
         return (
-            f"no lowmark service of this user runs here (looked in {', '.join(self.folders)}). Hint: a service lives in the "
-            "driver of its Spark application, from LowWatermarkService(spark) to stop(); ask on that machine, or pass "
-            "--connect with its service.address."
+            f"no lowmark service of this user runs here (looked in {', '.join(self.folders)}). Hint: a service "
+            "lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); ask on that "
+            "machine, or pass --connect with its service.address."
         )
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame
 
-__all__ = ["analyzed", "count_sources", "count_watermarks", "has_watermark", "kafka_columns"]
+__all__ = ["analyzed", "count_sources", "count_watermarks", "has_watermark", "kafka_columns", "withholds_rows"]
 
 
 def analyzed(df: DataFrame) -> JavaObject:
@@ -58,6 +58,16 @@ def kafka_columns(plan: JavaObject) -> frozenset[str]:
         for attribute in _items(leaf.output())
     }
     return frozenset(a.name() for a in _items(plan.output()) if a.exprId().toString() in kafka)
+
+
+def withholds_rows(plan: JavaObject) -> bool:
+    """True if a source may keep rows back that it has: Kafka with `minOffsetsPerTrigger` waits for more."""
+    return any(
+        leaf.nodeName().startswith("StreamingRelationV2")
+        and leaf.sourceName() == "kafka"
+        and leaf.extraOptions().containsKey("minOffsetsPerTrigger")
+        for leaf in _items(plan.collectLeaves())
+    )
 
 
 def _items(seq: Any) -> list[JavaObject]:

@@ -58,6 +58,7 @@ class Stream:
         declared: id -> name of the splits that the user declared.
         names: id -> name, learnt as the stream goes.
         tracks: takes what the accumulator holds for a query's batch; None where nothing passes through Python.
+        withholds: a source may keep rows back, so a poll that led to no batch does not show that it had none.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Stream:
     declared: Mapping[int, str]
     names: dict[int, str]
     tracks: Callable[[str, int], BatchTrack | None] | None = None
+    withholds: bool = False
 
     @property
     def metric(self) -> str:

@@ -195,6 +195,7 @@ class LowWatermarkService:
             declared=declared,
             names=dict(declared),
             tracks=tracks,
+            withholds=plan.withholds_rows(plan_),
         )
         self._call(lambda: self._streams.setdefault(stream_id, stream), f'wrap stream "{name}"')
         self._call(lambda: self._queries.listen_to(df.sparkSession), f'wrap stream "{name}"')
@@ -321,11 +322,13 @@ class LowWatermarkService:
             run = self._attach(request, now_us)
         self._catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         run.asked_at_us = now_us
-        if request.polled_until_us is not None:
+        if request.polled_until_us is not None and not run.stream.withholds:
             self._publish(run.polled(self._own_time(request.polled_until_us), now_us))
         else:
             self._publish(run.tick(now_us))
         wake_at_us = run.coordinator.wake_at_us(now_us)
+        if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
+            wake_at_us = None  # a silence that only a batch can settle, since polls show nothing here
         run.told_epoch = run.coordinator.epoch
         return HeartbeatReply(
             low_watermark_us=run.coordinator.low_watermark_us,
@@ -457,14 +460,15 @@ class LowWatermarkService:
                 self._say_farewell(run)
                 run.ended, run.failed = True, event.exception().isDefined()
         self._queries.forget(run_id)
-        self._end_untied()
+        self._end_untied(failed=event.exception().isDefined())
 
-    def _end_untied(self) -> None:
+    def _end_untied(self, *, failed: bool) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
         tied = {run.run_id for run in self._runs.values()}
         if all(query.run_id in tied for query in self._queries):
             for run in self._runs.values():
-                run.ended |= run.run_id is None
+                if run.run_id is None and not run.ended:
+                    run.ended, run.failed = True, failed
 
     def _say_farewells(self) -> None:
         live = [run for run in self._runs.values() if not run.ended]
@@ -477,10 +481,12 @@ class LowWatermarkService:
 
     def _say_farewell(self, run: StreamRun) -> None:
         """Leave the last report in the checkpoint, where no heartbeat carried it."""
-        query = self._queries.get(run.run_id)
-        if query is None or run.last_batch_id is None:
-            return
         try:
+            # When the service stops right after its query, Spark's listener has not brought the last batch yet.
+            self._catch_up(run, planned_at_us=run.asked_at_us)
+            query = self._queries.get(run.run_id)
+            if query is None or run.last_batch_id is None:
+                return
             if run.coordinator.epoch != run.told_epoch:
                 query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
             if run.resumes is not None:

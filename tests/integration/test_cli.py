@@ -229,7 +229,7 @@ def test_status_and_explain_of_a_running_query(
 
         code, out, err = call("status", "--connect", service.address)
         assert (code, err) == (0, "")
-        lines = {line.split("  ")[0].strip(): line for line in out.splitlines()}
+        lines = {line.strip().split("  ")[0]: line for line in out.splitlines()}
         assert "mute" in lines["held by"]
         assert "2 active" in lines["splits"]
         assert "1 pending" in lines["splits"]

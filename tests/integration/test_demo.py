@@ -106,6 +106,7 @@ class TestTheRun:
         assert states.pop("silent") == "idle"
         assert set(states.values()) == {"active"}
 
+    @pytest.mark.torture  # the run on Kafka shows the same in `make test`: another source, the same figures
     def test_a_seed_gives_its_figures_again(self, figures: dict[str, Any]) -> None:
         again, _ = run_demo("--seed", "42")
         assert again == figures

@@ -325,10 +325,11 @@ def test_of_more_splits_only_those_furthest_behind_are_shown() -> None:
 
 def test_the_silent_come_before_the_slow() -> None:
     run = many_splits(101)
+    run.report({"before 1970": -1})
     run.discover("z0", "z1", "z2")
     seen = scraper(run, max_splits=3, top=2)
     assert {dict(at)["split"] for at in seen.of("lowmark_split_live")} == {"z0", "z1"}
-    assert seen.one("lowmark_splits_not_shown") == 102
+    assert seen.one("lowmark_splits_not_shown") == 103
 
 
 def test_the_holder_is_shown_even_among_many_that_are_no_better() -> None:
@@ -598,6 +599,19 @@ def test_a_query_that_fails_is_seen(service: LowWatermarkService, feed: Feed, ch
         ran.settle()
     wait_until(lambda: seen.one("lowmark_query_running") == 0, "the end of the query", seconds=20)
     assert seen.one("lowmark_query_failed", query="fragile") == 1
+
+
+def test_a_query_that_fails_in_its_first_batch_is_seen(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    """Spark never reported a batch of it, so not even its name is known."""
+    seen = Scraper(StreamCollector(service))
+    feed.put(("fast", 9, 500))
+    ran = start(_wrapped(service, feed).select(F.expr("v + int(assert_true(v < 5) is null)")), checkpoint, name="never")
+    with pytest.raises(StreamingQueryException):
+        ran.settle()
+    wait_until(lambda: seen.one("lowmark_query_failed", stream="orders") == 1, "the failure", seconds=20)
+    assert seen.one("lowmark_query_running") == 0
 
 
 def test_a_query_without_data_gives_signs_of_life(

@@ -76,6 +76,7 @@ def _write_windows(path: Path, windows: list[list[int]]) -> None:
 def _session(config: Config) -> SparkSession:
     settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",

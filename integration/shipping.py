@@ -37,6 +37,7 @@ def ship(spark: SparkSession) -> None:
 def package(target: Path) -> Path:
     """Write the importable parts of the installed packages into a zip file and return its path."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lowmark/", b"")  # a namespace is found in a zip file only by its folder's entry
         for name in _PACKAGES:
             source = importlib.import_module(name).__file__
             assert source is not None, f"{name} is a regular package"

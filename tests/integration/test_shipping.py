@@ -1,0 +1,30 @@
+"""What is shipped to executors can be imported there, without lowmark installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from lowmark.integration.shipping import package
+
+
+def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
+    """-S: site-packages are there, with numpy and pyspark, but not the links that make lowmark importable."""
+    archive = package(tmp_path / "lowmark.zip")
+    code = (
+        "import sys; sys.path += sys.argv[1:3]\n"
+        "from lowmark.integration.heartbeat import HeartbeatReader\n"
+        "from lowmark.integration.accumulate import EventTimeMap\n"
+        "reader = HeartbeatReader(address='unix:/x', stream_id='s', stream='orders', delay_ms=0)\n"
+        "print([*reader.readBetweenOffsets(reader.initialOffset(), reader.initialOffset())], 'grpc' in sys.modules)\n"
+        "import lowmark.watermark; print(lowmark.watermark.__file__)"
+    )
+    places = [str(archive), sysconfig.get_path("purelib")]
+    ran = subprocess.run([sys.executable, "-S", "-c", code, *places], capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    rows, where = ran.stdout.splitlines()
+    assert rows == "[] False"
+    assert where.startswith(str(archive))

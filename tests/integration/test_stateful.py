@@ -1,0 +1,86 @@
+"""Stateful operators with event-time timers of the user's own, on a wrapped stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from tests.integration.feed import ZERO_US, Feed, run
+
+
+class Alarms(StatefulProcessor):
+    """Sets a timer ten seconds after every row of a split, and says when it fires."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N803
+        for row in rows:
+            self._handle.registerTimer(row.at_ms + 10_000)
+        return iter([])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N803
+        yield Row(split=key[0], at_ms=expiredTimerInfo.getExpiryTimeInMs())
+
+    def close(self) -> None: ...
+
+
+def tallied(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator[Any]:
+    """Counts rows of a key; when ten seconds of event time have passed since the last, says how many."""
+    import pandas as pd  # noqa: TID251  # what the user of this operator does
+
+    if state.hasTimedOut:
+        yield pd.DataFrame({"v": [key[0]], "n": [state.get[0]]})
+        state.remove()
+        return
+    seen, last_ms = state.get if state.exists else (0, 0)
+    for frame in frames:
+        seen, last_ms = seen + len(frame), max(last_ms, int(frame["at_ms"].max()))
+    state.update((seen, last_ms))
+    state.setTimeoutTimestamp(last_ms + 10_000)
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[None]:
+    """transformWithState keeps its state in RocksDB only."""
+    conf = "spark.sql.streaming.stateStore.providerClass"
+    spark.conf.set(conf, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    yield
+    spark.conf.unset(conf)
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_timers_fire_by_the_low_watermark(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
+    """The fast split is far ahead; the slow one's timers must fire only when the slow one got there."""
+    df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
+    keyed = df.withColumn("at_ms", F.unix_millis("ts")).groupBy("split")
+    alarms = keyed.transformWithState(Alarms(), "split string, at_ms bigint", "append", "EventTime")
+    fired = alarms.select("split", ((F.col("at_ms") * 1000 - ZERO_US) / 1_000_000).cast("double").alias("at"))
+    batches = [[("fast", 1, 500), ("slow", 1, 20)], [("slow", 1, 25)], [("slow", 1, 40)]]
+    ran = run(fired, feed, [*batches, [("fast", 1, 600), ("slow", 1, 600)]], checkpoint)
+    early = [row for row in ran.rows if row[1] < 100]
+
+    assert early == [("slow", 30), ("slow", 35), ("slow", 50)]
+    assert ("fast", 510) in ran.rows
+    assert ran.dropped == 0
+
+
+def test_event_time_timeouts_go_by_the_low_watermark(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    """Key 2 gets a row within ten seconds each time: it must not time out because the other split is far ahead."""
+    df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
+    keyed = df.withColumn("at_ms", F.unix_millis("ts")).groupBy("v")
+    counted = keyed.applyInPandasWithState(
+        tallied, "v int, n bigint", "n bigint, last_ms bigint", "append", "EventTimeTimeout"
+    )
+    batches = [[("fast", 1, 500), ("slow", 2, 20)], [("slow", 2, 25)], [("slow", 2, 33)]]
+    ran = run(counted, feed, [*batches, [("fast", 3, 1000), ("slow", 3, 1000)]], checkpoint)
+
+    assert sorted(ran.rows) == [(1, 1), (2, 3)]

@@ -1,0 +1,28 @@
+"""Executors in processes of their own, and one of them killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.live.servers import require_java
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_pitfall_28_a_lost_executor_changes_nothing(tmp_path: Path) -> None:
+    require_java()
+    command = [sys.executable, "-m", "tests.live.cluster_driver", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert json.loads(ran.stdout.splitlines()[-1]) == {
+        "killed": 1,
+        "low": 499.999,
+        "dropped": 0,
+        "windows": [[100 * n, "slow", 1] for n in range(5)],
+    }
