@@ -45,6 +45,7 @@ log = logging.getLogger("lowmark")
 _MAX_SPLITS_SHOWN = 100
 _LAGGARDS_SHOWN = 10
 _ENDED_KEPT = 100
+_TOKENS_KEPT = 1_000  # more than a service remembers runs
 # Less than Prometheus' own 10 seconds: a loop that is busy must not look like a driver that is gone.
 _SNAPSHOT_SECONDS = 5.0
 
@@ -323,7 +324,7 @@ class StreamCollector(Collector):
         self._runs, self._max_splits, self._top = runs, max_splits, top
         self._lock = threading.Lock()  # scrapes come on threads of their own, and what has ended is added up once
         self._past: dict[Labels, _Past] = {}  # in order of their last end
-        self._added: set[str] = set()  # tokens of the runs that are in it
+        self._added: dict[str, None] = {}  # tokens of the runs that are in it, in order; the service forgets old ones
         self._errors = 0
         self._failing = False
 
@@ -385,7 +386,9 @@ class StreamCollector(Collector):
         past = _Past() if past is None else past
         past.add(run)
         self._past[labels] = past
-        self._added.add(run.token)
+        self._added[run.token] = None
+        if len(self._added) > _TOKENS_KEPT:
+            del self._added[next(iter(self._added))]
 
     def _forget(self, live: Container[Labels]) -> None:
         ended = [labels for labels in self._past if labels not in live]

@@ -58,6 +58,7 @@ Result = TypeVar("Result")
 
 _MAX_SPLITS = 4_096
 _CALL_SECONDS = 60.0
+_ENDED_RUNS_KEPT = 100
 # Spark's assertion when a checkpoint has another number of sources than the query.
 _NO_HEARTBEAT = "sources in the checkpoint offsets"
 
@@ -350,7 +351,14 @@ class LowWatermarkService:
             run = StreamRun.attach(stream, token=request.run, resumes=request.resumes, state=None, now_us=now_us)
             run.refusal = f'stream "{stream.name}": the state in the checkpoint cannot be read. {corrupt}'
         self._runs[request.run] = run
+        self._forget_old_runs()
         return run
+
+    def _forget_old_runs(self) -> None:
+        """A driver may start queries for months; status and metrics need the ended ones only for a while."""
+        ended = [token for token, run in self._runs.items() if run.ended]
+        for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
+            del self._runs[token]
 
     def _farewell(self, request: HeartbeatRequest) -> Farewell | None:
         """What the run before left in the checkpoint after its last offset, if it belongs to that very offset."""
