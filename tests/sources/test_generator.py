@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowmark.sources.generator import SCHEMA, SplitScript, StreamScript
 
@@ -29,6 +29,8 @@ SCRIPT = StreamScript(
     shuffle_us=SHUFFLE_US,
 )
 NAMES = [split.name for split in SCRIPT.splits]
+# A law holds however slow the machine is, and the first call also loads Arrow.
+untimed = settings(deadline=None)
 positions = st.integers(min_value=-1, max_value=SCRIPT.end + 2)
 seeds = st.integers()
 
@@ -38,6 +40,7 @@ def times(split: str, start: int = 0, end: int = SCRIPT.end, seed: int = 1) -> l
     return made
 
 
+@untimed
 @given(split=st.sampled_from(NAMES), cuts=st.lists(positions, max_size=6), seed=seeds)
 def test_adjacent_ranges_give_what_the_joined_range_gives(split: str, cuts: list[int], seed: int) -> None:
     edges = [0, *sorted(cut for cut in cuts if 0 <= cut <= SCRIPT.end), SCRIPT.end]
@@ -47,6 +50,7 @@ def test_adjacent_ranges_give_what_the_joined_range_gives(split: str, cuts: list
     assert joined.equals(pa.Table.from_batches([SCRIPT.rows(split, 0, SCRIPT.end, seed=seed)]))
 
 
+@untimed
 @given(split=st.sampled_from(NAMES), start=positions, end=positions, seed=seeds)
 def test_rows_are_as_many_as_counted_and_numbered_without_gaps(split: str, start: int, end: int, seed: int) -> None:
     batch = SCRIPT.rows(split, start, end, seed=seed)
