@@ -4,10 +4,12 @@ One row per batch comes out of `Dataset.observe`, through Spark's own accumulato
 
     latest    tuple sketch, split -> largest event time in seconds (mode "max")
     rows      rows of the batch
-    bad_rows  two sums, each packing two counters of 31 bits (`_packed`): null split | null time, future | before 1970
+    bad_rows  two sums, each packing two counters of 31 bits: null split | null time, future | before 1970
     earliest, split_rows    with `detail`: sketches of the smallest event time and of the rows per split
     names, hindmost         where names cannot be had otherwise: the split's columns of a sample of the rows, and of
-                            the row with the smallest event time, whose split is the one to be explained first
+                            the row with the smallest event time, whose split is the one to be explained first; the
+                            latter as JSON in a binary, because Spark copies a string or a struct on every row that
+                            does not change it
 
 A sketch is exact as long as it holds no more splits than its size, which every report proves by its theta.
 Its layout (datasketches-java 6.2, `CompactSketch.toByteArray`), little endian: byte 0 preamble longs, 1 serial
@@ -16,11 +18,21 @@ bytes an entry: u64 hash, f64 value, u8 mode.
 
 Event time is observed as `cast(ts as double)`, seconds, because that is one interpreted node per row instead of
 two; microseconds come back exactly by rounding for every time before the year 2112, within 1 us to 2255.
+
+What runs per row, and how (Spark 4.2, `AggregatingAccumulator`): counts, sums and min_by are compiled; sketches and
+sets evaluate their arguments node by node, some 8 ns each. So:
+
+    The guard stands in the value, where it is one comparison for a row of the past. In a stream `current_timestamp()`
+    becomes a literal only after constants were folded: now + interval is added up again for every row that asks.
+    It does not stand in the key: a sketch asks its key for its type on every row, and `if` has to work that out.
+    Both sums begin with the same `unix_micros`, which the compiler then takes out and computes once.
 """
 
 from __future__ import annotations
 
 import base64
+import datetime as dt
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -42,8 +54,11 @@ Micros = npt.NDArray[np.int64]
 
 _ENTRY = np.dtype([("split", "<u8"), ("value", "<f8"), ("mode", "u1")])
 _EMPTY_FLAG = 0x04
+# Two counters in one sum: an aggregate costs more per row than its expression does.
 _PACKED_BITS = 31
-_SAMPLE_ONE_IN = 16
+_HIGH = 1 << _PACKED_BITS
+# One row in 16, by bits of the time that differ even between whole seconds and whole minutes.
+_SAMPLE_MASK = 0b11_0110_0000_0000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +113,23 @@ class Measurement:
         """Return the aggregate columns for `DataFrame.observe`."""
         from pyspark.sql import functions as F
 
-        time, good, future = quoted(self.event_time), self._good_key(), self._future()
-        sketch = f"tuple_sketch_agg_double({good}, {{value}}, {self.sketch_lg}, '{{mode}}')"
-        seconds = f"cast({time} as double)"
+        time, none = quoted(self.event_time), self.key.any_null()
+        micros, high = f"unix_micros({time})", f"{_HIGH}L"
+        sketch = f"tuple_sketch_agg_double({self.key.expression()}, {{value}}, {self.sketch_lg}, '{{mode}}')"
+        seconds = self._unless_future(f"cast({time} as double)")
         made = {
             "latest": sketch.format(value=seconds, mode="max"),
             "rows": "count(1)",
-            "null_rows": _packed(self.key.any_null(), f"{time} is null"),
-            "odd_rows": _packed(future, f"{time} < timestamp_seconds(0)"),
+            "null_rows": f"sum(case when {micros} is null then if({none}, 1L, {high}) when {none} then 1L else 0L end)",
+            "odd_rows": f"sum(case {self._future_counted(micros)} when {micros} < 0 then {high} else 0L end)",
         }
         if self.detail:
             made["earliest"] = sketch.format(value=seconds, mode="min")
-            made["split_rows"] = sketch.format(value="1.0D", mode="sum")
+            made["split_rows"] = sketch.format(value=self._unless_future("1.0D"), mode="sum")
         if self.sample_names:
             named = f"struct({', '.join(map(quoted, self.key.columns))})"
-            made["names"] = f"collect_set(if((hash({time}) & {_SAMPLE_ONE_IN - 1}) = 0, {named}, null))"
-            made["hindmost"] = f"min_by({named}, {time})"
+            made["names"] = f"collect_set(if(({micros} & {_SAMPLE_MASK}) = 0, {named}, null))"
+            made["hindmost"] = f"min_by(cast(to_json({named}) as binary), {time})"
         return [F.expr(text).alias(name) for name, text in made.items()]
 
     def decode(self, metric: Mapping[str, Any], *, batch_id: int) -> Observation:
@@ -158,23 +174,31 @@ class Measurement:
         return dict(zip(splits.tolist(), convert(values).tolist(), strict=True))
 
     def _shown(self, metric: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        sample = metric.get("names")
-        rows = [*([] if sample is None else sample), metric.get("hindmost")]
+        sample, hindmost = metric.get("names"), metric.get("hindmost")
         # A struct is a Row in a listener's event, and an object without its null fields in JSON.
-        objects = [row if isinstance(row, Mapping) else row.asDict() for row in rows if row is not None]
-        return [tuple(row.get(column) for column in self.key.columns) for row in objects]
+        rows = [row if isinstance(row, Mapping) else row.asDict() for row in sample or () if row is not None]
+        if hindmost is not None:
+            rows.append(json.loads(base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(hindmost)))
+        typed = tuple(zip(self.key.columns, self.key.types, strict=True))
+        return [tuple(_from_json(row.get(column), kind) for column, kind in typed) for row in rows]
 
-    def _future(self) -> str:
-        if self.future_guard_us is None:
-            return "false"
+    def _limit(self) -> str:
+        assert self.future_guard_us is not None, "asked without a guard"
         seconds = f"{self.future_guard_us // 1_000_000}.{self.future_guard_us % 1_000_000:06}"
-        return f"{quoted(self.event_time)} > current_timestamp() + interval '{seconds}' second"
+        return f"current_timestamp() + interval '{seconds}' second"
 
-    def _good_key(self) -> str:
+    def _unless_future(self, value: str) -> str:
         # The guard has to be inside the expression: behind it, one bad row would hide its split's good rows.
         if self.future_guard_us is None:
-            return self.key.expression()
-        return f"if({self._future()}, null, {self.key.expression()})"
+            return value
+        time = quoted(self.event_time)
+        return f"if({time} > current_timestamp(), if({time} > {self._limit()}, null, {value}), {value})"
+
+    def _future_counted(self, micros: str) -> str:
+        if self.future_guard_us is None:
+            return ""
+        future = f"{quoted(self.event_time)} > {self._limit()}"
+        return f"when {micros} > unix_micros(current_timestamp()) then if({future}, 1L, 0L)"
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:
@@ -220,11 +244,19 @@ def _micros(seconds: npt.NDArray[np.float64]) -> Micros:
     return np.rint(seconds * 1e6).astype(np.int64)
 
 
-def _packed(low: str, high: str) -> str:
-    """One sum with two counters: an aggregate costs more per row than its expression does."""
-    return f"sum(case when {low} then 1L when {high} then {1 << _PACKED_BITS}L else 0L end)"
+def _from_json(value: Any, kind: str) -> Any:
+    """The value of a split's column: JSON has no dates and no binaries, Spark writes both as text."""
+    if not isinstance(value, str):
+        return value
+    match kind:
+        case "date":
+            return dt.date.fromisoformat(value)
+        case "binary":
+            return base64.b64decode(value)
+        case _:
+            return value
 
 
 def _unpacked(total: int | None) -> tuple[int, int]:
     total = 0 if total is None else int(total)  # the sum over no rows is null
-    return total & ((1 << _PACKED_BITS) - 1), total >> _PACKED_BITS
+    return total & (_HIGH - 1), total >> _PACKED_BITS

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of `lowmark.watermark`, run under the installed names.
+"""The examples in all docstrings, run under the installed names.
 
 Not `--doctest-modules`: by path pytest imports a second copy of each module, under the folder's bare name,
 whose classes are not equal to the first one's.
@@ -10,19 +10,21 @@ import doctest
 import importlib
 import pkgutil
 
-import lowmark.watermark
 import pytest
 
+PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration")
 EXAMPLES = [
     example
-    for module in pkgutil.walk_packages(lowmark.watermark.__path__, "lowmark.watermark.")
+    for package in PACKAGES
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")
     for example in doctest.DocTestFinder().find(importlib.import_module(module.name))
     if example.examples
 ]
 
 
-def test_there_are_examples() -> None:
-    assert EXAMPLES
+@pytest.mark.parametrize("package", PACKAGES)
+def test_there_are_examples(package: str) -> None:
+    assert any(example.name.startswith(package) for example in EXAMPLES)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name.removeprefix("lowmark."))

@@ -7,6 +7,7 @@ fail, on a bad snippet, before it is believed about the real files.
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import re
 import subprocess
@@ -378,9 +379,7 @@ def test_the_installed_version_is_the_one_of_pyproject() -> None:
 
 def test_the_installed_package_is_this_checkout() -> None:
     """Else the tests would praise another copy."""
-    import lowmark.watermark
-
-    assert Path(lowmark.watermark.__path__[0]).resolve() == ROOT / "watermark"
+    assert Path(importlib.import_module("lowmark.watermark").__path__[0]).resolve() == ROOT / "watermark"
 
 
 def test_every_requirement_has_a_reason_and_an_exact_version() -> None:

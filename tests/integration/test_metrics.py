@@ -636,7 +636,7 @@ def test_a_query_without_data_gives_signs_of_life(
 
 def test_a_loop_that_is_busy_does_not_make_the_scrape_wait(service: LowWatermarkService) -> None:
     free = threading.Event()
-    service._work.put(free.wait)  # type: ignore[arg-type]
+    service._loop.post(free.wait)
     try:
         with pytest.raises(
             TimeoutError, match=r"cannot give the status of all runs: the service's loop is busy, tried for 0\.05 s"

@@ -14,6 +14,7 @@ from lowmark.integration.accumulate import BatchTrack, TrackParam
 from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
 from lowmark.integration.listener import QueryEvents
 from lowmark.integration.queries import RunningQuery
+from lowmark.integration.runs import Runs
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -325,7 +326,7 @@ def test_pitfall_25_missed_progress_is_filled_in_from_the_history(
     deaf = [True]
     newest = RunningQuery.newest
     monkeypatch.setattr(RunningQuery, "newest", lambda self: None if deaf[0] else newest(self))
-    monkeypatch.setattr(LowWatermarkService, "_take_progress", lambda *_: None)
+    monkeypatch.setattr(Runs, "_take_progress", lambda *_: None)
     for at, split in ((200, "a"), (300, "b"), (400, "c")):
         feed.put((split, 1, at))
         ran.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lowmark.integration import LowWatermarkService, service
+from lowmark.integration import LowWatermarkService, runs
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, start
@@ -14,13 +14,13 @@ from tests.integration.feed import Feed, start
 def test_runs_that_ended_long_ago_are_forgotten(
     spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_ENDED_RUNS_KEPT", 1)
+    monkeypatch.setattr(runs, "_ENDED_RUNS_KEPT", 1)
     feed.put(("a", 1, 100))
     with LowWatermarkService(spark) as kept:
         df = kept.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")
         for n in range(4):
             ran = start(df, str(tmp_path / f"{n}"), trigger={"availableNow": True})
             assert ran.query.awaitTermination(60)
-        runs = kept.run_statuses()
+        remembered = kept.run_statuses()
 
-    assert len(runs) <= 1 + 2, "the newest, one that ended, and one whose end may not be heard of yet"
+    assert len(remembered) <= 1 + 2, "the newest, one that ended, and one whose end may not be heard of yet"

@@ -1,0 +1,72 @@
+"""The loop: one thread that owns everything that changes. Others hand it work, and wait for the result or do not."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TypeVar
+
+__all__ = ["Loop"]
+
+Result = TypeVar("Result")
+
+
+class Loop:
+    """Runs what it is given, one after the other, in the order of arrival.
+
+    >>> loop = Loop("example")
+    >>> loop.call(lambda: 6 * 7, "multiply", seconds=1)
+    42
+    >>> loop.stop()
+    """
+
+    def __init__(self, name: str) -> None:
+        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Have something run, and return at once. It must not raise."""
+        self._work.put(work)
+
+    def call(self, work: Callable[[], Result], action: str, *, seconds: float) -> Result:
+        """Have something run, and return what it returns.
+
+        Args:
+            work: raises what the caller shall see.
+            action: what it is for, for the error.
+            seconds: how long to wait. What has not begun by then is not begun any more.
+
+        Raises:
+            TimeoutError: the loop was busy for longer.
+        """
+        done: Future[Result] = Future()
+
+        def task() -> None:
+            if not done.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
+            try:
+                done.set_result(work())
+            except BaseException as failed:  # noqa: BLE001  # the caller raises it again
+                done.set_exception(failed)
+
+        self.post(task)
+        try:
+            return done.result(timeout=seconds)
+        except FutureTimeout:
+            if done.done():
+                raise  # the work itself timed out
+            done.cancel()
+            raise TimeoutError(f"cannot {action}: the service's loop is busy, tried for {seconds:g} seconds") from None
+
+    def stop(self) -> None:
+        """Run what is waiting, then end; wait for that, but not for ever."""
+        self._work.put(None)
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()

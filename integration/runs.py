@@ -1,0 +1,284 @@
+"""All runs of all streams of a service: attached by heartbeats, fed by progress, ended by Spark's events.
+
+When a heartbeat reader asks, Spark has just finished a batch and put its progress where `Queries` finds it, so it is
+taken before the answer is given: the report of batch N is in the heartbeat of batch N + 1 without waiting for anybody.
+Spark's listener brings what nobody asks for: the last batch of a query, its start and its end. Belongs to the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING
+
+from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus
+
+from .checkpoint import Farewell
+from .clock import SteadyClock
+from .errors import UnknownStream
+from .progress import Progress
+from .queries import Queries
+from .rpc import HeartbeatReply, HeartbeatRequest
+from .run import RunStatus, Stream, StreamRun
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+__all__ = ["Runs"]
+
+log = logging.getLogger("lowmark")
+
+_ENDED_RUNS_KEPT = 100
+# Spark's assertion when a checkpoint has another number of sources than the query.
+_NO_HEARTBEAT = "sources in the checkpoint offsets"
+
+
+class Runs:
+    """The streams of a service and what became of them in queries.
+
+    Args:
+        queries: Spark's running queries.
+        notify: called with every new low watermark; must not block.
+    """
+
+    def __init__(self, queries: Queries, notify: Callable[[NotifyNewLowWatermark], None]) -> None:
+        self._queries, self._notify = queries, notify
+        self._clock = SteadyClock()
+        self._streams: dict[str, Stream] = {}  # by stream_id
+        self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
+
+    def add(self, stream: Stream) -> None:
+        """Know a wrapped stream, before its first heartbeat asks."""
+        self._streams[stream.stream_id] = stream
+
+    # -- heartbeats -----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """Answer a heartbeat reader, after taking the reports of all batches that are over.
+
+        Raises:
+            UnknownStream: the reader's stream or run is not of this service.
+        """
+        now_us = self._clock.now_us()
+        run = self._runs.get(request.run)
+        if run is None:
+            run = self._attach(request, now_us)
+        self._catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
+        run.asked_at_us = now_us
+        if request.polled_until_us is not None and not run.stream.withholds:
+            self._publish(run.polled(self._own_time(request.polled_until_us), now_us))
+        else:
+            self._publish(run.tick(now_us))
+        wake_at_us = run.coordinator.wake_at_us(now_us)
+        if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
+            wake_at_us = None  # a silence that only a batch can settle, since polls show nothing here
+        run.told_epoch = run.coordinator.epoch
+        return HeartbeatReply(
+            low_watermark_us=run.coordinator.low_watermark_us,
+            epoch=run.told_epoch,
+            state=run.state(),
+            wake_at_us=None if wake_at_us is None else self._clock.to_monotonic_us(wake_at_us),
+            refusal=run.refusal,
+        )
+
+    def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
+        stream = self._streams.get(request.stream_id)
+        if stream is None or not request.first:
+            raise UnknownStream(request.stream_id, self.names())
+        left_behind = self._farewell(request)
+        state = request.state if left_behind is None else left_behind.state
+        try:
+            run = StreamRun.attach(stream, token=request.run, resumes=request.resumes, state=state, now_us=now_us)
+        except CorruptSnapshot as corrupt:
+            run = StreamRun.attach(stream, token=request.run, resumes=request.resumes, state=None, now_us=now_us)
+            run.refusal = f'stream "{stream.name}": the state in the checkpoint cannot be read. {corrupt}'
+        self._runs[request.run] = run
+        self._forget_old_runs()
+        return run
+
+    def _forget_old_runs(self) -> None:
+        """A driver may start queries for months; status and metrics need the ended ones only for a while."""
+        ended = [token for token, run in self._runs.items() if run.ended]
+        for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
+            del self._runs[token]
+
+    def _farewell(self, request: HeartbeatRequest) -> Farewell | None:
+        """What the run before left in the checkpoint after its last offset, if it belongs to that very offset."""
+        if request.resumes is None:
+            return None
+        self._queries.find()
+        for query in self._queries:
+            farewell = query.farewells.read(request.resumes)
+            if farewell is not None and farewell.epoch == request.epoch:
+                return farewell
+        return None
+
+    def _catch_up(self, run: StreamRun, *, planned_at_us: int) -> None:
+        """Take the reports of all batches that are over: the newest as a rule, missed ones from the history."""
+        query = self._queries.get(run.run_id)
+        if query is None and run.run_id is None:
+            self._queries.find()
+            query = next((q for q in self._queries if self._belongs(run, q.newest())), None)
+        if query is None:
+            return
+        newest = query.newest()
+        if newest is None:
+            return
+        missed = 0 if run.last_batch_id is None else newest.batch_id - run.last_batch_id - 1
+        for progress in [*(query.history() if missed > 0 else ()), newest]:
+            self._take_report(run, progress, planned_at_us=planned_at_us)
+
+    def _take_report(self, run: StreamRun, progress: Progress, *, planned_at_us: int) -> None:
+        if not self._belongs(run, progress):
+            return
+        if run.run_id is None:
+            run.tie(progress)
+        for index, offset in progress.heartbeats():
+            if run.wrote(offset):
+                self._publish(run.report(progress, index, planned_at_us=planned_at_us, now_us=self._clock.now_us()))
+        query = self._queries.get(run.run_id)
+        if query is not None and not run.checked:
+            run.checked = True
+            fault = query.fault()
+            if fault is not None:
+                run.refusal = f'stream "{run.stream.name}": {fault}'
+
+    def _belongs(self, run: StreamRun, progress: Progress | None) -> bool:
+        if progress is None or run.run_id not in (None, progress.run_id):
+            return False
+        return any(run.wrote(offset) for _, offset in progress.heartbeats())
+
+    def _publish(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, NotifyNewLowWatermark):
+                self._notify(effect)
+
+    def _own_time(self, monotonic_us: int | None) -> int:
+        return self._clock.now_us() if monotonic_us is None else self._clock.from_monotonic_us(monotonic_us)
+
+    # -- events of queries ----------------------------------------------------------------------------------------
+
+    def take_event(self, kind: str, event: JavaObject) -> None:
+        """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
+        try:
+            match kind:
+                case "started":
+                    self._queries.find()
+                case "progress":
+                    self._take_progress(event.progress())
+                case "idle":
+                    self._take_sign_of_life(event)
+                case "terminated":
+                    self._take_end(event)
+        except Exception:
+            log.exception('could not take a "%s" event of a query; its next heartbeat reads the progress again', kind)
+
+    def _take_progress(self, java_progress: JavaObject) -> None:
+        run_id, batch_id = java_progress.runId().toString(), java_progress.batchId()
+        runs = [run for run in self._runs.values() if run.run_id in (run_id, None) and not run.ended]
+        behind = [run for run in runs if run.last_batch_id is None or run.last_batch_id < batch_id]
+        if behind:  # only at the end of a query: while it goes on, the heartbeat was faster
+            progress = Progress.from_json(java_progress.json())
+            for run in behind:
+                self._take_report(run, progress, planned_at_us=run.asked_at_us)
+
+    def _take_sign_of_life(self, event: JavaObject) -> None:
+        """Spark says every ten seconds that a query lives and has nothing to do."""
+        run_id = event.runId().toString()
+        for run in self._runs.values():
+            if run.run_id == run_id:
+                run.seen_at_us = self._clock.now_us()
+
+    def _take_end(self, event: JavaObject) -> None:
+        run_id = event.runId().toString()
+        if event.exception().isDefined() and _NO_HEARTBEAT in event.exception().get():
+            log.error(
+                "query %s: its checkpoint was written without lowmark's heartbeat, and Spark does not let a checkpoint "
+                "gain a source. Hint: start with a new checkpoint; `lowmark offsets CHECKPOINT` prints the Kafka "
+                "startingOffsets that continue from the old one.",
+                event.id().toString(),
+            )
+        for run in self._runs.values():
+            if run.run_id == run_id and not run.ended:
+                self._catch_up(run, planned_at_us=run.asked_at_us)
+                self._say_farewell(run)
+                run.ended, run.failed = True, event.exception().isDefined()
+        self._queries.forget(run_id)
+        self._end_untied(failed=event.exception().isDefined())
+
+    def _end_untied(self, *, failed: bool) -> None:
+        """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
+        tied = {run.run_id for run in self._runs.values()}
+        if all(query.run_id in tied for query in self._queries):
+            for run in self._runs.values():
+                if run.run_id is None and not run.ended:
+                    run.ended, run.failed = True, failed
+
+    def say_farewells(self) -> None:
+        """Leave the last reports in the checkpoints, and say which queries go on without a service."""
+        live = [run for run in self._runs.values() if not run.ended]
+        for run in live:
+            self._say_farewell(run)
+        running = {run.stream.name for run in live if (query := self._queries.get(run.run_id)) and query.active}
+        if running:
+            names = ", ".join(sorted(running))
+            log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
+
+    def _say_farewell(self, run: StreamRun) -> None:
+        """Leave the last report in the checkpoint, where no heartbeat carried it."""
+        try:
+            # When the service stops right after its query, Spark's listener has not brought the last batch yet.
+            self._catch_up(run, planned_at_us=run.asked_at_us)
+            query = self._queries.get(run.run_id)
+            if query is None or run.last_batch_id is None:
+                return
+            if run.coordinator.epoch != run.told_epoch:
+                query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
+            if run.resumes is not None:
+                query.farewells.forget(run.resumes)
+        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+            log.warning(
+                'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '
+                "wait for one more row of each split",
+                run.stream.name,
+                failed,
+            )
+
+    # -- status ---------------------------------------------------------------------------------------------------
+
+    def status_of(self, name: str, query: str | None) -> StreamStatus:
+        """Return the status of a stream, of the query furthest behind unless one is named."""
+        streams = [s for s in self._streams.values() if s.name == name]
+        if not streams:
+            raise UnknownStream(name, self.names())
+        now_us = self._clock.now_us()
+        runs = [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
+        live = [r for r in runs if not r.ended]
+        tied = [r for r in live if r.run_id is not None]  # the others may be of a query that has failed at once
+        candidates = tied if tied else live if live else runs[-1:]
+        if not candidates:
+            return StreamRun.attach(streams[0], token="", resumes=None, state=None, now_us=now_us).status(now_us)
+        return min((r.status(now_us) for r in candidates), key=_furthest_behind)
+
+    def statuses(self) -> list[tuple[str | None, StreamStatus]]:
+        """Return (query, status) of every run of a running query."""
+        now_us = self._clock.now_us()
+        return [
+            (r.query_name if r.query_name is not None else r.query_id, r.status(now_us))
+            for r in self._runs.values()
+            if not r.ended
+        ]
+
+    def run_statuses(self, without: Container[str]) -> list[RunStatus]:
+        """Return all runs but those whose token is given."""
+        now_us = self._clock.now_us()
+        return [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all streams, sorted."""
+        return tuple(sorted(stream.name for stream in self._streams.values()))
+
+
+def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
+    low_us = status.low_watermark_us
+    return low_us is not None, 0 if low_us is None else low_us

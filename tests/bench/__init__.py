@@ -1,0 +1,1 @@
+"""Benchmarks: native Spark against lowmark, paired in one run. `make bench`, or `python -m tests.bench --quick`."""

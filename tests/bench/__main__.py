@@ -1,0 +1,131 @@
+"""Runs the benchmarks, prints the table and keeps it as JSON in tests/bench/results/."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from . import core, kafka, many, scan, small
+from .live import session
+from .measure import Row, Spread
+
+if TYPE_CHECKING:
+    from lowmark.integration import LowWatermarkService
+    from pyspark.sql import SparkSession
+
+RESULTS = Path(__file__).parent / "results"
+Part = Callable[["SparkSession", "LowWatermarkService", Path], list[Row]]
+PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
+    "core": (
+        lambda *_: core.run(sizes=[10, 100, 1_000, 10_000, 100_000], rounds=7),
+        lambda *_: core.run(sizes=[10, 1_000], rounds=3),
+    ),
+    "scan": (
+        lambda *given: scan.run(*given, rows=5_000_000, rounds=7),
+        lambda *given: scan.run(*given, rows=20_000, rounds=1),
+    ),
+    "small": (
+        lambda *given: small.run(*given, batches=100, warm_chunks=3),
+        lambda *given: small.run(*given, batches=10, warm_chunks=0),
+    ),
+    "many": (
+        lambda *given: many.run(*given, batches=20, tasks=1_000, rounds=3),
+        lambda *given: many.run(*given, batches=5, tasks=20, rounds=1),
+    ),
+    "kafka": (
+        lambda *given: kafka.run(*given, count=2_000_000, pairs=5),
+        lambda *given: kafka.run(*given, count=20_000, pairs=1),
+    ),
+}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke run: tiny inputs, figures without meaning")
+    parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be repeated")
+    given = parser.parse_args(arguments)
+    from lowmark.integration import LowWatermarkService
+
+    began, load = time.monotonic(), os.getloadavg()[0]
+    rows: list[Row] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="lowmark-bench-") as folder,
+        session(Path(folder)) as spark,
+        LowWatermarkService(spark) as service,
+    ):
+        for name in given.only or PARTS:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            rows += PARTS[name][1 if given.quick else 0](spark, service, Path(folder))
+    header = {
+        "at": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        "quick": given.quick,
+        "seconds": round(time.monotonic() - began),
+        "cores": os.cpu_count(),
+        "load_before": round(load, 1),
+        "load_after": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "records": scan.RECORDS,
+    }
+    keep(header, rows)
+    show(header, rows)
+    return 0
+
+
+def keep(header: dict[str, object], rows: list[Row]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    stamp = str(header["at"]).replace(":", "").replace("+0000", "")
+    kept = {**header, "rows": [{**asdict(row), "met": row.met} for row in rows]}
+    (RESULTS / f"{stamp}{'-quick' if header['quick'] else ''}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def show(header: dict[str, object], rows: list[Row]) -> None:
+    table = Table(title="lowmark: native against wrapped, medians of pairs run in turns", show_lines=False)
+    for column in ("what", "unit", "native", "wrapped", "ratio (min..max)", "added (min..max)", "asked", "met", "note"):
+        numeric = column in ("native", "wrapped")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    section = None
+    for row in rows:
+        if row.section != section:
+            section = row.section
+            table.add_section()
+            table.add_row(f"[bold]{section}")
+        met = "" if row.met is None else "quick" if header["quick"] else "yes" if row.met else "NO"
+        bound = "" if row.bound is None else str(row.bound)
+        table.add_row(
+            f"  {row.what}", row.unit, _number(row.native), _number(row.wrapped), _spread(row.ratio, 2),
+            _spread(row.added, 0), bound, met, row.note,
+        )  # fmt: skip
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    console.print(table)
+    console.print(
+        f"{header['seconds']} s on {header['cores']} cores; load before {header['load_before']}, after "
+        f"{header['load_after']} (2 and more on 2 cores by others: figures are disturbed)"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _spread(spread: Spread | None, digits: int) -> str:
+    if spread is None:
+        return ""
+    return f"{spread.median:,.{digits}f} ({spread.low:,.{digits}f}..{spread.high:,.{digits}f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
