@@ -1,0 +1,45 @@
+"""The README's example, run as it stands but for addresses, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration.progress import Progress
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.live.servers import Broker, Record
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.live
+def test_the_example_runs(
+    spark: SparkSession, kafka: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    topic = kafka.create_topic(partitions=2)
+    for here, there in (
+        ("localhost:9092", kafka.bootstrap),
+        ('"subscribe", "orders"', f'"subscribe", "{topic}").option("startingOffsets", "earliest"'),
+        ("/tmp/orders", checkpoint),
+        ("metrics_port=9464", "metrics_port=0"),
+    ):
+        assert here in example
+        example = example.replace(here, there)
+    for at_ms in (1_700_000_000_000, 1_700_000_500_000):
+        kafka.produce(
+            topic, [Record(partition=p, value=json.dumps({"at": at_ms - 60_000 * p}).encode()) for p in (0, 1)]
+        )
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", StreamingQuery.processAllAvailable)
+    names: dict[str, Any] = {}
+    exec(example, names)  # the project's own README
+    newest = Progress.from_json(names["query"].lastProgress.json)
+    names["query"].stop()
+
+    assert newest.watermark_us == (1_700_000_500_000 - 60_000 - 10_000 - 1) * 1_000
+    assert spark.version.startswith("4.")
