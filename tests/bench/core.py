@@ -6,7 +6,7 @@ import random
 import statistics
 import time
 
-from lowmark.watermark import Coalescer
+from lowmark.watermark import Coalescer, SplitId
 
 from .measure import Row
 
@@ -15,7 +15,7 @@ SEED = 7
 
 def run(*, sizes: list[int], rounds: int) -> list[Row]:
     rng = random.Random(SEED)
-    table = []
+    table, coalescer, splits = [], Coalescer(), list[SplitId]()
     for n in sizes:
         splits = [rng.getrandbits(63) for _ in range(n)]
         coalescer = Coalescer()
@@ -30,12 +30,12 @@ def run(*, sizes: list[int], rounds: int) -> list[Row]:
             spent.append((time.perf_counter() - began) * 1e6)
         table.append(_row(f"{n:,} splits: report_all + advance", statistics.median(spent)))
     single, advance = _single(coalescer, splits, rng)
-    table.append(_row(f"{n:,} splits: one report", single))
-    table.append(_row(f"{n:,} splits: one advance", advance))
+    table.append(_row(f"{len(splits):,} splits: one report", single))
+    table.append(_row(f"{len(splits):,} splits: one advance", advance))
     return table
 
 
-def _single(coalescer: Coalescer, splits: list[int], rng: random.Random) -> tuple[float, float]:
+def _single(coalescer: Coalescer, splits: list[SplitId], rng: random.Random) -> tuple[float, float]:
     report, advance = [], []
     for _ in range(20_000):
         split, watermark_us = rng.choice(splits), 10**12 + rng.randrange(10**9)

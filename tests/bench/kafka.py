@@ -56,15 +56,17 @@ def summed(df: DataFrame) -> DataFrame:
     return df.groupBy(F.window("ts", "1 minute"), "status").agg(F.sum("amount").alias("amount"))
 
 
-def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, count: int, pairs: int) -> list[Row]:
+def run(
+    spark: SparkSession, service: LowWatermarkService, folder: Path, *, count: int, pairs: int, warm: int = 1
+) -> list[Row]:
     table = []
     with kafka_broker(folder / "kafka") as broker:
         topic = broker.create_topic(partitions=PARTITIONS)
         broker.produce(topic, records(count))
         for what, columns, query in (("record timestamp", lean, counted), ("time in the JSON", parsed, summed)):
             runs: dict[str, list[Run]] = {"native": [], "wrapped": []}
-            for turn in range(pairs + 1):
-                for side in runs:
+            for turn in range(pairs + warm):
+                for side, kept in runs.items():
                     df = columns(_read(spark, broker, topic, count))
                     if side == "native":
                         df = df.withWatermark("ts", "10 seconds")
@@ -74,8 +76,8 @@ def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, coun
                         df = service.wrap(df, name=name, event_time="ts", split=split, strategy=STRATEGY)
                     done = run_available(query(df), folder / "kafka-checkpoints")
                     _check(done, count)
-                    if turn:  # the first pair warms up
-                        runs[side].append(done)
+                    if turn >= warm:
+                        kept.append(done)
             table += _rows(f"Kafka, {count:,} records, {PARTITIONS} partitions, {what}", runs)
     return table
 
@@ -83,7 +85,9 @@ def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, coun
 def _read(spark: SparkSession, broker: Broker, topic: str, count: int) -> DataFrame:
     stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
     stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
-    return stream.option("maxOffsetsPerTrigger", -(-count // DATA_BATCHES)).load()
+    # A whole number per partition: Spark rounds down for each, and what is left would be one more batch.
+    per_partition = -(-count // (DATA_BATCHES * PARTITIONS))
+    return stream.option("maxOffsetsPerTrigger", per_partition * PARTITIONS).load()
 
 
 def _check(done: Run, count: int) -> None:
@@ -95,9 +99,7 @@ def _check(done: Run, count: int) -> None:
 
 def _rows(section: str, runs: dict[str, list[Run]]) -> list[Row]:
     native, wrapped = runs["native"], runs["wrapped"]
-    shape = [
-        f"{len(side[0].data)} data + {len(side[0].batches) - len(side[0].data)} other" for side in (native, wrapped)
-    ]
+    shape = [f"{len(r.data)} data + {len(r.batches) - len(r.data)} other" for r in (native[0], wrapped[0])]
 
     def add(run: Run) -> float:
         return spent_ms(run.data, "addBatch")

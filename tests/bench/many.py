@@ -11,7 +11,7 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.observe import Measurement
 from lowmark.integration.splits import SplitKey
 
-from .live import Build, Live, data_batches, spent_ms
+from .live import Batch, Build, Live, data_batches, spent_ms
 from .measure import Bound, Row
 from .scan import STRATEGY, write
 
@@ -41,6 +41,7 @@ def _status(spark: SparkSession, service: LowWatermarkService, folder: Path, bat
     }
     lives = {side: Live(spark, folder / f"many-{side}", file, build) for side, build in builds.items()}
     spent: dict[str, list[float]] = {side: [] for side in lives}
+    done: list[Batch] = []
     for turn in range(2 + batches // 5):
         for side, live in lives.items():
             done = live.feed(*[file] * 5)

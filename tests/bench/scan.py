@@ -39,16 +39,18 @@ def write(spark: SparkSession, columns: str, rows: int, folder: Path) -> Path:
     return file
 
 
-def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, rows: int, rounds: int) -> list[Row]:
-    table = []
+def run(
+    spark: SparkSession, service: LowWatermarkService, folder: Path, *, rows: int, rounds: int, warm: int = 2
+) -> list[Row]:
+    table: list[Row] = []
     for record, columns in RECORDS.items():
         file = write(spark, columns, rows, folder / f"scan-{len(table)}")
-        table += _one_record(spark, service, folder / f"scan-{len(table)}-live", file, record, rounds)
+        table += _one_record(spark, service, folder / f"scan-{len(table)}-live", file, record, rounds, warm)
     return table
 
 
 def _one_record(
-    spark: SparkSession, service: LowWatermarkService, folder: Path, file: Path, record: str, rounds: int
+    spark: SparkSession, service: LowWatermarkService, folder: Path, file: Path, record: str, rounds: int, warm: int
 ) -> list[Row]:
     def wrap(name: str, split: list[str]) -> Build:
         def build(df: DataFrame) -> DataFrame:
@@ -65,11 +67,11 @@ def _one_record(
     lives = {name: Live(spark, folder / str(i), file, build) for i, (name, build) in enumerate(builds.items())}
     add: dict[str, list[float]] = {name: [] for name in lives}
     trigger: dict[str, list[float]] = {name: [] for name in lives}
-    for turn in range(rounds + 2):  # two to warm up: the compiler of the JVM works in the background
+    for turn in range(rounds + warm):  # first some to warm up: the compiler of the JVM works in the background
         for name, live in lives.items():
             batches = live.feed(file)
             assert len(data_batches(batches)) == 1, "one file is one batch"
-            if turn >= 2:
+            if turn >= warm:
                 add[name].append(spent_ms(data_batches(batches), "addBatch"))
                 trigger[name].append(spent_ms(batches, "triggerExecution"))
     for live in lives.values():

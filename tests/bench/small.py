@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowmark.integration import LowWatermarkService
 from pyspark.sql import functions as F
 
-from .live import Build, Live, data_batches, spent_ms
+from .live import Batch, Build, Live, data_batches, spent_ms
 from .measure import Bound, Row
 from .scan import SPLITS, STRATEGY, TIME, write
 
@@ -28,18 +29,22 @@ def run(
 ) -> list[Row]:
     file = write(spark, f"{SPLITS}, {TIME}", ROWS, folder / "small")
 
-    def wrapped(name: str) -> Build:
-        return lambda df: service.wrap(df, name=name, event_time="ts", split="partition", strategy=STRATEGY)
+    def native(query: Build) -> Build:
+        return lambda df: query(df.withWatermark("ts", "10 seconds"))
 
+    def wrapped(query: Build, name: str) -> Build:
+        return lambda df: query(
+            service.wrap(df, name=f"small {name}", event_time="ts", split="partition", strategy=STRATEGY)
+        )
+
+    queries: dict[str, Build] = {"stateless": lambda df: df, "windowed": windowed}
     table = []
-    for name, query in {"stateless": lambda df: df, "windowed": windowed}.items():
-        builds: dict[str, Build] = {
-            "native": lambda df, q=query: q(df.withWatermark("ts", "10 seconds")),  # type: ignore[misc]
-            "wrapped": lambda df, q=query, w=wrapped(f"small {name}"): q(w(df)),  # type: ignore[misc]
-        }
+    for name, query in queries.items():
+        builds = {"native": native(query), "wrapped": wrapped(query, name)}
         lives = {side: Live(spark, folder / f"small-{name}-{side}", file, build) for side, build in builds.items()}
         spent: dict[str, list[float]] = {side: [] for side in lives}
         others: dict[str, list[float]] = {side: [] for side in lives}
+        batches_of: dict[str, list[Batch]] = {side: [] for side in lives}
         for turn in range(warm_chunks + batches // CHUNK):
             for side, live in lives.items():
                 done = live.feed(*[file] * CHUNK)
@@ -47,6 +52,7 @@ def run(
                 assert len(data) == CHUNK, f"{CHUNK} files are {CHUNK} batches, got {len(data)}"
                 if turn >= warm_chunks:
                     spent[side] += [spent_ms([batch], "triggerExecution") for batch in data]
+                    batches_of[side] += data
                     others[side].append(spent_ms(done, "triggerExecution") - spent_ms(data, "triggerExecution"))
         for live in lives.values():
             live.query.stop()
@@ -59,19 +65,31 @@ def run(
                 spent["native"],
                 spent["wrapped"],
                 bound=Bound(20, "added"),
-                note=f"{len(spent['native'])} batches each",
-            )  # fmt: skip
+                note=f"{len(spent['native'])} batches each; {_where(batches_of['native'], batches_of['wrapped'])}",
+            )
         )
         if any(others["wrapped"]):
-            native = [each or 0.0 for each in others["native"]]
             table.append(
                 Row(
                     section,
                     f"{name}: batches without data after {CHUNK} with",
                     "ms",
-                    sorted(native)[len(native) // 2],
-                    sorted(others["wrapped"])[len(others["wrapped"]) // 2],
+                    statistics.median(others["native"]),
+                    statistics.median(others["wrapped"]),
                     note="heartbeat and no-data batches, per pause in the data",
-                )  # fmt: skip
+                )
             )
     return table
+
+
+def _where(native: list[Batch], wrapped: list[Batch]) -> str:
+    """Where the milliseconds go, phase by phase as Spark tells them, the largest first."""
+
+    def median(batches: list[Batch], phase: str) -> float:
+        return statistics.median(spent_ms([batch], phase) for batch in batches)
+
+    phases = {phase for batch in wrapped for phase in batch["durationMs"]} - {"triggerExecution"}
+    more = {phase: median(wrapped, phase) - median(native, phase) for phase in phases}
+    return ", ".join(
+        f"{phase} {ms:+.0f}" for phase, ms in sorted(more.items(), key=lambda p: -abs(p[1])) if abs(ms) >= 1
+    )
