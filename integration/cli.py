@@ -6,7 +6,10 @@ errors) goes to stderr. An error of lowmark is one line without a traceback; `--
     exit code   0  all is well
                 1  nothing to show: no service runs, or none has a stream of that name; the demo lost a row
                 2  it could not be done: wrong options, no Java, no broker, no such checkpoint
-              130  interrupted
+              130  interrupted: Ctrl-C, SIGINT
+              143  the demo was terminated: SIGTERM
+
+While the demo is kept (`--keep`) everything is shown already: there a signal ends the waiting and changes no exit code.
 
 What a command needs is imported when it runs: `lowmark --help` starts no Spark.
 """
@@ -15,10 +18,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
+import signal
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from lowmark.watermark import LowmarkError, StreamStatus, format_duration_us
@@ -35,12 +42,17 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
-_NOTHING, _FAILED, _INTERRUPTED = 1, 2, 130
+_NOTHING, _FAILED, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
 _DEBUG = "lowmark.debug"
 _SPLITS_SHOWN = 10
 _EXIT_CODES = (
-    "Exit codes: 0 all is well, 1 nothing to show (or the demo lost a row), 2 it could not be done, 130 interrupted."
+    "Exit codes: 0 all is well, 1 nothing to show (or the demo lost a row), 2 it could not be done, 130 interrupted, "
+    "143 terminated."
 )
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM. A KeyboardInterrupt, because after that alone py4j can still be used to stop Spark."""
 
 
 class _Commands(TyperGroup):
@@ -55,8 +67,8 @@ class _Commands(TyperGroup):
             # Not through rich: a path in brackets is no markup, and one line stays one line.
             typer.echo(f"lowmark: {failed}", err=True)
             raise typer.Exit(_NOTHING if isinstance(failed, NoService | UnknownStream) else _FAILED) from failed
-        except KeyboardInterrupt:
-            raise typer.Exit(_INTERRUPTED) from None
+        except KeyboardInterrupt as stopped:
+            raise typer.Exit(_TERMINATED if isinstance(stopped, _Terminated) else _INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -123,10 +135,19 @@ def demo(
     ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(help="Serve Prometheus metrics while it runs; 0 for any free port.", show_default=False),
+        typer.Option(
+            help="Serve Prometheus metrics on 127.0.0.1 while it runs; 0 for any free port. The address is on stderr.",
+            min=0,
+            max=65_535,
+            show_default=False,
+        ),
     ] = None,
     keep: Annotated[
-        float, typer.Option(help="Keep the queries and the service running for so many seconds afterwards.", min=0)
+        float,
+        typer.Option(
+            help="Keep queries and service running for so many seconds afterwards; Ctrl-C or SIGTERM ends that.",
+            min=0,
+        ),
     ] = 0,
     as_json: Json = False,
     debug: Debug = False,
@@ -141,7 +162,14 @@ def demo(
 
     feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars)
     script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
-    bars = DemoBars(Console(stderr=True))
+    errors = Console(stderr=True)
+    bars = DemoBars(errors)
+
+    def announce(port: int) -> None:
+        # Through the console of the bars: it goes above them.
+        errors.print(
+            f"lowmark: metrics at http://127.0.0.1:{port}/metrics", markup=False, highlight=False, soft_wrap=True
+        )
 
     def tell(result: DemoResult) -> None:
         bars.stop()
@@ -151,19 +179,52 @@ def demo(
             show(result, Console())
         sys.stdout.flush()
         if keep:
-            typer.echo(
-                f"lowmark: running for {keep:g} more seconds; try `lowmark status` in another terminal", err=True
-            )
-            time.sleep(keep)
+            _keep(keep)
 
     with (
+        _on([signal.SIGTERM], _unwind),
         bars,
         feed_of(script, seed) as feed,
         local_session("lowmark demo", settings=settings, quiet=not debug) as (spark, folder),
+        _on([signal.SIGINT], _unwind),  # Spark's own calls the JVM from within a call to it, which fails
     ):
-        result = run_demo(spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, linger=tell)
+        result = run_demo(
+            spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, serving=announce, linger=tell
+        )
     if result.to_json()["lowmark"]["rows_dropped"]:
         raise typer.Exit(_NOTHING)
+
+
+@contextmanager
+def _on(signals: Sequence[signal.Signals], handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Handle these signals so for a while."""
+    before = {each: signal.signal(each, handler) for each in signals}
+    try:
+        yield
+    finally:
+        for each, handled in before.items():
+            signal.signal(each, handled)
+
+
+def _unwind(number: int, _frame: object) -> NoReturn:
+    """End in good order: the topic, the folder and Spark's JVM are not left behind."""
+    # A filter of the root logger sees only what is logged there directly: py4j's traceback of an interrupted call.
+    logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while sending command" not in record.getMessage())
+    raise _Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _keep(seconds: float) -> None:
+    """Wait until the time is over, or Ctrl-C or SIGTERM comes."""
+    told: list[int] = []
+    with _on([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
+        # Only now: who reads this may send the signal at once.
+        typer.echo(
+            f"lowmark: running for {seconds:g} more seconds, Ctrl-C ends it; try `lowmark status` in another terminal",
+            err=True,
+        )
+        deadline = time.monotonic() + seconds
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.1)
 
 
 def _feed(

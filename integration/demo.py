@@ -393,6 +393,7 @@ def run_demo(
     *,
     watch: Watch = lambda _: None,
     metrics_port: int | None = None,
+    serving: Callable[[int], None] = lambda _: None,
     linger: Callable[[DemoResult], None] = lambda _: None,
 ) -> DemoResult:
     """Run both queries over the same rows, at the same time, and count.
@@ -403,6 +404,7 @@ def run_demo(
         feed: the rows.
         watch: called ten times a second while the queries run.
         metrics_port: as for `LowWatermarkService`.
+        serving: called with the port of the metrics before the first batch, where there are metrics.
         linger: called with the result while the queries still run.
 
     Raises:
@@ -416,6 +418,8 @@ def run_demo(
         lowmark = Lane(LOWMARK, feed, folder / LOWMARK, ask=lambda: service.status(_STREAM))
         lanes = (native, lowmark)
         try:
+            if service.metrics_port is not None:
+                serving(service.metrics_port)
             native.start(native.observed(feed.read(spark)).withWatermark("event_time", _BOUND))
             events = service.wrap(
                 lowmark.observed(feed.read(spark)),

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lowmark.integration.demo import LaneResult, SplitResult, demo_script
 
-from tests.live.servers import Broker, require_java
+from tests.live.dashboard import offered, panel_queries
+from tests.live.servers import Broker, Prometheus, prometheus_server, require_java, wait_until
+from tests.test_grafana import ALERTS, alerts
 
 LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main()"]
 DEMO_SECONDS = 280
+END_SECONDS = 30  # a few on a machine with nothing else to do
 
 
 def run_demo(*arguments: str) -> tuple[dict[str, Any], str]:
@@ -33,6 +42,65 @@ def run_demo(*arguments: str) -> tuple[dict[str, Any], str]:
     assert ran.returncode == 0, ran.stderr
     figures: dict[str, Any] = json.loads(ran.stdout)  # exactly one object, or this fails
     return figures, ran.stderr
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A demo that runs, in a process group and with a temporary folder of its own; its output goes to files."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    environment: dict[str, str]
+
+    def said(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def figures(self) -> dict[str, Any]:
+        figures: dict[str, Any] = json.loads((self.folder / "stdout").read_text())
+        return figures
+
+    def await_said(self, pattern: str) -> re.Match[str]:
+        """The match in its stderr, when it is there."""
+
+        def found() -> re.Match[str] | None:
+            match = re.search(pattern, self.said())
+            assert match or self.process.poll() is None, self.said()
+            return match
+
+        return wait_until(found, f"the demo says {pattern!r}", seconds=DEMO_SECONDS)
+
+    def end(self, how: signal.Signals, *, group: bool = False) -> int:
+        """Its exit code after the signal, sent to the process alone or, as a terminal's Ctrl-C is, to its group."""
+        (os.killpg if group else os.kill)(self.process.pid, how)
+        return self.process.wait(END_SECONDS)
+
+    def left_behind(self) -> list[str]:
+        """What of lowmark's is in its temporary folder, but for the folder of the sockets."""
+        found = [*self.folder.glob("tmp/lowmark-spark-*"), *self.folder.glob("tmp/lowmark-*/*")]
+        return [str(path) for path in found]
+
+
+@contextmanager
+def running_demo(folder: Path, *arguments: str) -> Iterator[Demo]:
+    """A demo started with `--json` and these arguments, killed at the end if it still runs."""
+    require_java()
+    (folder / "tmp").mkdir()
+    environment = {**os.environ, "TERM": "dumb", "TMPDIR": str(folder / "tmp")}
+    environment.pop("XDG_RUNTIME_DIR", None)
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as said:
+        process = subprocess.Popen(
+            [*LOWMARK, "demo", "--json", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=said,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield Demo(process, folder, environment)
+    finally:
+        process.kill()  # sends nothing to one that has ended; its JVM ends with it
+        process.wait(END_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -111,35 +179,182 @@ class TestTheRun:
         again, _ = run_demo("--seed", "42")
         assert again == figures
 
-    def test_another_seed_gives_others(self, figures: dict[str, Any]) -> None:
-        other, _ = run_demo("--seed", "7")
+    def test_another_seed_gives_others_and_ctrl_c_ends_the_keeping(
+        self, figures: dict[str, Any], tmp_path: Path
+    ) -> None:
+        with running_demo(tmp_path, "--seed", "7", "--keep", "600") as demo:
+            demo.await_said("more seconds")
+            other = demo.figures()  # shown before it is kept
+            assert demo.end(signal.SIGINT, group=True) == 0
+            assert demo.left_behind() == []
         assert other["lowmark"]["rows_dropped"] == 0 < other["native"]["rows_dropped"]
         assert other["splits"] != figures["splits"]
 
-    @pytest.mark.live
+
+# -- kept on a real broker, watched by a real Prometheus
+
+
+# What stands at zero all the time, and why; every other query of the dashboard has been above zero at some time.
+ZERO_IN_THE_DEMO = {
+    "Rows dropped since the driver started, A": "lowmark drops none: that is what the demo is for",
+    "Late rows, A": "the same",
+    "Late reports and returns, A": "every split is within its bound, and the slowest live one holds the low watermark",
+    "Late reports and returns, B": "the silent split is silent for good, and all are known from the first batch",
+    "Queries failed, A": "no query fails",
+    "Batches not measured, A": "its foreachBatch runs an action in every batch",
+    "Batches, B": "the same",
+    "Rows that cannot be used, A": "every row has an event time",
+    "Rows that cannot be used, B": "every row of Kafka has a partition",
+    "Rows that cannot be used, C": "every row is of yesterday or of next year",
+    "Backlog by split, A": "every batch takes all there is: the next rows are produced when it is planned",
+    "Backlog by split, B": "the same",
+    "Splits that lag, A": "where nothing is unread, nothing lags",
+    "Splits not shown one by one, A": "8 splits are fewer than 100",
+}
+# What may be above zero or not: that depends on when Prometheus comes, and on the machine.
+EITHER_IN_THE_DEMO = {
+    "Splits that never spoke, A": "pending until the first batch is over, which a scrape may see",
+    "Collection of these metrics, B": "a service that does not answer a scrape within 5 seconds, on a busy machine",
+}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A demo that has shown its figures and is kept, and a Prometheus that has scraped it since before its first batch.
+
+    The stream it scrapes has everything a panel can show of a stream that goes well: splits that are active, idle,
+    behind and ahead, a row that is guarded, rows that native Spark would have dropped.
+    """
+
+    demo: Demo
+    prometheus: Prometheus
+    target: str
+    since_s: float
+    topic: str
+    options: tuple[str, ...]  # of its source
+
+    def value(self, expression: str) -> float | None:
+        """The only sample of an expression, None if it has none."""
+        samples = self.prometheus.query(expression)
+        assert len(samples) <= 1, samples
+        return float(samples[0]["value"][1]) if samples else None
+
+    def alerts(self) -> dict[str, dict[str, Any]]:
+        return {alert["labels"]["alertname"]: alert for alert in self.prometheus.get("alerts")["alerts"]}
+
+
+@pytest.fixture(scope="module")
+def kept(
+    kafka: Broker, kafka_jars: list[Path], prometheus_binary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kept]:
+    folder = tmp_path_factory.mktemp("kept")
+    rules = folder / "alerts.yml"
+    rules.write_text(ALERTS.replace("for: 2m", "for: 0m"))  # LowmarkDown: nobody waits two minutes here
+    topic = f"kept-{uuid.uuid4().hex[:8]}"
+    jars = ",".join(map(str, kafka_jars))
+    on_kafka = ("--source", "kafka", "--bootstrap", kafka.bootstrap, "--topic", topic, "--jars", jars)
+    with running_demo(folder, *on_kafka, "--metrics-port", "0", "--keep", "600") as demo:
+        target = demo.await_said(r"metrics at http://(\S+)/metrics\n")[1]
+        with prometheus_server(folder, [target], [rules]) as prometheus:
+            since_s = time.time()
+            prometheus.await_targets()
+            demo.await_said("more seconds")
+            yield Kept(demo, prometheus, target, since_s, topic, on_kafka)
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.slow
+class TestKept:
+    """In this order: the last test ends the demo."""
+
     def test_on_a_real_broker_the_figures_are_the_same(
-        self, figures: dict[str, Any], kafka: Broker, kafka_jars: list[Path]
+        self, figures: dict[str, Any], kafka: Broker, kept: Kept
     ) -> None:
-        jars = ",".join(map(str, kafka_jars))
-        topic = f"kept-{uuid.uuid4().hex[:8]}"
-        found, said = run_demo("--source", "kafka", "--bootstrap", kafka.bootstrap, "--jars", jars, "--topic", topic)
-        assert found == figures
-        assert said == ""
-        ends = kafka.end_offsets(topic)
+        assert kept.demo.figures() == figures
+        ends = kafka.end_offsets(kept.topic)
         assert ends == {n: split["rows_in"] for n, split in enumerate(figures["splits"].values())}
 
         refused = subprocess.run(
-            [*LOWMARK, "demo", "--source", "kafka", "--bootstrap", kafka.bootstrap, "--jars", jars, "--topic", topic],
+            [*LOWMARK, "demo", *kept.options], capture_output=True, text=True, check=False, timeout=DEMO_SECONDS
+        )
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr == (
+            f"lowmark: topic {kept.topic} exists already. "
+            "Hint: the demo fills a topic of its own: choose another name.\n"
+        )
+        assert kafka.end_offsets(kept.topic) == ends
+
+    def test_every_query_of_the_dashboard_has_data(self, kept: Kept) -> None:
+        queries = {query.at: query for query in panel_queries()}
+        assert len(queries) > 25
+        values = {at: query.values(kept.prometheus, kept.since_s) for at, query in queries.items()}
+        assert [at for at, found in values.items() if not found] == []
+        # Data that is all zero shows that there are labels, not that anything is measured.
+        zero = {at for at, found in values.items() if not any(found)}
+        assert zero - EITHER_IN_THE_DEMO.keys() == ZERO_IN_THE_DEMO.keys()
+        assert EITHER_IN_THE_DEMO.keys() <= values.keys()
+
+    def test_the_template_variables_offer_stream_and_query(self, kept: Kept) -> None:
+        assert offered(kept.prometheus) == {"stream": ["demo"], "query": ["lowmark demo, lowmark"]}
+
+    def test_status_and_prometheus_say_the_same(self, kept: Kept) -> None:
+        # The rows are over, so at last nobody holds, and what is asked twice stays the same in between.
+        wait_until(lambda: kept.value('lowmark_splits{state="idle"}') == 8, "every split idle")
+        asked = subprocess.run(
+            [*LOWMARK, "status", "demo", "--json"],
             capture_output=True,
             text=True,
             check=False,
             timeout=DEMO_SECONDS,
+            env=kept.demo.environment,
         )
-        assert (refused.returncode, refused.stdout) == (2, "")
-        assert refused.stderr == (
-            f"lowmark: topic {topic} exists already. Hint: the demo fills a topic of its own: choose another name.\n"
+        assert (asked.returncode, asked.stderr) == (0, "")
+        # Of this user, not of this test: another demo may run beside.
+        [service] = [each for each in json.loads(asked.stdout)["services"] if each["pid"] == kept.demo.process.pid]
+        [stream] = service["streams"]
+        figures = kept.demo.figures()
+        assert stream["query"] == "lowmark demo, lowmark"
+        assert stream["low_watermark_us"] is not None
+        assert kept.value("lowmark_low_watermark_timestamp_seconds") == stream["low_watermark_us"] / 1e6
+        assert stream["counts"]["rows"] == figures["lowmark"]["rows_in"] == kept.value("lowmark_rows_total")
+        assert stream["counts"]["future_rows"] == 1 == kept.value("lowmark_future_rows_total")
+        assert stream["counts"]["dropped_rows"] == 0 == kept.value("lowmark_late_rows_total")
+        assert kept.value("lowmark_unmeasured_batches_total") == 0
+        assert kept.value("lowmark_query_running") == 1
+        assert kept.value("lowmark_backlog_rows") == 0
+        states = {each["metric"]["state"]: int(each["value"][1]) for each in kept.prometheus.query("lowmark_splits")}
+        assert states == stream["states"]
+        assert stream["holder"] is None
+        assert kept.prometheus.query("lowmark_holder_info") == []
+        held = kept.prometheus.query("last_over_time(lowmark_holder_info[1h])")
+        holders = {list(figures["splits"])[int(each["metric"]["split"])] for each in held}
+        assert figures["lowmark"]["held_by"] in holders
+
+    def test_every_rule_evaluates_and_only_the_row_a_year_ahead_raises_an_alert(self, kept: Kept) -> None:
+        def rules() -> dict[str, tuple[str, str]]:
+            groups = kept.prometheus.get("rules")["groups"]
+            return {
+                rule["name"]: (rule["health"], rule.get("lastError", "")) for group in groups for rule in group["rules"]
+            }
+
+        wait_until(lambda: all(health != "unknown" for health, _ in rules().values()), "every rule evaluated")
+        assert rules() == dict.fromkeys(alerts(ALERTS), ("ok", ""))
+        wait_until(
+            lambda: kept.alerts().keys() == {"LowmarkFutureTimestamps"}, "the alert on the future row, and no other"
         )
-        assert kafka.end_offsets(topic) == ends
+
+    def test_sigterm_ends_it_at_once_and_raises_the_alert_that_it_is_gone(self, kept: Kept) -> None:
+        assert kept.demo.end(signal.SIGTERM) == 0
+        assert kept.demo.said() == (
+            f"lowmark: metrics at http://{kept.target}/metrics\n"
+            "lowmark: running for 600 more seconds, Ctrl-C ends it; try `lowmark status` in another terminal\n"
+        )
+        assert kept.demo.left_behind() == []
+        alert = wait_until(lambda: kept.alerts().get("LowmarkDown"), "an alert")
+        labels = {"alertname": "LowmarkDown", "instance": kept.target, "job": "lowmark", "severity": "critical"}
+        assert (alert["labels"], alert["state"]) == (labels, "firing")
+        assert "{{" not in json.dumps(alert["annotations"])
 
 
 # -- the figures
