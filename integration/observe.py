@@ -34,6 +34,7 @@ import base64
 import datetime as dt
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -180,7 +181,12 @@ class Measurement:
         if hindmost is not None:
             rows.append(json.loads(base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(hindmost)))
         typed = tuple(zip(self.key.columns, self.key.types, strict=True))
-        return [tuple(_from_json(row.get(column), kind) for column, kind in typed) for row in rows]
+        shown = []
+        for row in rows:
+            # A date after the year 9999 is none in Python: its split stays without a name, the report counts.
+            with suppress(ValueError):
+                shown.append(tuple(_from_json(row.get(column), kind) for column, kind in typed))
+        return shown
 
     def _limit(self) -> str:
         assert self.future_guard_us is not None, "asked without a guard"
