@@ -4,7 +4,9 @@ One row per batch comes out of `Dataset.observe`, through Spark's own accumulato
 
     latest    tuple sketch, split -> largest event time in seconds (mode "max")
     rows      rows of the batch
-    bad_rows  two sums, each packing two counters of 31 bits: null split | null time, future | before 1970
+    null_rows               one sum packing two counters of 31 bits: rows without a split | rows without a time
+    before_epoch_rows       rows from before 1970
+    future                  with a guard: a sketch of one key that sums up the rows beyond it
     earliest, split_rows    with `detail`: sketches of the smallest event time and of the rows per split
     names, hindmost         where names cannot be had otherwise: the split's columns of a sample of the rows, and of
                             the row with the smallest event time, whose split is the one to be explained first; the
@@ -26,6 +28,8 @@ sets evaluate their arguments node by node, some 8 ns each. So:
     becomes a literal only after constants were folded: now + interval is added up again for every row that asks.
     It does not stand in the key: a sketch asks its key for its type on every row, and `if` has to work that out.
     Both sums begin with the same `unix_micros`, which the compiler then takes out and computes once.
+    No compiled expression holds the batch's time: as a literal it would be compiled anew for every batch, some 50 ms.
+    So the rows beyond the guard are counted by a sketch, which is never compiled.
 """
 
 from __future__ import annotations
@@ -122,8 +126,10 @@ class Measurement:
             "latest": sketch.format(value=seconds, mode="max"),
             "rows": "count(1)",
             "null_rows": f"sum(case when {micros} is null then if({none}, 1L, {high}) when {none} then 1L else 0L end)",
-            "odd_rows": f"sum(case {self._future_counted(micros)} when {micros} < 0 then {high} else 0L end)",
+            "before_epoch_rows": f"sum(case when {micros} < 0 then 1L else 0L end)",
         }
+        if self.future_guard_us is not None:
+            made["future"] = f"tuple_sketch_agg_double(1, {self._if_future('1.0D')}, 4, 'sum')"
         if self.detail:
             made["earliest"] = sketch.format(value=seconds, mode="min")
             made["split_rows"] = sketch.format(value=self._unless_future("1.0D"), mode="sum")
@@ -147,8 +153,7 @@ class Measurement:
         where = f'stream "{self.stream}", batch {batch_id}'
         try:
             null_splits, null_times = _unpacked(metric["null_rows"])
-            future, before_epoch = _unpacked(metric["odd_rows"])
-            rows, latest = int(metric["rows"]), metric["latest"]
+            rows, latest, before_epoch = int(metric["rows"]), metric["latest"], metric["before_epoch_rows"]
         except (KeyError, TypeError, ValueError) as broken:
             raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
         splits, seconds = decode_sketch(latest, where=where)
@@ -163,8 +168,8 @@ class Measurement:
             rows=rows,
             null_split_rows=null_splits,
             null_time_rows=null_times,
-            future_rows=future,
-            before_epoch_rows=before_epoch,
+            future_rows=sum(self._per_split(metric, "future", where, lambda values: values.astype(np.int64)).values()),
+            before_epoch_rows=0 if before_epoch is None else int(before_epoch),
             names=self.key.names(self._shown(metric)),
         )
 
@@ -200,11 +205,9 @@ class Measurement:
         time = quoted(self.event_time)
         return f"if({time} > current_timestamp(), if({time} > {self._limit()}, null, {value}), {value})"
 
-    def _future_counted(self, micros: str) -> str:
-        if self.future_guard_us is None:
-            return ""
-        future = f"{quoted(self.event_time)} > {self._limit()}"
-        return f"when {micros} > unix_micros(current_timestamp()) then if({future}, 1L, 0L)"
+    def _if_future(self, value: str) -> str:
+        time = quoted(self.event_time)
+        return f"if({time} > current_timestamp(), if({time} > {self._limit()}, {value}, null), null)"
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:
