@@ -9,14 +9,16 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from tests.live.servers import ServerError, jars, java_problem, kafka_broker
+from lowmark.integration.session import java_problem
+
+from tests.live.servers import ServerError, jars, kafka_broker
 
 
 def main(arguments: list[str]) -> int:
     """Run the demo with these further arguments; its exit code."""
     problem = java_problem()
     if problem:
-        print(f"lowmark: {problem}", file=sys.stderr)
+        print(f"lowmark: Spark and Kafka need Java 17 or newer, and {problem}", file=sys.stderr)
         return 2
     connector = jars("spark-kafka")
     if not connector or not jars("kafka"):

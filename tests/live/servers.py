@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pytest
+from lowmark.integration.session import java_problem
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -61,20 +61,6 @@ def unavailable(what: str, hint: str) -> NoReturn:
     if os.environ.get("CI", "").lower() in {"true", "1"}:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
-
-
-def java_problem() -> str | None:
-    """Why Spark and Kafka cannot run with the Java found here; None when they can."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else "java"
-    try:
-        text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    except OSError:
-        return f"{java} does not run"
-    found = re.search(r'version "(\d+)', text)
-    if found is None or int(found[1]) < 17:
-        return f"{java} is version {found[1] if found else 'unknown'}, 17 or newer is needed"
-    return None
 
 
 def require_java() -> str:
