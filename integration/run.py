@@ -17,13 +17,13 @@ from lowmark.watermark import (
     BatchReported,
     Effect,
     Event,
-    LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     Polled,
     SplitId,
     SplitReturnedLate,
     SplitsDiscovered,
     SplitStateChanged,
+    StreamCoordinator,
     StreamStatus,
     Tick,
     WatermarkStrategy,
@@ -151,7 +151,7 @@ class StreamRun:
     stream: Stream
     token: str
     resumes: str | None
-    coordinator: LowWatermarkCoordinator
+    coordinator: StreamCoordinator
     query_id: str | None = None
     run_id: str | None = None
     query_name: str | None = None
@@ -176,12 +176,10 @@ class StreamRun:
         """
         ids = {"job_id": stream.stream_id, "source_id": stream.name, "task_id": token}
         if state:
-            coordinator = LowWatermarkCoordinator.restore(
-                base64.b64decode(state), stream.strategy, now_us=now_us, **ids
-            )
+            coordinator = StreamCoordinator.restore(base64.b64decode(state), stream.strategy, now_us=now_us, **ids)
             stream.names.update((split, name) for split, name in coordinator.names.items() if isinstance(split, int))
         else:
-            coordinator = LowWatermarkCoordinator(stream.strategy, **ids)
+            coordinator = StreamCoordinator(stream.strategy, **ids)
         run = cls(stream, token, resumes, coordinator, asked_at_us=now_us, seen_at_us=now_us)
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run

@@ -1,13 +1,12 @@
 """Low watermarks for streams of many splits: the theory, in pure Python.
 
-Importing this package imports no Spark, reads no clock and starts nothing. ``LowWatermarkCoordinator`` is the
+Importing this package imports no Spark, reads no clock and starts nothing. ``StreamCoordinator`` is the
 whole of it for one stream: events in, effects out. ``WatermarkStrategy`` says how its watermark is made.
 """
 
 from .aggregate import WatermarkAggregator
 from .clock import Clock, PausableClock, VirtualClock
 from .coalescer import Advance, Coalescer
-from .coordinator import ALL_IDLE_STEP_US, KNOWN_EMPTY_GRACE_US, LowWatermarkCoordinator
 from .duration import duration_us, format_duration_us
 from .errors import (
     CorruptSnapshot,
@@ -48,6 +47,7 @@ from .snapshot import StreamSnapshot
 from .state import AllIdle, SplitId, SplitState
 from .status import SplitStatus, StreamStatus, explain, format_time_us, to_json
 from .strategy import FUTURE_GUARD_US, AlignmentParams, TimestampAssigner, WatermarkStrategy
+from .stream import ALL_IDLE_STEP_US, KNOWN_EMPTY_GRACE_US, StreamCoordinator
 from .tracker import SplitMark, SplitTracker
 
 __all__ = [
@@ -73,7 +73,6 @@ __all__ = [
     "InvalidStrategy",
     "InvalidWatermark",
     "LowWatermarkCooperatingTask",
-    "LowWatermarkCoordinator",
     "LowWatermarkListener",
     "LowmarkError",
     "NoWatermarks",
@@ -94,6 +93,7 @@ __all__ = [
     "SplitsPaused",
     "SplitsRemoved",
     "SplitsResumed",
+    "StreamCoordinator",
     "StreamSnapshot",
     "StreamStatus",
     "Tick",

@@ -22,8 +22,8 @@ from lowmark.integration.run import RunStatus
 from lowmark.watermark import (
     BatchCounts,
     BatchReported,
-    LowWatermarkCoordinator,
     SplitsDiscovered,
+    StreamCoordinator,
     WatermarkStrategy,
 )
 from prometheus_client import CollectorRegistry, generate_latest
@@ -58,7 +58,7 @@ class FakeRun:
     now_us: int = 1_000 * SECOND_US
 
     def __post_init__(self) -> None:
-        self.coordinator = LowWatermarkCoordinator(self.strategy, job_id="j", source_id=self.stream, task_id=self.token)
+        self.coordinator = StreamCoordinator(self.strategy, job_id="j", source_id=self.stream, task_id=self.token)
 
     def discover(self, *splits: str) -> None:
         self.coordinator.handle(SplitsDiscovered(splits), self.now_us)

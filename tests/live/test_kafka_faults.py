@@ -97,10 +97,10 @@ def test_a_batch_longer_than_the_grace_does_not_use_it_up(
     spark: SparkSession, kafka: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty partition that gets its first row while a long batch runs was never heard to be silent."""
-    from lowmark.watermark import coordinator
+    from lowmark.watermark import stream
 
     # Instead of a minute, which would make this test one of two; the long batch below is longer than this.
-    monkeypatch.setattr(coordinator, "KNOWN_EMPTY_GRACE_US", 3 * SECOND_US)
+    monkeypatch.setattr(stream, "KNOWN_EMPTY_GRACE_US", 3 * SECOND_US)
     log = Log.create(kafka, 2)
     log.produce({0: [FAST_US]})
     sink = Batches()

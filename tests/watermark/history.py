@@ -9,11 +9,11 @@ from lowmark.watermark import (
     BatchReported,
     Effect,
     Event,
-    LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     SplitId,
     SplitReturnedLate,
     SplitStateChanged,
+    StreamCoordinator,
     StreamStatus,
     WatermarkStrategy,
 )
@@ -27,14 +27,12 @@ def at(second: float) -> int:
     return START_US + int(second * 1_000_000)
 
 
-def coordinator_of(strategy: WatermarkStrategy = PLAIN) -> LowWatermarkCoordinator:
-    return LowWatermarkCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
+def coordinator_of(strategy: WatermarkStrategy = PLAIN) -> StreamCoordinator:
+    return StreamCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
 
 
-def restored(
-    coordinator: LowWatermarkCoordinator, second: float, strategy: WatermarkStrategy = PLAIN
-) -> LowWatermarkCoordinator:
-    return LowWatermarkCoordinator.restore(
+def restored(coordinator: StreamCoordinator, second: float, strategy: WatermarkStrategy = PLAIN) -> StreamCoordinator:
+    return StreamCoordinator.restore(
         coordinator.snapshot(), strategy, job_id="job", source_id="orders", task_id="0", now_us=at(second)
     )
 

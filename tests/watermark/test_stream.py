@@ -6,7 +6,6 @@ from lowmark.watermark import (
     CorruptSnapshot,
     InvalidSplitId,
     InvalidWatermark,
-    LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     Polled,
     SplitReturnedLate,
@@ -17,6 +16,7 @@ from lowmark.watermark import (
     SplitsResumed,
     SplitState,
     SplitStateChanged,
+    StreamCoordinator,
     Tick,
 )
 
@@ -503,7 +503,7 @@ def test_names_are_carried_along() -> None:
     coordinator = coordinator_of()
     coordinator.handle(SplitsDiscovered((7,)), at(0))
     data = coordinator.snapshot({7: "orders/7"})
-    again = LowWatermarkCoordinator.restore(data, PLAIN, job_id="job", source_id="orders", task_id="0", now_us=at(1))
+    again = StreamCoordinator.restore(data, PLAIN, job_id="job", source_id="orders", task_id="0", now_us=at(1))
 
     assert again.names == {7: "orders/7"}
     assert data == again.snapshot()
@@ -519,7 +519,7 @@ def test_a_restored_stream_keeps_its_kind_of_ids() -> None:
 
 def test_a_corrupt_snapshot_is_not_restored() -> None:
     with pytest.raises(CorruptSnapshot):
-        LowWatermarkCoordinator.restore(b"?", PLAIN, job_id="j", source_id="s", task_id="t", now_us=0)
+        StreamCoordinator.restore(b"?", PLAIN, job_id="j", source_id="s", task_id="t", now_us=0)
 
 
 def test_a_snapshot_does_not_depend_on_the_order_of_discovery() -> None:

@@ -60,7 +60,7 @@ _WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
 
 
-class LowWatermarkCoordinator:
+class StreamCoordinator:
     """Keeps the low watermark of one stream.
 
     Args:
@@ -70,7 +70,7 @@ class LowWatermarkCoordinator:
         task_id: the task this coordinator speaks for.
 
     >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
-    >>> coordinator = LowWatermarkCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
+    >>> coordinator = StreamCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
     >>> coordinator.handle(SplitsDiscovered(("a", "b")), now_us=0)
     []
     >>> effects = coordinator.handle(BatchReported(0, 1, {"a": 30_000, "b": 10_000}), now_us=2)
@@ -222,7 +222,7 @@ class LowWatermarkCoordinator:
         source_id: str,
         task_id: str,
         now_us: int,
-    ) -> LowWatermarkCoordinator:
+    ) -> StreamCoordinator:
         """The coordinator that ``snapshot`` was called on, less its counts; idle and grace timers start anew.
 
         Raises:

@@ -21,7 +21,6 @@ from lowmark.watermark import (
     BatchReported,
     Effect,
     Event,
-    LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     Polled,
     SplitId,
@@ -33,6 +32,7 @@ from lowmark.watermark import (
     SplitsResumed,
     SplitState,
     SplitStateChanged,
+    StreamCoordinator,
     Tick,
     WatermarkStrategy,
 )
@@ -135,13 +135,13 @@ class Definition:
         return None
 
 
-def coordinator_of(strategy: WatermarkStrategy) -> LowWatermarkCoordinator:
-    return LowWatermarkCoordinator(strategy, job_id="j", source_id="s", task_id="t")
+def coordinator_of(strategy: WatermarkStrategy) -> StreamCoordinator:
+    return StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
 
 
-def restored(coordinator: LowWatermarkCoordinator, strategy: WatermarkStrategy, now_us: int) -> LowWatermarkCoordinator:
+def restored(coordinator: StreamCoordinator, strategy: WatermarkStrategy, now_us: int) -> StreamCoordinator:
     data = coordinator.snapshot()
-    again = LowWatermarkCoordinator.restore(data, strategy, job_id="j", source_id="s", task_id="t", now_us=now_us)
+    again = StreamCoordinator.restore(data, strategy, job_id="j", source_id="s", task_id="t", now_us=now_us)
     assert data == again.snapshot()
     return again
 
