@@ -69,7 +69,7 @@ servers: .cache/java.asked jars
 	@tests/live/provide prometheus
 	@$(MAKE) --no-print-directory java
 
-jars: .cache/jars/kafka.stamp .cache/jars/spark-kafka.stamp ## Kafka's and its Spark connector's jars, for the live tests
+jars: .cache/jars/kafka.stamp .cache/jars/spark-kafka.stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, for the live tests; Flink's, for the benchmark
 
 .cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked
 	@tests/live/provide jars $*

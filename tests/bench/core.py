@@ -1,52 +1,257 @@
-"""The core without Spark: how the coalescer grows with the number of splits. Its peers come with a later issue."""
+"""The core without Spark, beside Flink's own code on the JVM: what a micro-batch of n splits costs its coordinator.
+
+Both sides get the same two arrays, ids and watermarks, and answer with the new minimum. They run in turns, each times
+itself, what is reported is made before the clock starts, and the first turns warm up both. Flink's side is
+tests/bench/flink. Its CombinedWatermarkStatus has no ids; whoever reports to it looks the split up ("by id", as its
+WatermarkOutputMultiplexer does) or holds a reference to each split in the order of the reports ("by reference": no
+look-up and no check, which no caller with ids has; told so that nobody need wonder).
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 import random
+import shutil
 import statistics
+import subprocess
 import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from lowmark.watermark import Coalescer, SplitId
+import numpy as np
+import numpy.typing as npt
+from lowmark.watermark import BatchReported, Coalescer, SplitId, StreamCoordinator, WatermarkStrategy
 
-from .measure import Row
+from tests.live.servers import jars
+
+from .measure import Bound, Row
 
 SEED = 7
+SPREAD_US = 10**9
+AHEAD_FROM = 1_024  # splits: from here on a batch must be cheaper here than in Flink
+SOURCES = Path(__file__).parent / "flink"
+BATCH = "core: a batch, all splits report and the minimum is taken. Native: Flink on the JVM, wrapped: the coalescer"
+SINGLE = "core: one by one. Native: Flink on the JVM, wrapped: the coalescer"
+ALONE = "core: ours alone"
+
+Ids = npt.NDArray[np.uint64]
+Watermarks = npt.NDArray[np.int64]
 
 
-def run(*, sizes: list[int], rounds: int) -> list[Row]:
-    rng = random.Random(SEED)
-    table, coalescer, splits = [], Coalescer(), list[SplitId]()
-    for n in sizes:
-        splits = [rng.getrandbits(63) for _ in range(n)]
-        coalescer = Coalescer()
-        for split in splits:
-            coalescer.assign(split)
-        spent = []
-        for turn in range(rounds):
-            reports = {split: turn * 10**9 + rng.randrange(10**9) for split in splits}
-            began = time.perf_counter()
-            coalescer.report_all(reports)
-            coalescer.advance()
-            spent.append((time.perf_counter() - began) * 1e6)
-        table.append(_row(f"{n:,} splits: report_all + advance", statistics.median(spent)))
-    single, advance = _single(coalescer, splits, rng)
-    table.append(_row(f"{len(splits):,} splits: one report", single))
-    table.append(_row(f"{len(splits):,} splits: one advance", advance))
+@dataclass(frozen=True, slots=True)
+class Flink:
+    """What Flink's side answers: medians in nanoseconds, of a batch and of single calls."""
+
+    by_id: int
+    by_reference: int
+    aggregator: int
+    combined_report: int
+    combined_advance: int
+    aggregator_report: int
+    aggregator_advance: int
+
+
+Ask = Callable[[int, int, int], Flink]  # splits, batches, single reports
+
+
+def run(folder: Path, *, sizes: Sequence[int], pairs: int, singles: int, warm: int = 2) -> list[Row]:
+    table: list[Row] = []
+    with flink(folder) as (ask, missing):
+        for n in sizes:
+            table += _batches(n, ask, missing, pairs, warm)
+        table += _singles(max(sizes), ask, missing, singles, pairs, warm)
+    table += [_other_order(n) for n in sizes]
+    table += [_coordinator(n) for n in sizes if n <= 10_000]
     return table
 
 
-def _single(coalescer: Coalescer, splits: list[SplitId], rng: random.Random) -> tuple[float, float]:
+# -- Flink's side
+
+
+@contextmanager
+def flink(folder: Path) -> Iterator[tuple[Ask | None, str]]:
+    """Compile and start Flink's side; None and the reason where that cannot be."""
+    home = os.environ.get("JAVA_HOME")
+    java, javac = (shutil.which(name, path=str(Path(home, "bin")) if home else None) for name in ("java", "javac"))
+    libraries = jars("flink")
+    if not libraries:
+        yield None, "Flink's jars are missing: run make jars"
+    elif java is None or javac is None:
+        yield None, "javac is missing: install a JDK (Debian: apt install openjdk-17-jdk-headless)"
+    else:
+        classes = folder / "flink-classes"
+        path = os.pathsep.join(map(str, [*libraries, classes]))
+        subprocess.run([javac, "-cp", path, "-d", classes, *sorted(SOURCES.glob("*.java"))], check=True)
+        process = subprocess.Popen(
+            [java, "-Xmx1g", "-cp", path, "Race"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, told = process.stdin, process.stdout
+
+        def ask(n: int, batches: int, singles: int) -> Flink:
+            asked.write(f"{n} {batches} {singles}\n")
+            asked.flush()
+            answer = told.readline().split()
+            if len(answer) != 8:  # seven figures and a checksum
+                raise RuntimeError(f"Flink's side ended or answered {answer!r} to {n} splits; its error is above")
+            return Flink(*map(int, answer[:7]))
+
+        try:
+            yield ask, ""
+        finally:
+            asked.close()  # the end of its input ends it
+            process.wait(timeout=60)
+            told.close()
+
+
+# -- ours
+
+
+def _batches(n: int, ask: Ask | None, missing: str, pairs: int, warm: int) -> list[Row]:
+    rng = np.random.default_rng(SEED)
+    splits, coalescer = _splits(n, rng), Coalescer()
+    for split in splits.tolist():
+        coalescer.assign(split)
+    turns = iter(range(1, 10**9))
+    batches = max(5, min(2_000, 2_000_000 // n))
+    ours, theirs = list[float](), list[Flink]()
+    for turn in range(warm + pairs):
+        spent = [_batch(coalescer, splits.copy(), _watermarks(n, next(turns), rng)) for _ in range(batches)]
+        answer = None if ask is None else ask(n, batches, 0)
+        if turn >= warm:
+            ours.append(statistics.median(spent) / n)
+            theirs += [] if answer is None else [answer]
+    what, unit = f"{n:,} splits", "ns a split"
+    if not theirs:
+        return [Row(BATCH, what, unit, None, statistics.median(ours), note=missing)]
+    bound = Bound(1, "ratio") if n >= AHEAD_FROM else None
+    rows = [
+        Row.pairs(BATCH, f"{what}, {name}", unit, them, ours, bound=bound)
+        for name, them in (
+            ("CombinedWatermarkStatus, by id", [t.by_id / n for t in theirs]),
+            ("SourceCoordinator's aggregator", [t.aggregator / n for t in theirs]),
+        )
+    ]
+    less = [t.by_reference / n for t in theirs]
+    name = f"{what}, CombinedWatermarkStatus, by reference"
+    return [*rows, Row.pairs(BATCH, name, unit, less, ours, note="Flink does less: no ids")]
+
+
+def _batch(coalescer: Coalescer, splits: Ids, watermarks_us: Watermarks) -> int:
+    began = time.perf_counter_ns()
+    coalescer.report_array(splits, watermarks_us)
+    advance = coalescer.advance()
+    spent = time.perf_counter_ns() - began
+    assert advance is not None
+    assert advance.after_us == watermarks_us.min(), "the race is over the same answer"
+    return spent
+
+
+def _singles(n: int, ask: Ask | None, missing: str, count: int, pairs: int, warm: int) -> list[Row]:
+    """One report of any split and the advance after it; then the same where it is the holder that reported."""
+    rng, numbers = random.Random(SEED), np.random.default_rng(SEED)
+    splits = _splits(n, numbers)
+    coalescer, bytes_a_split = _weighed(splits)
+    ids = splits.tolist()
+    turns = iter(range(1, 10**9))
+    ours: dict[str, list[float]] = {"report": [], "advance": [], "holder report": [], "holder advance": []}
+    theirs: list[Flink] = []
+    for turn in range(warm + pairs):
+        any_split = _one_by_one(coalescer, count, next(turns), rng, lambda: rng.choice(ids))
+        holders = _one_by_one(coalescer, count, next(turns), rng, lambda: coalescer.holder)
+        if ask is not None:
+            answer = ask(n, 1, count)
+            theirs += [answer] if turn >= warm else []
+        if turn >= warm:
+            for name, figure in zip(ours, (*any_split, *holders), strict=True):
+                ours[name].append(figure)
+    us = {name: statistics.median(figures) for name, figures in ours.items()}
+    at, rows = f"{n:,} splits:", list[Row]()
+    limits = {"report": Bound(10, "at most"), "advance": Bound(50, "at most")}
+    names = {"CombinedWatermarkStatus": "combined", "aggregator": "aggregator"}
+    for step, limit in limits.items():
+        for rival, field in names.items():
+            them = [getattr(answer, f"{field}_{step}") / 1e3 for answer in theirs]
+            if them:
+                rows.append(Row.pairs(SINGLE, f"{at} one {step}, {rival}", "us", them, ours[step], bound=limit))
+        if not theirs:
+            rows.append(Row(SINGLE, f"{at} one {step}", "us", None, us[step], bound=limit, note=missing))
+        always = us[f"holder {step}"]
+        rows.append(Row(ALONE, f"{at} one {step}, always of the holder", "us", None, always, bound=limit))
+    limit = Bound(200, "at most")
+    rows.append(Row(ALONE, f"{at} memory beside the ids", "bytes a split", None, bytes_a_split, bound=limit))
+    return sorted(rows, key=lambda row: row.section != SINGLE)
+
+
+def _one_by_one(
+    coalescer: Coalescer, count: int, turn: int, rng: random.Random, choose: Callable[[], SplitId | None]
+) -> tuple[float, float]:
     report, advance = [], []
-    for _ in range(20_000):
-        split, watermark_us = rng.choice(splits), 10**12 + rng.randrange(10**9)
-        began = time.perf_counter()
+    for _ in range(count):
+        split, watermark_us = choose(), turn * SPREAD_US + rng.randrange(SPREAD_US)
+        assert split is not None
+        began = time.perf_counter_ns()
         coalescer.report(split, watermark_us)
-        between = time.perf_counter()
+        between = time.perf_counter_ns()
         coalescer.advance()
-        report.append((between - began) * 1e6)
-        advance.append((time.perf_counter() - between) * 1e6)
+        report.append((between - began) / 1e3)
+        advance.append((time.perf_counter_ns() - between) / 1e3)
     return statistics.median(report), statistics.median(advance)
 
 
-def _row(what: str, us: float) -> Row:
-    return Row("core, no Spark", what, "us", None, us)
+def _weighed(splits: Ids) -> tuple[Coalescer, float]:
+    """A coalescer in use, and what it takes a split in memory; the ids are there before."""
+    ids = splits.tolist()
+    watermarks_us = _watermarks(len(ids), 0, np.random.default_rng(SEED))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        coalescer = Coalescer()
+        for split in ids:
+            coalescer.assign(split)
+        coalescer.report_array(splits, watermarks_us)
+        coalescer.advance()
+        bytes_a_split = tracemalloc.get_traced_memory()[0] / len(ids)
+    finally:
+        tracemalloc.stop()
+    return coalescer, bytes_a_split
+
+
+def _other_order(n: int) -> Row:
+    """Every batch in another order, so that every split is looked up."""
+    rng = np.random.default_rng(SEED)
+    splits, coalescer = _splits(n, rng), Coalescer()
+    for split in splits.tolist():
+        coalescer.assign(split)
+    spent = [_batch(coalescer, rng.permutation(splits), _watermarks(n, turn, rng)) for turn in range(1, 16)]
+    a_split = statistics.median(spent) / n
+    return Row(ALONE, f"{n:,} splits: a batch in an order that is new each time", "ns a split", None, a_split)
+
+
+def _coordinator(n: int) -> Row:
+    """The same batch as an event to the coordinator of the stream, with all that it keeps of each split."""
+    rng = np.random.default_rng(SEED)
+    ids = _splits(n, rng).tolist()
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    coordinator = StreamCoordinator(strategy, job_id="bench", source_id="core", task_id="0")
+    spent = []
+    for turn in range(1, 16):
+        watermarks_us: dict[SplitId, int] = dict(zip(ids, _watermarks(n, turn, rng).tolist(), strict=True))
+        event = BatchReported(turn, turn, watermarks_us)
+        began = time.perf_counter_ns()
+        coordinator.handle(event, now_us=turn)
+        spent.append(time.perf_counter_ns() - began)
+    return Row(ALONE, f"{n:,} splits: StreamCoordinator.handle", "ns a split", None, statistics.median(spent) / n)
+
+
+def _splits(n: int, rng: np.random.Generator) -> Ids:
+    return rng.integers(0, 2**63, n, dtype=np.uint64)
+
+
+def _watermarks(n: int, turn: int, rng: np.random.Generator) -> Watermarks:
+    return turn * SPREAD_US + rng.integers(0, SPREAD_US, n)

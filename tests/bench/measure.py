@@ -28,12 +28,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What issue 3 asks: at most `limit`, of the ratio or of the milliseconds added."""
+    """What an issue asks: at most `limit`, of the ratio, of the milliseconds added or of ours, or exactly that."""
 
     limit: float
-    of: str  # "ratio", "added" or "wrapped"
+    of: str  # "ratio", "added", "at most" or "wrapped"
 
     def __str__(self) -> str:
+        if self.of == "at most":
+            return f"≤ {self.limit:g}"
         return f"≤ {self.limit:g} x" if self.of == "ratio" else f"≤ {self.limit:g} more" if self.of == "added" else (
             f"= {self.limit:g}"
         )  # fmt: skip
@@ -85,5 +87,7 @@ class Row:
             return None
         if self.bound.of == "wrapped":
             return self.wrapped == self.bound.limit
+        if self.bound.of == "at most":
+            return self.wrapped is not None and self.wrapped <= self.bound.limit
         judged = self.ratio if self.bound.of == "ratio" else self.added
         return judged is not None and judged.median <= self.bound.limit

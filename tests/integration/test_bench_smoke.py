@@ -32,6 +32,11 @@ def test_a_bound_is_judged_by_the_median(wrapped: list[float], bound: Bound, met
     assert row([100, 100, 100], wrapped, bound).met is met
 
 
+@pytest.mark.parametrize(("us", "met"), [(10.0, True), (10.1, False)])
+def test_a_bound_of_ours_alone(us: float, met: bool) -> None:
+    assert Row("core", "one report", "us", None, us, bound=Bound(10, "at most")).met is met
+
+
 def test_a_lost_split_misses_the_bound() -> None:
     bound = Bound(4096, "wrapped")
 

@@ -7,7 +7,9 @@ Method: a state machine draws steps, mirrors them in ``Definition``, and compare
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
+import numpy as np
 from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -24,6 +26,8 @@ class Definition:
 
     policy: AllIdle
     low_us: int | None = None
+    passed_share: Fraction = Fraction(0)
+    quorum: Fraction = Fraction(0)
     state: dict[str, SplitState] = field(default_factory=dict)
     watermark_us: dict[str, int] = field(default_factory=dict)
     regressions: int = 0
@@ -40,12 +44,35 @@ class Definition:
         if after_us is not None:
             self.low_us = after_us if self.low_us is None else max(self.low_us, after_us)
 
-    def minimum_us(self, now_us: int) -> int | None:
+    def counted(self) -> list[tuple[int | float, str]]:
+        """The splits that count, the slowest first: silent ones, then by watermark, then by id."""
         live = [split for split, state in self.state.items() if state in (PENDING, ACTIVE, PAUSED)]
         idle = [split for split, state in self.state.items() if state is IDLE]
-        if live:
-            known = [self.watermark_us[split] for split in live if split in self.watermark_us]
-            return min(known) if len(known) == len(live) else None
+        speaking = [split for split in live if split in self.watermark_us]
+        if len(speaking) < self.quorum * len(live + idle):
+            live += idle
+        return sorted((self.watermark_us.get(split, float("-inf")), split) for split in live)
+
+    def holder(self) -> tuple[int | float, str] | None:
+        """The first of those that count and are not passed."""
+        counted = self.counted()
+        if not counted:
+            return None
+        slow = max(k for k in range(len(counted)) if k <= len(counted) * self.passed_share)
+        value = counted[slow][0]
+        return min(one for one in counted if one[0] == value)
+
+    def stripped(self) -> frozenset[SplitId]:
+        holder = self.holder()
+        if holder is None or holder[0] == float("-inf"):
+            return frozenset()
+        return frozenset(split for value, split in self.counted() if value < holder[0])
+
+    def minimum_us(self, now_us: int) -> int | None:
+        idle = [split for split, state in self.state.items() if state is IDLE]
+        holder = self.holder()
+        if holder is not None:
+            return self.watermark_us.get(holder[1])
         if not idle or self.policy is AllIdle.HOLD:
             return None
         if self.policy is AllIdle.ADVANCE:
@@ -54,11 +81,18 @@ class Definition:
 
 
 class CoalescerIsItsDefinition(RuleBasedStateMachine):
-    @initialize(policy=st.sampled_from(AllIdle), low_us=st.none() | watermarks_us)
-    def begin(self, policy: AllIdle, low_us: int | None) -> None:
+    @initialize(
+        policy=st.sampled_from(AllIdle),
+        low_us=st.none() | watermarks_us,
+        percentile=st.none() | st.sampled_from((100, 99.0, 75.0, 66.6, 50.0, 0.1)),
+        quorum=st.none() | st.sampled_from((0.3, 0.5, 1)),
+    )
+    def begin(self, policy: AllIdle, low_us: int | None, percentile: float | None, quorum: float | None) -> None:
+        policy = policy if quorum is None else AllIdle.HOLD
         delay_us = 7 if policy is AllIdle.ADVANCE else None
-        self.coalescer = Coalescer(low_us, policy, all_idle_delay_us=delay_us)
-        self.definition = Definition(policy, low_us)
+        self.coalescer = Coalescer(low_us, policy, all_idle_delay_us=delay_us, percentile=percentile, quorum=quorum)
+        passed = (100 - Fraction(str(100 if percentile is None else percentile))) / 100
+        self.definition = Definition(policy, low_us, passed, Fraction(str(0 if quorum is None else quorum)))
         self.published: list[int | None] = [low_us]
 
     @rule(split=splits)
@@ -79,6 +113,14 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
         self.coalescer.report_all(known)
         for split, watermark_us in known.items():
             self.definition.report(str(split), watermark_us)
+
+    @rule(batch=st.lists(st.tuples(splits, watermarks_us), max_size=6))
+    def report_array(self, batch: list[tuple[str, int]]) -> None:
+        """In any order, and some of them twice."""
+        known = [(s, w) for s, w in batch if self.definition.state.get(s, FINISHED) is not FINISHED]
+        self.coalescer.report_array([s for s, _ in known], np.array([w for _, w in known], np.int64))
+        for split, watermark_us in known:
+            self.definition.report(split, watermark_us)
 
     @rule(split=splits, signal=st.sampled_from(("idle", "wake", "pause", "resume", "finish")))
     def signal(self, split: str, signal: str) -> None:
@@ -127,9 +169,10 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
         assert self.definition.regressions == self.coalescer.regressions
         live = [split for split in state if state[split] in (PENDING, ACTIVE, PAUSED)]
         silent = sorted(split for split in live if split not in watermark_us)
-        speaking = sorted((watermark_us[split], split) for split in live if split in watermark_us)
-        holder = silent[0] if silent else speaking[0][1] if speaking else None
-        assert (frozenset(silent), holder) == (self.coalescer.pending, self.coalescer.holder)
+        holder = self.definition.holder()
+        assert (None if holder is None else holder[1]) == self.coalescer.holder
+        assert frozenset(silent) == self.coalescer.pending
+        assert self.definition.stripped() == self.coalescer.stripped
         assert (not live and IDLE in state.values()) == self.coalescer.all_idle
 
     @invariant()

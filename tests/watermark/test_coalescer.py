@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
+import numpy as np
 import pytest
 from lowmark.watermark import (
     Advance,
@@ -9,6 +11,7 @@ from lowmark.watermark import (
     Coalescer,
     DuplicateSplit,
     FinishedSplit,
+    InvalidWatermark,
     SplitId,
     SplitState,
     UnknownSplit,
@@ -233,7 +236,8 @@ def test_removed_splits_leave_nothing_behind() -> None:
         coalescer.report(f"file-{n}", n + 1)
         coalescer.remove(f"file-{n}")
 
-    assert len(coalescer._heap) < 100
+    assert len(coalescer._ids) == len(coalescer._aside_us) == 1
+    assert len(coalescer._watermarks_us) < 100
 
 
 def test_a_restored_low_watermark_is_never_gone_below() -> None:
@@ -269,3 +273,334 @@ def test_bulk_and_single_reports_agree() -> None:
         bulk._check()
 
         assert (single.advance(), single.regressions) == (bulk.advance(), bulk.regressions)
+
+
+# -- reports as arrays
+
+
+def numbered(count: int, **options: float) -> Coalescer:
+    coalescer = Coalescer(**options)  # type: ignore[arg-type]
+    for split in range(count):
+        coalescer.assign(split)
+    return coalescer
+
+
+def ids(*splits: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return np.array(splits, np.uint64)
+
+
+def us(*watermarks_us: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(watermarks_us, np.int64)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_arrays_and_single_reports_agree_whatever_comes_between_them(seed: int) -> None:
+    """The arrays repeat as they do in a stream: same set and order mostly, then another order, part, or set."""
+    rng = random.Random(seed)
+    bulk, single = numbered(40), numbered(40)
+    order, added = list(range(40)), 40
+    for step in range(60):
+        match rng.randrange(8):
+            case 0:
+                rng.shuffle(order)
+            case 1:
+                order = rng.sample(bulk.splits, rng.randrange(1, len(bulk.splits)))  # type: ignore[arg-type]
+            case 2:
+                gone = rng.choice(bulk.splits)
+                assert bulk.remove(gone) == single.remove(gone)
+                order = [split for split in order if split != gone] or [bulk.splits[0]]  # type: ignore[list-item]
+            case 3:
+                for coalescer in (bulk, single):
+                    coalescer.assign(added)
+                order, added = [*order, added], added + 1
+            case 4:
+                quiet, signal = rng.choice(bulk.splits), rng.choice(("idle", "pause", "resume", "wake"))
+                assert getattr(bulk, signal)(quiet) == getattr(single, signal)(quiet)
+        watermarks_us = [step + rng.randrange(-3, 4) for _ in order]
+        bulk.report_array(ids(*order) if seed % 2 else list(order), us(*watermarks_us))
+        for split, watermark_us in zip(order, watermarks_us, strict=True):
+            single.report(split, watermark_us)
+        bulk._check()
+
+        where = f"seed {seed}, step {step}"
+        assert (single.advance(), single.regressions) == (bulk.advance(), bulk.regressions), where
+        assert (single.holder, single.states) == (bulk.holder, bulk.states), where
+        assert single.splits == bulk.splits, where
+        assert [single.watermark_us(s) for s in single.splits] == [bulk.watermark_us(s) for s in bulk.splits], where
+
+
+def test_the_same_splits_in_the_same_order_are_not_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    coalescer = numbered(4)
+    coalescer.report_array(ids(0, 1, 2, 3), us(1, 2, 3, 4))
+
+    def found(split: SplitId) -> int:
+        raise AssertionError(f"split {split} was looked up")
+
+    monkeypatch.setattr(coalescer, "_find", found)
+    coalescer.report_array(ids(0, 1, 2, 3), us(5, 6, 7, 8))
+    assert Advance(None, 5, 0) == coalescer.advance()
+    with pytest.raises(AssertionError, match="looked up"):
+        coalescer.report_array(ids(1, 0, 2, 3), us(5, 6, 7, 8))
+
+
+def test_the_arrays_are_the_callers() -> None:
+    coalescer = numbered(2)
+    splits, watermarks_us = ids(0, 1), us(5, 6)
+    coalescer.report_array(splits, watermarks_us)
+    splits[:], watermarks_us[:] = (1, 0), (90, 80)
+
+    assert (coalescer.watermark_us(0), coalescer.watermark_us(1)) == (5, 6)
+    coalescer.report_array(splits, watermarks_us)
+    assert (coalescer.watermark_us(0), coalescer.watermark_us(1)) == (80, 90)
+    assert watermarks_us.tolist() == [90, 80]
+    names: list[SplitId] = [0, 1]
+    coalescer.report_array(names, us(100, 110))
+    names.reverse()
+    coalescer.report_array(names, us(130, 120))
+    assert (coalescer.watermark_us(0), coalescer.watermark_us(1)) == (120, 130)
+
+
+def test_a_report_of_neighbours_touches_no_other_split() -> None:
+    coalescer = numbered(5)
+    coalescer.report_array(ids(2, 3), us(30, 20))
+    coalescer._check()
+
+    assert [coalescer.watermark_us(split) for split in range(5)] == [None, None, 30, 20, None]
+
+
+def test_columns_of_a_decoded_report_are_taken_as_they_are() -> None:
+    """Every other value, as in a structured array: not contiguous, and read-only."""
+    coalescer = numbered(3)
+    report = np.frombuffer(np.array([0, 30, 1, 10, 2, 20], np.int64).tobytes(), [("split", "<u8"), ("value", "<i8")])
+    coalescer.report_array(report["split"], report["value"])
+
+    assert Advance(None, 10, 1) == coalescer.advance()
+
+
+def test_a_split_may_be_in_a_report_twice() -> None:
+    coalescer = numbered(2)
+    coalescer.report_array(ids(0, 1, 0), us(30, 40, 20))
+
+    coalescer.report_array(ids(0, 1, 0), us(60, 70, 50))
+
+    assert (coalescer.watermark_us(0), coalescer.watermark_us(1), coalescer.regressions) == (60, 70, 2)
+
+
+def test_an_empty_report_changes_nothing() -> None:
+    coalescer = coalescer_of(a=30)
+    coalescer.report_array([], us())
+    coalescer.report_all({})
+
+    assert Advance(None, 30, "a") == coalescer.advance()
+
+
+@pytest.mark.parametrize("splits", [[0, 9], [0, 1], [0, 0, 1], [0, 9, 9]])
+def test_an_array_with_an_unknown_or_finished_split_changes_nothing(splits: list[int]) -> None:
+    coalescer = numbered(2)
+    coalescer.report_array(ids(0, 1), us(1, 1))
+    coalescer.idle(0)
+    coalescer.finish(1)
+
+    with pytest.raises((UnknownSplit, FinishedSplit), match=r"split (9 was never|1 reported after)"):
+        coalescer.report_array(ids(*splits), us(*[50 for _ in splits]))
+    assert (coalescer.watermark_us(0), coalescer.state(0)) == (1, SplitState.IDLE)
+    coalescer._check()
+
+
+def test_a_removed_split_is_unknown_to_the_next_array_and_its_row_is_another_splits() -> None:
+    coalescer = numbered(3)
+    coalescer.report_array(ids(0, 1, 2), us(1, 2, 3))
+    coalescer.remove(0)
+    coalescer.assign(7)
+
+    with pytest.raises(UnknownSplit, match="split 0 "):
+        coalescer.report_array(ids(0, 1, 2), us(50, 60, 70))
+    assert [coalescer.watermark_us(split) for split in (1, 2, 7)] == [2, 3, None]
+
+
+def test_arrays_of_the_wrong_type_or_length_are_refused() -> None:
+    coalescer = numbered(2)
+
+    with pytest.raises(ValueError, match="expected int64, one for each of the 2 splits, got float64 of shape"):
+        coalescer.report_array(ids(0, 1), np.array([1.5, 2.5]))
+    with pytest.raises(ValueError, match=r"one for each of the 2 splits, got int64 of shape \(1,\)"):
+        coalescer.report_array(ids(0, 1), us(1))
+    with pytest.raises(ValueError, match="expected an array of uint64 or a list, got an array of int64"):
+        coalescer.report_array(us(0, 1), us(1, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("watermark_us", [2**63, -(2**63) - 1])
+def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(watermark_us: int) -> None:
+    coalescer = coalescer_of(a=30, b=40)
+
+    with pytest.raises(InvalidWatermark, match="watermark of split 'b'"):
+        coalescer.report_all({"a": 50, "b": watermark_us})
+    with pytest.raises(InvalidWatermark):
+        coalescer.report("b", watermark_us)
+    with pytest.raises(InvalidWatermark):
+        coalescer.assign("c", watermark_us=watermark_us)
+    assert (coalescer.watermark_us("a"), coalescer.splits) == (30, ("a", "b"))
+
+
+def test_the_largest_number_is_a_watermark_too() -> None:
+    """It is what rows that take no part hold."""
+    coalescer = coalescer_of(a=1, b=2**63 - 1, c=2**63 - 1)
+    coalescer.idle("a")
+
+    assert Advance(None, 2**63 - 1, "b") == coalescer.advance()
+    assert coalescer.watermark_us("a") == 1
+
+
+def test_among_very_many_equal_watermarks_the_smallest_id_holds() -> None:
+    names = [f"n{n}" for n in random.Random(3).sample(range(100, 1000), 500)]
+    coalescer = Coalescer()
+    for name in names:
+        coalescer.assign(name)
+    coalescer.report_array(names, np.zeros(500, np.int64))
+
+    assert Advance(None, 0, min(names)) == coalescer.advance()
+    for name in sorted(names)[:100]:
+        assert coalescer.holder == name
+        coalescer.report(name, 1)
+    for name in sorted(names)[100:200]:
+        assert coalescer.holder == name
+        coalescer.remove(name)
+    assert coalescer.holder == sorted(names)[200]
+    coalescer.assign("a first one", watermark_us=0, state=SplitState.ACTIVE)
+    assert coalescer.holder == "a first one"
+
+
+def test_a_split_costs_at_most_200_bytes_beside_its_id() -> None:
+    names = [f"topic-{n}" for n in range(10_000)]
+    tracemalloc.start()
+    try:
+        coalescer = Coalescer()
+        for name in names:
+            coalescer.assign(name)
+        every = np.arange(10**15, 10**15 + len(names))
+        coalescer.report_array(names, every)
+        coalescer.advance()
+        bytes_active = tracemalloc.get_traced_memory()[0] - every.nbytes
+        for name in names:
+            coalescer.idle(name)
+        bytes_idle = tracemalloc.get_traced_memory()[0] - every.nbytes
+    finally:
+        tracemalloc.stop()
+
+    assert bytes_active / len(names) <= 200
+    assert bytes_idle / len(names) <= 200
+
+
+# -- percentile: what it gives up
+
+
+def percentile_of(percentile: float, watermarks_us: list[int]) -> Coalescer:
+    coalescer = numbered(len(watermarks_us), percentile=percentile)
+    coalescer.report_array(list(range(len(watermarks_us))), us(*watermarks_us))
+    return coalescer
+
+
+def test_m4_the_slowest_one_percent_is_passed() -> None:
+    coalescer = percentile_of(99.0, [5, 3, *range(1_000, 1_198)])
+
+    assert Advance(None, 1_000, 2) == coalescer.advance()
+    assert (frozenset({0, 1}), 2) == (coalescer.stripped, coalescer.holder)
+    assert coalescer.watermark_us(1) == 3
+
+
+@pytest.mark.parametrize(
+    ("percentile", "count", "passed"),
+    [(99.0, 99, 0), (99.0, 100, 1), (99.0, 199, 1), (99.9, 1_000, 1), (66.6, 1_000, 334), (100, 10, 0), (0.1, 10, 9)],
+)
+def test_at_least_all_but_the_share_count(percentile: float, count: int, passed: int) -> None:
+    coalescer = percentile_of(percentile, list(range(count)))
+    coalescer.advance()
+
+    assert (coalescer.low_us, len(coalescer.stripped)) == (passed, passed)
+
+
+def test_splits_at_the_percentile_are_not_passed() -> None:
+    coalescer = percentile_of(50.0, [1, 7, 7, 9])
+
+    assert Advance(None, 7, 1) == coalescer.advance()
+    assert {0} == coalescer.stripped
+
+
+def test_a_silent_split_is_the_slowest() -> None:
+    coalescer = percentile_of(75.0, [4, 5, 6, 7])
+    coalescer.assign(8)
+
+    assert Advance(None, 4, 0) == coalescer.advance()
+    assert (frozenset({8}), frozenset({8})) == (coalescer.stripped, coalescer.pending)
+    coalescer.assign(9)
+    assert (coalescer.holder, coalescer.stripped, coalescer.advance()) == (8, frozenset(), None)
+
+
+def test_the_percentile_is_latched() -> None:
+    coalescer = percentile_of(75.0, [1, 20, 30, 40])
+    coalescer.advance()
+    coalescer.idle(3)  # of three, none may be passed
+
+    assert (coalescer.holder, coalescer.stripped, coalescer.advance(), coalescer.low_us) == (0, frozenset(), None, 20)
+    coalescer.report_array([0, 1, 2, 3], us(10, 35, 36, 50))
+    assert Advance(20, 35, 1) == coalescer.advance()
+
+
+@pytest.mark.parametrize("percentile", [0, -1, 100.1, float("nan")])
+def test_a_percentile_has_its_range(percentile: float) -> None:
+    with pytest.raises(ValueError, match="percentile: expected more than 0 and at most 100, got"):
+        Coalescer(percentile=percentile)
+
+
+# -- quorum
+
+
+def test_below_the_quorum_an_idle_split_counts_with_what_it_has() -> None:
+    coalescer = numbered(4, quorum=0.75)
+    coalescer.report_array(ids(0, 1, 2, 3), us(1, 2, 3, 4))
+    coalescer.idle(0)
+    assert Advance(None, 2, 1) == coalescer.advance()
+
+    coalescer.idle(1)
+    assert (coalescer.advance(), coalescer.holder) == (None, 0)
+    coalescer.report(0, 9)
+    assert Advance(2, 3, 2) == coalescer.advance()
+
+
+def test_below_the_quorum_an_idle_split_that_never_spoke_holds() -> None:
+    coalescer = numbered(2, quorum=1)
+    coalescer.report(0, 5)
+    coalescer.idle(1)
+
+    assert (coalescer.advance(), coalescer.holder, coalescer.pending) == (None, 1, frozenset())
+    coalescer.finish(1)
+    assert Advance(None, 5, 0) == coalescer.advance()
+
+
+def test_the_percentile_is_of_all_that_count() -> None:
+    coalescer = numbered(4, quorum=1, percentile=75.0)
+    coalescer.report_array(ids(0, 1, 2, 3), us(1, 2, 3, 4))
+    coalescer.idle(3)
+
+    assert (Advance(None, 2, 1), frozenset({0})) == (coalescer.advance(), coalescer.stripped)
+
+
+def test_finished_splits_are_no_part_of_the_quorum() -> None:
+    coalescer = numbered(4, quorum=0.5)
+    coalescer.report_array(ids(0, 1, 2, 3), us(1, 2, 3, 4))
+    coalescer.idle(0)
+    coalescer.finish(2)
+    coalescer.finish(3)
+
+    assert Advance(None, 2, 1) == coalescer.advance()
+
+
+@pytest.mark.parametrize("quorum", [0, -0.5, 1.1, float("nan")])
+def test_a_quorum_has_its_range(quorum: float) -> None:
+    with pytest.raises(ValueError, match="quorum: expected more than 0 and at most 1, got"):
+        Coalescer(quorum=quorum)
+
+
+def test_a_quorum_and_a_policy_that_goes_on_without_anyone_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="a quorum forbids that"):
+        Coalescer(all_idle=AllIdle.MAX, quorum=0.5)
