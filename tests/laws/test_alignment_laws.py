@@ -1,0 +1,308 @@
+"""The cap of a group is its definition, whatever was said, lost, repeated, or crashed; and somebody may go on.
+
+Goal: after every step the group agrees with the definition, and so does a twin that was restarted now and then.
+Method: a state machine draws steps and keeps all reports ever made; the definition looks through them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import given, note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from lowmark.watermark import AlignmentGroup, AlignmentParams, Cap, CapAnnounced, SplitAlignment, TaskId
+
+from tests.laws.strategies import LAWS, watermarks_us
+
+TASKS = (TaskId("a", "s", "0"), TaskId("a", "s", "1"), TaskId("b", "s", "0"), TaskId("b", "t", "0"))
+INTERVAL_US = 10
+
+tasks = st.sampled_from(TASKS)
+wanted_us = st.none() | watermarks_us
+delays_us = st.sampled_from((0, 0, 1, 7, 30))
+rarely = st.integers(0, 3).map(lambda n: n == 3)
+drifts_us = st.sampled_from((0, 1, 10, 2**62))
+
+
+@dataclass
+class Member:
+    """All that was ever said of a member, and what it found when it joined."""
+
+    throttled: bool
+    priority: int
+    joined_at_us: int
+    floor_us: int | None
+    active: list[tuple[int, int | None, int | None]] = field(default_factory=list)  # at, low, wanted
+    idle: list[int] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def low_us(self) -> int | None:
+        spoken = [(at_us, low_us) for at_us, low_us, _ in self.active if low_us is not None]
+        return max(spoken)[1] if spoken else None
+
+    @property
+    def left_out(self) -> bool:
+        return self.finished or max(self.idle, default=-1) > max((at for at, _, _ in self.active), default=-1)
+
+    @property
+    def wanted_us(self) -> int | None:
+        newest = max((at for at, _, _ in self.active), default=-1)
+        if max(self.idle, default=-1) > newest:
+            return None
+        return max((want for at, _, want in self.active if at == newest and want is not None), default=None)
+
+    @property
+    def next_us(self) -> int | None:
+        return self.low_us if self.wanted_us is None else self.wanted_us
+
+    def takes_part(self, now_us: int, grace_us: int | None) -> bool:
+        silent_us = now_us - max([self.joined_at_us, *self.idle])
+        return not self.left_out and (self.next_us is not None or grace_us is None or silent_us <= grace_us)
+
+
+def limit(member: Member, drift_us: int) -> Cap:
+    own_us = [] if member.low_us is None else [min(member.low_us + drift_us, 2**63 - 1)]
+    known = own_us + ([] if member.wanted_us is None else [member.wanted_us])
+    return Cap.up_to(max(known)) if known else Cap.hold() if member.floor_us is None else Cap.up_to(member.floor_us)
+
+
+def bound(member: Member, taking_part: list[Member]) -> Cap:
+    higher = [other.low_us for other in taking_part if other.priority > member.priority]
+    return min((Cap.hold() if us is None else Cap.up_to(us) for us in higher), default=Cap.free())
+
+
+def definition(taking_part: list[Member], drift_us: int) -> Cap:
+    """The smallest limit, but for those who wait for a higher priority."""
+    free = [m for m in taking_part if not m.throttled or bound(m, taking_part).allows(m.next_us)]
+    return min((limit(member, drift_us) for member in free), default=Cap.free())
+
+
+class GroupIsItsDefinition(RuleBasedStateMachine):
+    @initialize(
+        drift_us=drifts_us,
+        grace_us=st.sampled_from((None, 0, 25)),
+        start_us=st.sampled_from((0, 1_000)),
+        priorities=st.lists(st.integers(0, 2), min_size=2, max_size=len(TASKS)),
+        lows_us=st.lists(watermarks_us, max_size=len(TASKS)),
+    )
+    def begin(
+        self, drift_us: int, grace_us: int | None, start_us: int, priorities: list[int], lows_us: list[int]
+    ) -> None:
+        self.drift_us, self.grace_us, self.now_us = drift_us, grace_us, start_us
+        self.params = AlignmentParams("g", drift_us, INTERVAL_US)
+        self.group, self.twin = (AlignmentGroup("g", grace_us=grace_us) for _ in range(2))
+        self.members: dict[TaskId, Member] = {}
+        self.announced_us: int | None = None
+        self.epochs: list[int] = []
+        for task, priority in zip(TASKS, priorities, strict=False):
+            self.join(task, throttled=True, priority=priority)
+        self.all_speak(lows_us)
+
+    @property
+    def both(self) -> tuple[AlignmentGroup, AlignmentGroup]:
+        return self.group, self.twin
+
+    def taking_part(self) -> list[Member]:
+        return [member for member in self.members.values() if member.takes_part(self.now_us, self.grace_us)]
+
+    @rule(task=tasks, throttled=st.booleans(), priority=st.integers(0, 2))
+    def join(self, task: TaskId, throttled: bool, priority: int) -> None:
+        for group in self.both:
+            group.join(task, self.params, now_us=self.now_us, throttled=throttled, priority=priority)
+        member = self.members.setdefault(task, Member(throttled, priority, self.now_us, self.announced_us))
+        member.throttled, member.priority = throttled, priority
+
+    @rule(task=tasks, low_us=st.none() | watermarks_us, wanted=wanted_us, late_us=delays_us)
+    def report(self, task: TaskId, low_us: int | None, wanted: int | None, late_us: int) -> None:
+        if task in self.members:
+            at_us = max(0, self.now_us - late_us)
+            for group in self.both:
+                group.report(task, low_us, at_us=at_us, next_wanted_us=wanted)
+            self.members[task].active.append((at_us, low_us, wanted))
+
+    @rule(lows_us=st.lists(watermarks_us, min_size=len(TASKS), max_size=len(TASKS)))
+    def all_speak(self, lows_us: list[int]) -> None:
+        for task, low_us in zip(TASKS, lows_us, strict=False):
+            self.report(task, low_us, None, 0)
+
+    @rule(task=tasks, late_us=delays_us)
+    def idle(self, task: TaskId, late_us: int) -> None:
+        if task in self.members:
+            at_us = max(0, self.now_us - late_us)
+            for group in self.both:
+                group.idle(task, at_us=at_us)
+            self.members[task].idle.append(at_us)
+
+    @rule(task=tasks, really=rarely)
+    def finish(self, task: TaskId, really: bool) -> None:
+        if really and task in self.members:
+            for group in self.both:
+                group.finish(task)
+            self.members[task].finished = True
+
+    @rule(task=tasks)
+    def leave(self, task: TaskId) -> None:
+        known = self.members.pop(task, None) is not None
+        assert [known] * 2 == [group.leave(task) for group in self.both]
+        if not self.members:
+            self.announced_us = None
+
+    @rule(later_us=st.sampled_from((0, 9, 10, 10, 10, 35)))
+    def announce(self, later_us: int) -> None:
+        self.now_us += later_us
+        due_us = self.group.wake_at_us
+        announced = self.group.announce(self.now_us)
+        assert self.twin.announce(self.now_us) == announced
+        assert not announced or (due_us is not None and self.now_us >= due_us)
+        if announced:
+            cap = definition(self.taking_part(), self.drift_us)
+            self.announced_us = cap.us
+            self.epochs.append(announced[0].epoch)
+            live = sorted(task for task, member in self.members.items() if not member.finished)
+            assert live == [each.task for each in announced]
+            for each in announced:
+                assert min(cap, bound(self.members[each.task], self.taking_part())) == each.cap
+
+    @rule()
+    def crash(self) -> None:
+        self.twin = AlignmentGroup.restore(json.loads(json.dumps(self.twin.snapshot())))
+
+    @invariant()
+    def agrees(self) -> None:
+        note(f"{self.now_us} {self.members}")
+        taking_part = self.taking_part()
+        cap = definition(taking_part, self.drift_us)
+        assert cap == self.group.cap(self.now_us)
+        for task, member in self.members.items():
+            assert min(cap, bound(member, taking_part)) == self.group.cap_of(task, self.now_us)
+
+    @invariant()
+    def a_restart_changes_nothing(self) -> None:
+        assert self.group.status(self.now_us) == self.twin.status(self.now_us)
+        assert vars(self.group) == vars(self.twin)
+        assert self.group.wake_at_us == self.twin.wake_at_us
+
+    @invariant()
+    def somebody_may_go_on(self) -> None:
+        going = [
+            not member.throttled or self.group.cap_of(task, self.now_us).allows(member.next_us)
+            for task, member in self.members.items()
+            if member.takes_part(self.now_us, self.grace_us)
+        ]
+        assert any(going) or not going
+
+    @invariant()
+    def epochs_grow(self) -> None:
+        assert sorted(set(self.epochs)) == self.epochs
+
+
+TestGroupIsItsDefinition = GroupIsItsDefinition.TestCase
+TestGroupIsItsDefinition.settings = LAWS
+
+
+@LAWS
+@given(
+    st.lists(st.tuples(tasks, st.integers(0, 5), st.none() | watermarks_us, wanted_us, st.booleans()), max_size=12),
+    st.randoms(use_true_random=False),
+)
+def test_reports_commute_and_repeat(
+    reports: list[tuple[TaskId, int, int | None, int | None, bool]], rng: random.Random
+) -> None:
+    def play(made: list[tuple[TaskId, int, int | None, int | None, bool]]) -> dict[str, object]:
+        group = AlignmentGroup("g", grace_us=3)
+        for task in TASKS:
+            group.join(task, AlignmentParams("g", 10, INTERVAL_US), now_us=0)
+        for task, at_us, low_us, wanted, idle in made:
+            if idle:
+                group.idle(task, at_us=at_us)
+            else:
+                group.report(task, low_us, at_us=at_us, next_wanted_us=wanted)
+        return group.snapshot()
+
+    turned = [*reports, *reports]
+    rng.shuffle(turned)
+    assert play(reports) == play(turned)
+
+
+@LAWS
+@given(st.lists(watermarks_us, min_size=1, max_size=8), st.lists(st.integers(0, 7), max_size=20))
+def test_announcements_that_were_lost_repeated_or_overtaken_change_nothing_later(
+    caps_us: list[int], arrived: list[int]
+) -> None:
+    announced = [CapAnnounced("g", TASKS[0], epoch, Cap.up_to(us)) for epoch, us in enumerate(caps_us)]
+    careful, careless = (SplitAlignment(samples=0) for _ in range(2))
+    for alignment in (careful, careless):
+        for split, us in (("a", 0), ("b", 50)):
+            alignment.assign(split)
+            alignment.observe(split, us)
+    for each in announced:
+        careful.hear(each)
+        careful.decide()
+    for index in [*arrived, -1, *arrived]:  # the newest arrives, and older ones may come after it
+        if index < len(announced):
+            careless.hear(announced[index])
+            careless.decide()
+
+    assert (careful.cap, careful.paused) == (careless.cap, careless.paused)
+
+
+@dataclass
+class Queue:
+    """What a task still has to send, and whether it may."""
+
+    rows_us: list[int]
+    priority: int
+    cap: Cap = field(default_factory=Cap.hold)
+    low_us: int | None = None
+    known: bool = True  # whether it can tell what comes next
+
+    @property
+    def next_us(self) -> int:
+        """What it compares with the cap: the next row if it knows, else the row it sent last."""
+        return self.rows_us[0] if self.known or self.low_us is None else self.low_us
+
+
+@LAWS
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(-20, 2_000), min_size=1, max_size=8), st.integers(0, 2), st.booleans()),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from((0, 1, 10)),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_the_gaps_and_priorities_all_rows_are_sent(
+    drawn: list[tuple[list[int], int, bool]], drift_us: int, rng: random.Random
+) -> None:
+    group, queues = AlignmentGroup("g"), {}
+    params = AlignmentParams("g", drift_us, INTERVAL_US)
+    for task, (rows_us, priority, known) in zip(TASKS, drawn, strict=False):
+        group.join(task, params, now_us=0, priority=priority)
+        queues[task] = Queue(sorted(rows_us), priority, known=known)
+    now_us, rows = 0, sum(len(queue.rows_us) for queue in queues.values())
+    for _ in range(20 * rows + 20):
+        now_us += INTERVAL_US
+        for task, queue in queues.items():
+            if not queue.rows_us:
+                group.finish(task)
+            else:
+                wanted = queue.rows_us[0] if queue.known else None
+                group.report(task, queue.low_us, at_us=now_us, next_wanted_us=wanted)
+        for announced in group.announce(now_us):
+            if rng.random() < 0.7:
+                queues[announced.task].cap = announced.cap
+        for queue in queues.values():
+            first = queue.low_us is None and not queue.known
+            if queue.rows_us and (first or queue.cap.allows(queue.next_us)):
+                queue.low_us = queue.rows_us.pop(0)
+                higher = [other for other in queues.values() if other.priority > queue.priority and other.rows_us]
+                if queue.known:
+                    assert all(other.low_us is not None and other.low_us >= queue.low_us for other in higher)
+    note(str(group.status(now_us)))
+
+    assert not any(queue.rows_us for queue in queues.values())

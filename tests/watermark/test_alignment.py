@@ -1,0 +1,458 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from lowmark.watermark import (
+    AlignmentGroup,
+    AlignmentParams,
+    Cap,
+    CapAnnounced,
+    CapKind,
+    DisagreeingGroup,
+    DuplicateSplit,
+    InvalidStrategy,
+    InvalidWatermark,
+    MemberStatus,
+    PauseOrResume,
+    SplitAlignment,
+    SplitState,
+    TaskId,
+    UnknownSplit,
+    UnknownTask,
+    WatermarkSampler,
+)
+
+ORDERS, CLICKS, VIEWS = (TaskId("job", source, "0") for source in ("orders", "clicks", "views"))
+PARAMS = AlignmentParams("g", max_drift_us=10, update_interval_us=100)
+FIRST_US, LAST_US = -(2**63), 2**63 - 1
+
+
+def group_of(*tasks: TaskId, grace_us: int | None = None, params: AlignmentParams = PARAMS) -> AlignmentGroup:
+    group = AlignmentGroup("g", grace_us=grace_us)
+    for task in tasks:
+        group.join(task, params, now_us=0)
+    return group
+
+
+def member(group: AlignmentGroup, task: TaskId, now_us: int = 0) -> MemberStatus:
+    (found,) = (each for each in group.status(now_us).members if each.task == task)
+    return found
+
+
+def told(epoch: int, cap: Cap) -> CapAnnounced:
+    return CapAnnounced("g", ORDERS, epoch, cap)
+
+
+# -- a cap
+
+
+def test_a_cap_allows_what_is_equal_to_it_and_a_reader_without_watermark_always() -> None:
+    assert [Cap.up_to(0).allows(us) for us in (None, -1, 0, 1)] == [True, True, True, False]
+    assert [Cap.hold().allows(us) for us in (None, FIRST_US, 0)] == [True, False, False]
+    assert [Cap.free().allows(us) for us in (None, 0, LAST_US)] == [True, True, True]
+
+
+def test_the_tighter_cap_is_the_smaller_one() -> None:
+    caps = [Cap.hold(), Cap.up_to(FIRST_US), Cap.up_to(0), Cap.up_to(LAST_US), Cap.free()]
+
+    assert sorted((caps[2], caps[4], caps[0], caps[3], caps[1])) == caps
+    assert [str(cap) for cap in caps[::2]] == ["hold", "0 us", "no limit"]
+
+
+def test_only_a_numeric_cap_has_a_number() -> None:
+    for kind, us in ((CapKind.HOLD, 0), (CapKind.FREE, 0), (CapKind.UP_TO, None)):
+        with pytest.raises(AssertionError):
+            Cap(kind, us)
+
+
+# -- who is there
+
+
+def test_other_parameters_than_the_groups_are_refused_and_change_nothing() -> None:
+    group = group_of(ORDERS)
+    group.report(ORDERS, 0, at_us=1)
+    before = group.snapshot()
+    with pytest.raises(DisagreeingGroup) as refused:
+        group.join(CLICKS, AlignmentParams("g", 30_000_000, 100), now_us=1)
+
+    assert str(refused.value) == (
+        "alignment group 'g': task job/clicks/0 asks for max drift 30s and update interval 0.0001s, but task "
+        "job/orders/0 joined with max drift 0.00001s and update interval 0.0001s. Hint: give every stream of the "
+        "group the same parameters, or this one another group."
+    )
+    assert before == group.snapshot()
+
+
+def test_the_only_member_may_come_back_with_other_parameters_and_so_may_anyone_after_the_last_left() -> None:
+    other = AlignmentParams("g", 20, 200)
+    group = group_of(ORDERS)
+    group.report(ORDERS, 0, at_us=1)
+    group.join(ORDERS, other, now_us=1)
+    assert group.cap(1) == Cap.up_to(20)
+    assert group.leave(ORDERS)
+    group.join(CLICKS, PARAMS, now_us=2)
+    assert group.status(2).params == PARAMS
+
+
+def test_a_negative_drift_is_refused_wherever_it_comes_from() -> None:
+    for drift_us, interval_us, name in ((-1, 1, "g"), (0, 0, "g"), (0, 1, "")):
+        with pytest.raises(InvalidStrategy):
+            AlignmentParams(name, drift_us, interval_us)
+
+
+def test_joining_twice_changes_nothing() -> None:
+    group = group_of(ORDERS, CLICKS)
+    group.report(ORDERS, 5, at_us=1)
+    before = group.snapshot()
+    group.join(ORDERS, PARAMS, now_us=50)
+    assert before == group.snapshot()
+
+
+def test_reports_of_strangers_are_refused_and_a_message_does_not_bring_anyone_back() -> None:
+    group = group_of(ORDERS, CLICKS)
+    group.leave(CLICKS)
+    with pytest.raises(UnknownTask, match=r"job/clicks/0 is not known to alignment group 'g' \(1 tasks are\)"):
+        group.report(CLICKS, 0, at_us=1)
+    for act in (lambda: group.idle(CLICKS, at_us=1), lambda: group.finish(CLICKS), lambda: group.cap_of(CLICKS, 1)):
+        with pytest.raises(UnknownTask):
+            act()
+    assert (CLICKS in group, ORDERS in group, len(group), group.leave(CLICKS)) == (False, True, 1, False)
+
+
+def test_a_watermark_beyond_64_bits_is_refused_and_changes_nothing() -> None:
+    group = group_of(ORDERS)
+    for low_us, wanted_us in ((LAST_US + 1, None), (FIRST_US - 1, None), (0, LAST_US + 1)):
+        with pytest.raises(InvalidWatermark, match="job/orders/0"):
+            group.report(ORDERS, low_us, at_us=1, next_wanted_us=wanted_us)
+    assert group.cap(1) == Cap.hold()
+
+
+# -- the cap
+
+
+@pytest.mark.parametrize(
+    ("low_us", "cap_us"), [(FIRST_US, FIRST_US + 10), (-10, 0), (0, 10), (LAST_US - 1, LAST_US), (LAST_US, LAST_US)]
+)
+def test_the_cap_is_the_minimum_and_the_drift_saturating(low_us: int, cap_us: int) -> None:
+    group = group_of(ORDERS)
+    group.report(ORDERS, low_us, at_us=1)
+    assert group.cap(1) == Cap.up_to(cap_us)
+
+
+def test_an_older_report_changes_nothing_and_a_newer_lower_one_is_followed() -> None:
+    group = group_of(ORDERS)
+    for at_us, low_us, cap_us in ((5, 100, 110), (4, 50, 110), (6, 90, 100), (5, 300, 100)):
+        group.report(ORDERS, low_us, at_us=at_us)
+        assert group.cap(6) == Cap.up_to(cap_us), f"report of {low_us} made at {at_us}"
+
+
+def test_an_idle_member_is_left_out_until_it_reports_and_an_older_report_does_not_wake_it() -> None:
+    group = group_of(ORDERS, CLICKS)
+    group.report(ORDERS, 0, at_us=1)
+    group.report(CLICKS, 50, at_us=1)
+    group.idle(ORDERS, at_us=3)
+    group.report(ORDERS, 1, at_us=2)
+    assert (group.cap(3), member(group, ORDERS).state) == (Cap.up_to(60), SplitState.IDLE)
+    group.report(ORDERS, None, at_us=4)
+    assert (group.cap(4), member(group, ORDERS).low_us) == (Cap.up_to(11), 1)
+
+
+def test_finished_is_for_good() -> None:
+    group = group_of(ORDERS, CLICKS)
+    group.report(CLICKS, 50, at_us=1)
+    group.finish(ORDERS)
+    group.report(ORDERS, 0, at_us=2)
+    assert group.cap(2) == Cap.up_to(60)
+
+
+def test_a_silent_member_is_waited_for_until_its_grace_is_over() -> None:
+    group = group_of(ORDERS, CLICKS, grace_us=1_000)
+    group.report(ORDERS, 0, at_us=1)
+    assert [group.cap(now_us) for now_us in (1, 1_000, 1_001)] == [Cap.hold(), Cap.hold(), Cap.up_to(10)]
+    assert group_of(ORDERS, CLICKS).cap(10**15) == Cap.hold()
+
+
+def test_a_member_that_was_idle_without_having_spoken_gets_its_grace_when_it_wakes() -> None:
+    group = group_of(ORDERS, CLICKS, grace_us=1_000)
+    group.report(ORDERS, 0, at_us=1)
+    group.idle(CLICKS, at_us=5_000)
+    group.report(CLICKS, None, at_us=5_500)
+    assert [group.cap(now_us) for now_us in (5_500, 6_000, 6_001)] == [Cap.hold(), Cap.hold(), Cap.up_to(10)]
+
+
+def test_a_newcomer_stops_the_cap_where_it_is_and_lowers_it_when_it_speaks_from_behind() -> None:
+    group = group_of(ORDERS)
+    group.report(ORDERS, 100, at_us=1)
+    group.announce(100)
+    group.join(CLICKS, PARAMS, now_us=150)
+    group.report(ORDERS, 110, at_us=150)
+    assert group.cap(150) == Cap.up_to(110)
+    group.report(CLICKS, 20, at_us=160)
+    assert group.cap(160) == Cap.up_to(30)
+
+
+def test_a_gap_in_the_data_of_all_is_jumped_by_the_smallest() -> None:
+    group = group_of(ORDERS, CLICKS)
+    group.report(ORDERS, 0, at_us=1, next_wanted_us=500)
+    group.report(CLICKS, 5, at_us=1, next_wanted_us=300)
+    assert group.cap(1) == Cap.up_to(300)
+    assert (member(group, ORDERS).waiting, member(group, CLICKS).waiting) == (True, False)
+    group.report(CLICKS, 300, at_us=2, next_wanted_us=301)
+    assert group.cap(2) == Cap.up_to(310)
+
+
+def test_a_lower_priority_does_not_pass_a_higher_one_and_does_not_block_it_meanwhile() -> None:
+    group = AlignmentGroup("g")
+    for task, priority in ((ORDERS, 1), (CLICKS, 0)):
+        group.join(task, PARAMS, now_us=0, priority=priority)
+    group.report(ORDERS, 10, at_us=1, next_wanted_us=100)
+    group.report(CLICKS, 0, at_us=1, next_wanted_us=50)  # beyond 10: it waits for orders, so orders may jump
+    assert (group.cap_of(ORDERS, 1), group.cap_of(CLICKS, 1)) == (Cap.up_to(100), Cap.up_to(10))
+    group.report(ORDERS, 100, at_us=2)
+    assert (group.cap_of(ORDERS, 2), group.cap_of(CLICKS, 2)) == (Cap.up_to(50), Cap.up_to(50))
+    group.idle(ORDERS, at_us=3)
+    assert group.cap_of(CLICKS, 3) == Cap.up_to(50)
+
+
+def test_a_lower_priority_waits_for_a_higher_one_that_has_not_spoken() -> None:
+    group = group_of(CLICKS)
+    group.report(CLICKS, 0, at_us=1)
+    group.announce(100)
+    group.join(ORDERS, PARAMS, now_us=100, priority=1)
+    assert (group.cap(100), group.cap_of(CLICKS, 100)) == (Cap.up_to(10), Cap.hold())
+
+
+def test_a_priority_is_bound_by_all_that_are_higher_and_not_only_by_the_next() -> None:
+    group = AlignmentGroup("g")
+    for priority, (task, low_us) in enumerate(((VIEWS, 0), (CLICKS, 9), (ORDERS, 3))):
+        group.join(task, PARAMS, now_us=0, priority=priority)
+        group.report(task, low_us, at_us=1)
+    assert [group.cap_of(task, 1) for task in (VIEWS, CLICKS, ORDERS)] == [Cap.up_to(3), Cap.up_to(3), Cap.up_to(10)]
+
+
+def test_a_member_that_nobody_can_stop_holds_the_cap_also_where_it_passed_a_higher_priority() -> None:
+    group = AlignmentGroup("g")
+    group.join(ORDERS, PARAMS, now_us=0, priority=1)
+    group.join(CLICKS, PARAMS, now_us=0, throttled=False)
+    group.report(ORDERS, 10, at_us=1, next_wanted_us=100)
+    group.report(CLICKS, 0, at_us=1, next_wanted_us=50)
+    assert group.cap(1) == Cap.up_to(50)
+
+
+# -- announcements
+
+
+def test_announcements_keep_to_their_beat_and_are_not_made_up_for() -> None:
+    group = group_of(ORDERS)
+    group.report(ORDERS, 0, at_us=1)
+    moments_us = (99, 100, 101, 199, 205, 430, 499, 500)
+    due = [(now_us, len(group.announce(now_us)), group.wake_at_us) for now_us in moments_us]
+
+    assert due == [
+        (99, 0, 100), (100, 1, 200), (101, 0, 200), (199, 0, 200), (205, 1, 300), (430, 1, 500), (499, 0, 500),
+        (500, 1, 600),
+    ]  # fmt: skip
+
+
+def test_reports_announce_nothing_by_themselves() -> None:
+    group = group_of(ORDERS, CLICKS)
+    assert (group.wake_at_us, group.announce(100)) == (100, [])  # nobody has spoken (FLINK-35933)
+    group.report(ORDERS, 0, at_us=150)
+    assert group.announce(150) == []
+    assert [(each.task, each.cap) for each in group.announce(200)] == [(CLICKS, Cap.hold()), (ORDERS, Cap.hold())]
+
+
+def test_there_is_nobody_to_tell_in_an_empty_or_finished_group() -> None:
+    group = AlignmentGroup("g")
+    assert (group.wake_at_us, group.announce(10**9), group.cap(0)) == (None, [], Cap.free())
+    group.join(ORDERS, PARAMS, now_us=0)
+    group.finish(ORDERS)
+    assert (group.wake_at_us, group.announce(100)) == (None, [])
+    group.join(CLICKS, PARAMS, now_us=1_000)
+    assert group.wake_at_us == 1_100
+
+
+def test_epochs_grow_also_when_the_group_comes_back_from_an_old_snapshot() -> None:
+    group = group_of(ORDERS)
+    group.report(ORDERS, 0, at_us=1)
+    group.announce(100)
+    old = group.snapshot()
+    seen = [each.epoch for now_us in range(200, 1_000, 100) for each in group.announce(now_us)]
+    again = [each.epoch for each in AlignmentGroup.restore(old).announce(1_000)]
+
+    assert seen == sorted(set(seen))
+    assert again[0] > seen[-1]
+
+
+def test_epochs_grow_when_the_clock_stands_at_nought() -> None:
+    group = AlignmentGroup("g")
+    group.join(ORDERS, PARAMS, now_us=-1_000)
+    group.report(ORDERS, 0, at_us=-999)
+    assert [each.epoch for now_us in (-900, -800) for each in group.announce(now_us)] == [1, 2]
+
+
+# -- what people see
+
+
+def test_a_status_names_the_holder_and_says_why_everyone_is_where_it_is() -> None:
+    group = AlignmentGroup("g", grace_us=5_000_000)
+    sites = [TaskId("job", source, "0") for source in "abcdefg"]
+    slow, fast, wrapped, idle, finished, silent, low = sites
+    for task in sites:
+        late_us = 9_000_000 if task == silent else 0
+        group.join(task, PARAMS, now_us=9_000_000 - late_us, throttled=task != wrapped, priority=int(task != low))
+    for task, low_us in ((slow, 0), (fast, 11), (wrapped, 50), (low, 5)):
+        group.report(task, low_us, at_us=9_000_001)
+    group.idle(idle, at_us=9_000_001)
+    group.finish(finished)
+    status = group.status(9_000_001)
+
+    assert (status.group, status.cap, status.epoch, status.minimum_us, status.holder) == (
+        "g",
+        Cap.up_to(10),
+        0,
+        0,
+        slow,
+    )
+    assert status.why == "task job/a/0 has the smallest low watermark, and the others may be 0.00001s ahead of it."
+    assert [(m.task, m.state.value, m.low_us, m.ahead_us, m.waiting, m.left_out, m.why) for m in status.members] == [
+        (slow, "active", 0, 0, False, False, "may go on"),
+        (fast, "active", 11, 11, True, False, "waits: it is beyond the cap, which task job/a/0 holds"),
+        (wrapped, "active", 50, 50, False, False, "beyond the cap, and nobody can stop it: Spark reads it by itself"),
+        (idle, "idle", None, None, False, True, "idle: left out until it reports"),
+        (finished, "finished", None, None, False, True, "finished: left out for good"),
+        (
+            silent,
+            "pending",
+            None,
+            None,
+            False,
+            True,
+            "silent for longer than its grace of 5s: left out until it speaks",
+        ),
+        (low, "active", 5, 5, True, False, "waits: members of a higher priority have not sent that yet"),
+    ]
+    assert [m.throttled for m in status.members] == [task != wrapped for task in sites]
+
+
+def test_a_status_says_why_the_cap_is_what_it_is() -> None:
+    group = AlignmentGroup("g", grace_us=5_000_000)
+    assert group.status(0).why == "no task has joined."
+    for task in (ORDERS, CLICKS):
+        group.join(task, PARAMS, now_us=0)
+    group.report(ORDERS, 0, at_us=1)
+    assert (
+        group.status(2_000_000).why == "task job/clicks/0 has not spoken yet; the group waits for it, 3s more at most."
+    )
+    assert member(group, CLICKS).why == "has not spoken: waited for"
+    group.report(CLICKS, 0, at_us=2, next_wanted_us=70)
+    group.report(ORDERS, 0, at_us=2, next_wanted_us=80)
+    assert (
+        group.status(2).why
+        == "task job/clicks/0 has nothing to read before that and wants it next: it may jump the gap."
+    )
+    for task in (ORDERS, CLICKS):
+        group.idle(task, at_us=3)
+    assert group.status(3).why == "every task is left out, so there is no limit."
+    forever = group_of(ORDERS).status(0)
+    assert forever.why == "task job/orders/0 has not spoken yet; the group waits for it, as long as it takes."
+
+
+def test_a_group_comes_back_whole() -> None:
+    group = group_of(ORDERS, CLICKS, VIEWS, grace_us=7)
+    group.report(ORDERS, 0, at_us=1, next_wanted_us=3)
+    group.idle(CLICKS, at_us=1)
+    group.finish(VIEWS)
+    group.announce(100)
+    again = AlignmentGroup.restore(json.loads(json.dumps(group.snapshot())))
+
+    assert vars(group) == vars(again)
+    assert (again.name, again.status(100)) == ("g", group.status(100))
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    good = group_of(ORDERS).snapshot()
+    for bad in ({}, {**good, "members": [{"task": {}}]}, {**good, "params": {"group": "g"}}, {**good, "members": [7]}):
+        with pytest.raises((KeyError, TypeError)):
+            AlignmentGroup.restore(json.loads(json.dumps(bad)))
+    with pytest.raises(InvalidStrategy):
+        AlignmentGroup.restore({**good, "params": {"group": "g", "max_drift_us": -1, "update_interval_us": 1}})
+
+
+# -- the reader's side
+
+
+def test_splits_beyond_the_cap_are_paused_and_resumed_once() -> None:
+    alignment = SplitAlignment(samples=0, cap=Cap.up_to(0))
+    for split, us in (("b", 1), ("a", 1), ("c", 0)):
+        alignment.assign(split)
+        alignment.observe(split, us)
+
+    assert alignment.decide() == PauseOrResume(paused=("a", "b"))
+    assert alignment.decide() == PauseOrResume()
+    assert alignment.hear(told(1, Cap.up_to(1)))
+    assert alignment.decide() == PauseOrResume(resumed=("a", "b"))
+
+
+def test_before_the_first_announcement_a_split_is_read_up_to_its_first_watermark() -> None:
+    alignment = SplitAlignment(samples=0)
+    alignment.assign("a")
+    assert alignment.decide() == PauseOrResume()
+    alignment.observe("a", FIRST_US)
+    assert alignment.decide() == PauseOrResume(paused=("a",))
+
+
+def test_a_cap_that_went_down_is_obeyed_and_an_overtaken_one_is_not() -> None:
+    alignment = SplitAlignment(samples=0, cap=Cap.free())
+    alignment.assign("a")
+    alignment.observe("a", 5)
+    assert [alignment.hear(told(epoch, Cap.up_to(us))) for epoch, us in ((2, 9), (3, 4), (3, 9), (1, 9))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert alignment.decide().paused == ("a",)
+
+
+def test_pausing_waits_for_the_samples_and_resuming_does_not() -> None:
+    alignment = SplitAlignment(samples=2, cap=Cap.up_to(0))
+    alignment.assign("a")
+    alignment.observe("a", 1)
+    decided = []
+    for _ in range(2):
+        decided.append(alignment.decide().paused)
+        alignment.sample()
+    decided.append(alignment.decide().paused)
+    assert decided == [(), (), ("a",)]
+    alignment.hear(told(1, Cap.up_to(1)))
+    assert alignment.decide().resumed == ("a",)
+
+
+def test_a_paused_split_is_not_idle_and_an_idle_one_is_not_paused() -> None:
+    alignment = SplitAlignment(samples=0, cap=Cap.up_to(0))
+    for split in ("a", "b"):
+        alignment.assign(split)
+        alignment.observe(split, 1)
+    alignment.idle("b")
+    assert alignment.decide().paused == ("a",)
+    alignment.idle("a")
+    assert alignment.paused == {"a"}
+    alignment.observe("b", 1)  # it left idleness, and is checked at once (FLINK-39073)
+    assert alignment.decide().paused == ("b",)
+
+
+def test_a_reader_knows_its_splits() -> None:
+    alignment = SplitAlignment()
+    alignment.assign("orders-7")
+    with pytest.raises(DuplicateSplit):
+        alignment.assign("orders-7")
+    with pytest.raises(UnknownSplit, match="did you mean 'orders-7'"):
+        alignment.observe("orders-07", 0)
+    assert [alignment.remove("orders-7"), alignment.remove("orders-7")] == [True, False]
+
+
+def test_a_sampler_keeps_no_negative_number_of_samples() -> None:
+    with pytest.raises(ValueError, match="0 samples or more, got -1"):
+        WatermarkSampler(-1)
