@@ -3,12 +3,17 @@
     LowmarkError
     ├── InvalidDuration   (ValueError)    a text or object that is no length of time
     ├── InvalidStrategy   (ValueError)    settings of a WatermarkStrategy that make no sense
-    ├── InvalidSplitId    (ValueError)    an id that is neither a 64-bit number nor a name, or both in one
-    stream ├── InvalidWatermark  (ValueError)    a watermark that does not fit 64 bits
+    ├── InvalidSplitId    (ValueError)    an id that is neither a 64-bit number nor a name, or both in one stream
+    ├── InvalidWatermark  (ValueError)    a watermark that does not fit 64 bits
+    ├── InvalidReshard    (ValueError)    a split that would descend from itself, or from nobody
     ├── DuplicateSplit    (ValueError)    a split assigned twice
     ├── UnknownSplit      (LookupError)   a report about a split nobody assigned
     ├── FinishedSplit     (RuntimeError)  a report after the split said it was done
-    └── CorruptSnapshot   (ValueError)    a snapshot that cannot be restored
+    ├── CorruptSnapshot   (ValueError)    a snapshot that cannot be restored
+    ├── DisagreeingGroup  (ValueError)    two members of one alignment group with different parameters
+    ├── UnknownTask       (LookupError)   a report of a task that never joined, or left
+    ├── StaleRun          (RuntimeError)  a message of a run of a task that was replaced, or is over
+    └── InvalidMessage    (ValueError)    a message with a field that cannot be
 
 Spark carries only the *text* of an error from a Python worker to the driver, so every message stands on its
 own: what is wrong, what was expected, and a hint. ``args`` are exactly the constructor's arguments, so errors
@@ -178,4 +183,108 @@ class CorruptSnapshot(LowmarkError, ValueError):
         return (
             f"cannot restore a coordinator from {self.size} bytes: {self.reason}. Hint: pass the bytes of "
             "snapshot() unchanged; a snapshot of a newer version needs that version."
+        )
+
+
+class DisagreeingGroup(LowmarkError, ValueError):
+    """A task asked for other alignment parameters than its group has.
+
+    Attributes:
+        group: the group's name.
+        task: who asked.
+        wanted: for what.
+        member: who is in the group already.
+        present: with what.
+    """
+
+    def __init__(self, group: str, task: str, wanted: str, member: str, present: str) -> None:
+        super().__init__(group, task, wanted, member, present)
+        self.group, self.task, self.wanted, self.member, self.present = group, task, wanted, member, present
+
+    def __str__(self) -> str:
+        return (
+            f"alignment group {self.group!r}: task {self.task} asks for {self.wanted}, but task {self.member} "
+            f"joined with {self.present}. Hint: give every stream of the group the same parameters, or this one "
+            "another group."
+        )
+
+
+class UnknownTask(LowmarkError, LookupError):
+    """A message of a task that is not known here: it never joined, or it left.
+
+    Attributes:
+        task: who sent it.
+        where: the group or coordinator that does not know it.
+        known: how many tasks it does know.
+    """
+
+    def __init__(self, task: str, where: str, known: int) -> None:
+        super().__init__(task, where, known)
+        self.task, self.where, self.known = task, where, known
+
+    def __str__(self) -> str:
+        return (
+            f"task {self.task} is not known to {self.where} ({self.known} tasks are). Hint: a task joins before "
+            "it reports, and joins again after its lease ran out."
+        )
+
+
+class InvalidReshard(LowmarkError, ValueError):
+    """A reshard that cannot have happened.
+
+    Attributes:
+        parents: the splits that were said to end (``repr``).
+        children: the splits that were said to go on (``repr``).
+        expected: what would have been accepted.
+    """
+
+    def __init__(self, parents: str, children: str, expected: str) -> None:
+        super().__init__(parents, children, expected)
+        self.parents, self.children, self.expected = parents, children, expected
+
+    def __str__(self) -> str:
+        return (
+            f"reshard of {self.parents} into {self.children}: expected {self.expected}. Hint: name the ids as the "
+            "source does; the id of a split that ended is not used again."
+        )
+
+
+class StaleRun(LowmarkError, RuntimeError):
+    """A message of an older run of a task than the one that is registered, or of one that is over.
+
+    Attributes:
+        task: who sent it.
+        run: the token in the message.
+        what: what the token is, completing "run r of task t <what>".
+    """
+
+    def __init__(self, task: str, run: str, what: str) -> None:
+        super().__init__(task, run, what)
+        self.task, self.run, self.what = task, run, what
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run!r} of task {self.task} {self.what}; its message was not counted. Hint: if this process "
+            "is the one that should run, let it register with a new run token; else stop it."
+        )
+
+
+class InvalidMessage(LowmarkError, ValueError):
+    """A message that cannot have been meant.
+
+    Attributes:
+        message: its type.
+        field: the field at fault.
+        got: what it held (``repr``, cut).
+        expected: what would have been accepted.
+    """
+
+    def __init__(self, message: str, field: str, got: str, expected: str) -> None:
+        super().__init__(message, field, got, expected)
+        self.message, self.field, self.got, self.expected = message, field, got, expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.message}.{self.field}: expected {self.expected}, got {self.got}; the message was not counted. "
+            "Hint: times are integers, microseconds since the epoch, and names are not empty."
         )

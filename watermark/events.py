@@ -6,8 +6,11 @@ the clock that ``handle`` is given: microseconds since the epoch that never step
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
 
 from .protocol import NotifyNewLowWatermark
 from .state import SplitId, SplitState
@@ -44,6 +47,57 @@ class BatchCounts:
 # -- events
 
 
+class SplitColumn(Mapping[SplitId, int]):
+    """One number of each of many splits, as two arrays: a mapping where one is asked for.
+
+    The coordinator reads the arrays themselves when batch after batch has the same splits in the same order, and
+    then spends no Python on a single split; the mapping is built only if somebody looks a split up.
+
+    Args:
+        splits: ids, shape (n,), uint64, each once.
+        values_of: their values, shape (n,), int64. Neither array may be changed afterwards.
+
+    Raises:
+        ValueError: an array has another type, or the two differ in shape.
+
+    >>> import numpy as np
+    >>> column = SplitColumn(np.array([8, 7], np.uint64), np.array([20, 10]))
+    >>> column[7], len(column), column == {7: 10, 8: 20}
+    (10, 2, True)
+    """
+
+    __slots__ = ("_by_split", "splits", "values_of")
+
+    def __init__(self, splits: npt.NDArray[np.uint64], values_of: npt.NDArray[np.int64]) -> None:
+        if splits.dtype != np.uint64 or values_of.dtype != np.int64 or splits.ndim != 1:
+            raise ValueError(
+                f"column of splits: expected uint64 ids and int64 values in one dimension, got {splits.dtype} and "
+                f"{values_of.dtype} of shape {splits.shape}"
+            )
+        if splits.shape != values_of.shape:
+            raise ValueError(f"column of splits: expected one value each, got {splits.shape} and {values_of.shape}")
+        self.splits, self.values_of = splits, values_of
+        self._by_split: dict[SplitId, int] | None = None
+
+    def __getitem__(self, split: SplitId) -> int:
+        return self._mapping[split]
+
+    def __iter__(self) -> Iterator[SplitId]:
+        return iter(self._mapping)
+
+    def __len__(self) -> int:
+        return len(self._mapping)
+
+    def __bool__(self) -> bool:
+        return len(self.splits) > 0
+
+    @property
+    def _mapping(self) -> dict[SplitId, int]:
+        if self._by_split is None:
+            self._by_split = dict(zip(self.splits.tolist(), self.values_of.tolist(), strict=True))
+        return self._by_split
+
+
 @dataclass(frozen=True, slots=True)
 class SplitsDiscovered:
     """Splits exist. New ones hold the low watermark until they speak; known ones are not touched.
@@ -71,6 +125,8 @@ class BatchReported:
         backlog_rows: rows each split still has unread after this batch; missing means not known.
         in_force_us: the watermark Spark used in this batch; None if unknown.
         counts: totals of the batch.
+
+    Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits.
     """
 
     batch_id: int
@@ -92,11 +148,36 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class SplitsFinished:
-    """Every row of these splits was processed, and none will come. Unknown ones are remembered as
-    finished.
+    """Every row of these splits was processed, and none will come. Unknown ones are remembered as finished.
+
+    A finished split is remembered, some 200 bytes of it, as long as its id may be seen again: in a report that
+    comes late, in a source's list of splits, as the parent of a reshard. Discovering it again would let it hold
+    the stream for ever. Whoever knows that the id is over says so with ``SplitsRemoved``; nothing is forgotten
+    otherwise, and nothing by its age.
     """
 
     splits: tuple[SplitId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsResharded:
+    """The rows of ``parents`` go on in ``children``: a split was split up, or some were merged.
+
+    Children are discovered by being here. Until a child speaks it stands at the minimum of what its parents stand
+    at: the low watermark may rise to that and not beyond. Parents go on as they are, for the rows they still have,
+    until ``SplitsFinished``; one that is not known yet may be discovered later. The events of a reshard may come in
+    any order and any number of times.
+
+    Attributes:
+        parents: the splits that end.
+        children: the splits that carry on.
+        known_empty: those children that have no row to read now; once their parents are done, they hold for the
+            grace at most.
+    """
+
+    parents: tuple[SplitId, ...]
+    children: tuple[SplitId, ...]
+    known_empty: frozenset[SplitId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +196,11 @@ class SplitsResumed:
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoved:
-    """Forget these splits, whose ids will not be seen again: finished ones as a rule. Unknown: ignored."""
+    """Forget these splits, whose ids will not be seen again: finished ones as a rule. Unknown: ignored.
+
+    What silent children inherit from them stays. An id that is seen again all the same is a new split: PENDING,
+    and below the low watermark it is reported as returned late.
+    """
 
     splits: tuple[SplitId, ...]
 
@@ -125,7 +210,17 @@ class Tick:
     """Time passed and nothing was read: only what depends on time alone is looked at."""
 
 
-Event = SplitsDiscovered | BatchReported | Polled | SplitsFinished | SplitsPaused | SplitsResumed | SplitsRemoved | Tick
+Event = (
+    SplitsDiscovered
+    | SplitsResharded
+    | BatchReported
+    | Polled
+    | SplitsFinished
+    | SplitsPaused
+    | SplitsResumed
+    | SplitsRemoved
+    | Tick
+)
 
 
 # -- effects

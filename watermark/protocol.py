@@ -5,13 +5,47 @@ the aggregate rose all hear ``NotifyNewLowWatermark``. A task without splits emi
 that windows downstream go on and a split may still be given to it later. Times are microseconds since the
 epoch, UTC.
 
-Source: FLINK-4576 "Low Watermark Service", which Flink itself never built.
+Around the rounds a task comes and goes: ``TaskRegistered``, ``LeaseRenewed``, ``TaskFinished``,
+``TaskDeregistered``. Every registration brings a new run token, and what carries an older one is refused, so
+that no message of a process that was replaced is ever counted.
+
+Source: FLINK-4576 "Low Watermark Service", which Flink itself never built; run tokens are the sequencers of
+MillWheel (section 7.2), leases are what FLINK-40505 lacks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
+
+from .strategy import AlignmentParams
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """Who a task is: unique, where a name alone is not (two jobs may both read a stream "orders").
+
+    >>> print(TaskId("billing", "orders", "0"))
+    billing/orders/0
+
+    Attributes:
+        job_id: the application, or the query.
+        source_id: the stream's name.
+        task_id: the task, unique within these.
+    """
+
+    job_id: str
+    source_id: str
+    task_id: str
+
+    def __str__(self) -> str:
+        return f"{self.job_id}/{self.source_id}/{self.task_id}"
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """Its fields: a sort key that is fast, and what JSON takes."""
+        return self.job_id, self.source_id, self.task_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +65,32 @@ class RetrieveLowWatermark:
     timestamp: int
 
 
+class LeftOut(Enum):
+    """Why a task asks to be left out of the minimum.
+
+    WITHOUT_SPLITS: it has none. IDLE: it has some, and they are quiet and caught up.
+    """
+
+    WITHOUT_SPLITS = "without splits"
+    IDLE = "idle"
+
+
 @dataclass(frozen=True, slots=True)
 class ReplyLowWatermark:
-    """A task's answer.
+    """A task's answer, or what it says unasked.
+
+    The values of one run of a task do not go back. The rest goes by the newest reply: largest ``sequence``, then
+    largest ``timestamp``. So replies may come twice, late, or in any order.
 
     Attributes:
-        current_low_watermark: microseconds of event time; None while the task knows none (no split, or a
-            silent one).
+        job_id, source_id, task_id: who answers.
+        timestamp: of the round that is answered: the question's. Unasked: when it is said.
+        current_low_watermark: microseconds of event time; None while the task knows none (a split of it is
+            silent so far, which holds; or it has no split, see ``left_out``).
+        run: the token it registered with.
+        left_out: why it is to be left out until it replies otherwise; None: it takes part.
+        next_wanted_us: the watermark it would have after its next row, for alignment; None if it does not know.
+        sequence: grows with every reply of one run; whoever only answers questions may leave it 0.
     """
 
     job_id: str
@@ -45,6 +98,10 @@ class ReplyLowWatermark:
     task_id: str
     timestamp: int
     current_low_watermark: int | None
+    run: str = ""
+    left_out: LeftOut | None = None
+    next_wanted_us: int | None = None
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +117,93 @@ class NotifyNewLowWatermark:
     task_id: str
     timestamp: int
     new_low_watermark: int
+
+
+# -- tasks come and go
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRegistered:
+    """A task begins a run. Until it says more it counts with the low watermark it restored, or holds.
+
+    Attributes:
+        task: who.
+        run: a new token for every run of the task; the same token again is the same registration again.
+        low_watermark_us: what it restored from its checkpoint; None: it begins without one, and holds.
+        alignment: the group it takes part in, or None.
+        throttled: whether it obeys the group's cap.
+        priority: in the group, it may not pass what a member with a larger one has sent.
+        lease_us: how long it may be silent before it counts as lost; None: as the coordinator says.
+    """
+
+    task: TaskId
+    run: str = ""
+    low_watermark_us: int | None = None
+    alignment: AlignmentParams | None = None
+    throttled: bool = True
+    priority: int = 0
+    lease_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    """A task is alive. Every reply says so too.
+
+    Attributes:
+        task: who.
+        run: the token it registered with.
+        heard_low_us: the newest low watermark it was notified of: it is told again if there is a newer one, for
+            notifications may be lost.
+    """
+
+    task: TaskId
+    run: str = ""
+    heard_low_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished:
+    """Every row of this task was processed and none will come: it is left out for good."""
+
+    task: TaskId
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeregistered:
+    """This run of the task is over: its query was stopped. Registering again begins a new one."""
+
+    task: TaskId
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLost:
+    """A task was given up: its lease ran out. It no longer holds anything, and has to register again.
+
+    Attributes:
+        task: who.
+        why: completes the sentence "task x was lost: <why>".
+    """
+
+    task: TaskId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReturnedLate:
+    """A task that was left out, or is new, came in below the low watermark: its rows below that are late.
+
+    Attributes:
+        task: who.
+        behind_us: how far below, event time, more than 0.
+    """
+
+    task: TaskId
+    behind_us: int
+
+
+# -- the roles
 
 
 class LowWatermarkCooperatingTask(Protocol):

@@ -1,7 +1,10 @@
 """The coordinator's state as bytes: both ends of the format.
 
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
-    body:   kind of ids, low watermark, count, columns (ids, watermarks, states), JSON (ids if names; names)
+    body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
+            JSON (ids if names; names; ancestry: child, parents, what the removed ones left)
+
+Version 2 has the ancestry; without reshards version 1 is written, which older readers know.
 
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
@@ -20,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import CorruptSnapshot
+from .lineage import Ancestry
 from .state import SplitId, SplitState, split_order
 
-VERSION = 1
+VERSION = 2  # the newest that is written; older ones are read
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
@@ -48,11 +52,13 @@ class StreamSnapshot:
         low_us: the low watermark, microseconds since the epoch.
         splits: state and watermark of every split.
         names: what to call splits that are numbers; carried along, not interpreted.
+        ancestry: parents of every child of a reshard that has not spoken yet.
     """
 
     low_us: int | None = None
     splits: Mapping[SplitId, tuple[SplitState, int | None]] = field(default_factory=dict)
     names: Mapping[SplitId, str] = field(default_factory=dict)
+    ancestry: Ancestry = field(default_factory=dict)
 
 
 def encode(snapshot: StreamSnapshot) -> bytes:
@@ -65,7 +71,9 @@ def encode(snapshot: StreamSnapshot) -> bytes:
         states.append(_CODES[state] | (0 if watermark_us is None else _SPOKEN))
         watermarks.append(0 if watermark_us is None else watermark_us)
     names = [[split, snapshot.names[split]] for split in sorted(snapshot.names, key=split_order)]
-    text = json.dumps([ids if named else [], names], separators=(",", ":")).encode()
+    ancestry = [[child, *snapshot.ancestry[child]] for child in sorted(snapshot.ancestry, key=split_order)]
+    tail = [ids if named else [], names, *([ancestry] if ancestry else [])]
+    text = json.dumps(tail, separators=(",", ":")).encode()
     low_us = snapshot.low_us
     body = b"".join(
         (
@@ -81,7 +89,7 @@ def encode(snapshot: StreamSnapshot) -> bytes:
             text,
         )
     )
-    return _HEAD.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + zlib.compress(body, 9)
+    return _HEAD.pack(_MAGIC, VERSION if ancestry else 1, len(body), zlib.crc32(body)) + zlib.compress(body, 9)
 
 
 def decode(data: bytes) -> StreamSnapshot:
@@ -105,13 +113,14 @@ def decode(data: bytes) -> StreamSnapshot:
     watermarks = _whole(body[at : at + width], "<i8")
     states = body[at + width : at + width + count]
     try:
-        named, names = json.loads(body[at + width + count :])
+        named, names, *more = json.loads(body[at + width + count :])
         ids.extend(named)
         splits = {
             split: (_STATES[code & ~_SPOKEN], watermark_us if code & _SPOKEN else None)
             for split, watermark_us, code in zip(ids, watermarks, states, strict=True)
         }
-        return StreamSnapshot(low_us if low_known else None, splits, dict(names))
+        ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in (more[0] if more else [])}
+        return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
 
@@ -123,8 +132,8 @@ def _open(data: bytes) -> bytes:
     magic, version, size, checksum = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise CorruptSnapshot(f"it begins with {magic!r}, not with {_MAGIC!r}", len(data))
-    if version != VERSION:
-        raise CorruptSnapshot(f"unknown version {version}, this one reads {VERSION}", len(data))
+    if version not in (1, VERSION):
+        raise CorruptSnapshot(f"unknown version {version}, this one reads 1 to {VERSION}", len(data))
     if size > _MOST_BYTES:
         raise CorruptSnapshot(f"damaged: it claims to unpack to {size} bytes", len(data))
     unpacker = zlib.decompressobj()

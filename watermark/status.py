@@ -15,6 +15,7 @@ from .state import AllIdle, SplitState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SPLITS_SHOWN = 10
+_SPELLS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,26 @@ class SplitStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class HolderSpell:
+    """A time in which one split held the low watermark back.
+
+    Attributes:
+        holder: its name, or None: nobody did.
+        since: from when, UTC.
+        until: to when, UTC; now, for the last one.
+    """
+
+    holder: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamStatus:
     """One stream. Counts are since this process started.
+
+    If it was asked for with a limit, ``splits`` are those that need attention first, in that order, ``left_out``
+    and ``passed_over`` are as long at most, and ``states`` still counts all.
 
     Attributes:
         name: the stream's name.
@@ -67,6 +86,8 @@ class StreamStatus:
         native_late_rows: rows, at least, that Spark would have judged late by that watermark.
         batches: batches counted.
         last_batch_id: the newest of them.
+        passed_over: names of the splits that ``with_percentile`` passes by now: rows of theirs may be late.
+        held: who held the low watermark in the last hour, newest first.
     """
 
     name: str
@@ -85,6 +106,8 @@ class StreamStatus:
     native_late_rows: int
     batches: int
     last_batch_id: int | None
+    passed_over: tuple[str, ...] = ()
+    held: tuple[HolderSpell, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +126,8 @@ class Hold:
     idle_timeout_us: int | None = None
     grace_left_us: int | None = None  # None: for ever
     all_idle: AllIdle = AllIdle.HOLD
+    inherited_us: int | None = None  # what a silent child of a reshard stands at
+    waits: bool = False  # for its parents, which may still deliver
 
 
 def hold_reasons(hold: Hold) -> tuple[str, str]:
@@ -123,10 +148,14 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
             if hold.grace_left_us is None
             else f"its grace ends {grace}"
         )
+        if hold.waits:
+            end = "its silence counts from when its parents are done"
         rows = f" ({hold.backlog_rows} rows are waiting in it)" if hold.backlog_rows else ""
+        stands = "" if hold.inherited_us is None else f"; it inherited {format_time_us(hold.inherited_us)}"
+        parents = "Newer rows of its parents, or the" if hold.waits else "The"
         return (
-            f"{split} has not spoken yet{others}.",
-            f"The first row of {split}{rows}, or the end of its grace: {end}.",
+            f"{split} has not spoken yet{others}{stands}.",
+            f"{parents} first row of {split}{rows}, or the end of its grace: {end}.",
         )
     if hold.low_us is not None and hold.watermark_us < hold.low_us:
         behind = format_duration_us(hold.low_us - hold.watermark_us)
@@ -194,12 +223,16 @@ def explain(status: StreamStatus) -> str:
         f"  why    {status.why}",
         f"  since  {format_time_us(_us(status.since))}",
         f"  next   {status.next}",
+        *_held_lines(status.held),
         "  splits " + ", ".join(f"{count} {state}" for state, count in status.states.items()),
     ]
     shown = sorted(status.splits.items(), key=lambda item: by_need(item[1]))[:_SPLITS_SHOWN]
     lines += [f"    {name}: {_split_line(split)}" for name, split in shown]
-    if len(status.splits) > len(shown):
-        lines.append(f"    and {len(status.splits) - len(shown)} more")
+    known = sum(status.states.values())
+    if known > len(shown):
+        lines.append(f"    and {known - len(shown)} more")
+    if status.passed_over:
+        lines.append(f"  passed over by with_percentile(): {', '.join(status.passed_over[:_SPLITS_SHOWN])}")
     lines += [f"  left out: {name}, {why}" for name, why in status.left_out[:_SPLITS_SHOWN]]
     counts = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in asdict(status.counts).items() if number)
     lines.append(f"  batches {status.batches} ({counts or 'no rows'})")
@@ -213,6 +246,22 @@ def explain(status: StreamStatus) -> str:
             f"would have judged at least {status.native_late_rows} rows late"
         )
     return "\n".join(lines)
+
+
+def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
+    """Who held before, newest first, as one line; nothing while there is nothing to tell.
+
+    >>> at = [_EPOCH + timedelta(minutes=minutes) for minutes in (0, 3, 15)]
+    >>> _held_lines((HolderSpell("a", at[1], at[2]), HolderSpell("b", at[0], at[1])))
+    ['  held   for 12m by a; before that for 3m by b']
+    """
+    told = [
+        f"for {format_duration_us((spell.until - spell.since) // timedelta(microseconds=1))} "
+        f"by {'nobody' if spell.holder is None else spell.holder}"
+        for spell in held[:_SPELLS_SHOWN]
+        if spell.since is not None and spell.until is not None
+    ]
+    return [f"  held   {'; before that '.join(told)}"] if told else []
 
 
 def to_json(status: StreamStatus) -> dict[str, object]:
@@ -231,20 +280,23 @@ def _plain(value: object) -> object:
     return value.value if isinstance(value, SplitState) else value
 
 
+_RANK = {
+    SplitState.PENDING: 0,
+    SplitState.ACTIVE: 1,
+    SplitState.PAUSED: 1,
+    SplitState.IDLE: 2,
+    SplitState.FINISHED: 3,
+}
+
+
 def by_need(split: SplitStatus) -> tuple[int, bool, int]:
-    """Who needs attention first: silent splits, then those furthest behind, then those left out."""
-    rank = {
-        SplitState.PENDING: 0,
-        SplitState.ACTIVE: 1,
-        SplitState.PAUSED: 1,
-        SplitState.IDLE: 2,
-        SplitState.FINISHED: 3,
-    }
-    return (
-        rank[split.state],
-        split.watermark_us is not None,
-        0 if split.watermark_us is None else split.watermark_us,
-    )
+    """Sort key: who needs attention first: silent splits, then those furthest behind, then those left out."""
+    return need(split.state, split.watermark_us)
+
+
+def need(state: SplitState, watermark_us: int | None) -> tuple[int, bool, int]:
+    """``by_need`` before there is a ``SplitStatus``."""
+    return (_RANK[state], watermark_us is not None, 0 if watermark_us is None else watermark_us)
 
 
 def _split_line(split: SplitStatus) -> str:

@@ -39,11 +39,17 @@ class AlignmentParams:
         group: its name; every stream that names it takes part.
         max_drift_us: how far ahead of the group's minimum a split may be read, microseconds, 0 or more.
         update_interval_us: how often the cap is announced, microseconds, more than 0.
+
+    Raises:
+        InvalidStrategy: a value is out of range.
     """
 
     group: str
     max_drift_us: int
     update_interval_us: int
+
+    def __post_init__(self) -> None:
+        _check_alignment(self)  # they may come from a message, and meet no strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class WatermarkStrategy:
         grace_us: how long a silent new split may hold; None: 1 minute if it is known empty, else for ever.
         all_idle: what the low watermark does while all splits are idle.
         all_idle_delay_us: how far ``advance`` stays behind processing time.
+        quorum: share of the splits that must take part before idle ones are left out, or None for any.
+        percentile: share of the splits that the low watermark waits for, in per cent, or None for all of them.
 
     Raises:
         InvalidStrategy: a value is out of range, or a setting lacks the one it needs.
@@ -80,6 +88,8 @@ class WatermarkStrategy:
     grace_us: int | None = None
     all_idle: AllIdle = AllIdle.HOLD
     all_idle_delay_us: int | None = None
+    quorum: float | None = None
+    percentile: float | None = None
 
     def __post_init__(self) -> None:
         _at_least("out-of-orderness", self.out_of_orderness_us, 0)
@@ -95,14 +105,21 @@ class WatermarkStrategy:
                 raise InvalidStrategy(
                     setting, repr(function), "a function", "pass the function itself, not its result."
                 )
-        if self.alignment is not None:
-            _check_alignment(self.alignment)
         if (self.all_idle is AllIdle.ADVANCE) != (self.all_idle_delay_us is not None):
             raise InvalidStrategy(
                 "with_all_idle",
                 f"{self.all_idle.value!r} {'without' if self.all_idle_delay_us is None else 'with'} a delay",
                 'a delay with "advance", and only there',
                 'with_all_idle("advance", delay="1 minute").',
+            )
+        _share("with_quorum", self.quorum, 1, "0.5 is half of the splits.")
+        _share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.")
+        if self.quorum is not None and self.all_idle is not AllIdle.HOLD:
+            raise InvalidStrategy(
+                "with_quorum",
+                f"{self.quorum!r} beside with_all_idle({self.all_idle.value!r})",
+                "only one of the two",
+                "one goes on when no split takes part, and the other forbids that.",
             )
 
     # -- which watermark
@@ -202,6 +219,40 @@ class WatermarkStrategy:
         delay_us = None if delay is None else duration_us(delay, what="all-idle delay")
         return replace(self, all_idle=policy, all_idle_delay_us=delay_us)
 
+    def with_quorum(self, share: float) -> WatermarkStrategy:
+        """Leave idle splits out only while at least this share of the splits that are not finished takes part.
+
+        Guards against an outage that silences most splits and would let the few others run ahead. What it gives
+        up: with fewer than the quorum taking part, every idle split holds with the watermark it has, as if idleness
+        were off, and one that never spoke holds altogether.
+
+        Args:
+            share: more than 0, at most 1; 1 leaves no idle split out.
+
+        Raises:
+            InvalidStrategy: the share is out of range, or ``with_all_idle`` says to go on without any split.
+
+        Source: Samza's ``WatermarkStates``.
+        """
+        return replace(self, quorum=share)
+
+    def with_percentile(self, percentile: float) -> WatermarkStrategy:
+        """Let the low watermark pass the slowest splits: 99.0 waits for all but the slowest 1 % of them.
+
+        What it gives up: the promise that no row is late. Rows of a split that is passed are dropped by Spark if
+        they are at or below the watermark in force; the status names the splits that are passed, silent ones first,
+        and ``late_reports`` counts. Of fewer than 100 splits 99.0 passes none.
+
+        Args:
+            percentile: more than 0, at most 100, which is the true minimum.
+
+        Raises:
+            InvalidStrategy: the percentile is out of range.
+
+        Source: MillWheel (VLDB 2013), section 7.2, the 99 % low watermark.
+        """
+        return replace(self, percentile=percentile)
+
     # -- what follows
 
     @property
@@ -241,6 +292,13 @@ def _at_least(setting: str, got_us: int | None, least_us: int) -> None:
     if got_us is not None and got_us < least_us:
         expected = "more than 0" if least_us else "0 or more"
         raise InvalidStrategy(setting, format_duration_us(got_us), expected, "leave it out to keep the default.")
+
+
+def _share(setting: str, got: float | None, most: int, hint: str) -> None:
+    given: object = got  # whatever the types say
+    if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given <= most):
+        return
+    raise InvalidStrategy(setting, repr(got), f"more than 0, at most {most}", hint)
 
 
 def _check_alignment(alignment: AlignmentParams) -> None:

@@ -22,7 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
+
 from .coalescer import Coalescer
+from .cohort import Cohort
 from .duration import format_duration_us
 from .errors import InvalidSplitId, InvalidWatermark
 from .events import (
@@ -30,22 +33,26 @@ from .events import (
     Effect,
     Event,
     Polled,
+    SplitColumn,
     SplitReturnedLate,
     SplitsDiscovered,
     SplitsFinished,
     SplitsPaused,
     SplitsRemoved,
+    SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
     Tick,
 )
+from .history import History
 from .idleness import Idleness
+from .lineage import Lineage
 from .protocol import NotifyNewLowWatermark
 from .snapshot import StreamSnapshot, decode, encode
 from .state import SplitId, SplitState, split_order
 from .status import StreamStatus
 from .strategy import WatermarkStrategy
-from .tally import Tally
+from .tally import SplitTally, Tally
 from .view import SplitRecord, View
 
 KNOWN_EMPTY_GRACE_US = 60_000_000
@@ -82,6 +89,7 @@ class StreamCoordinator:
         self._strategy = strategy
         self._job_id, self._source_id, self._task_id = job_id, source_id, task_id
         self._coalescer = self._new_coalescer(None)
+        self._lineage = Lineage(self._coalescer)  # states and watermarks are asked of this: it knows who inherits
         self._idleness = None if strategy.idle_timeout_us is None else Idleness(strategy.idle_timeout_us)
         self._grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
         self._grace = Idleness(self._grace_us)  # silence of new splits
@@ -91,7 +99,10 @@ class StreamCoordinator:
         self._read_until_us: int | None = None
         self._moved_at_us: int | None = None  # when the low watermark rose, or began
         self._planned_us: int | None = None  # when the newest batch was planned
+        self._history = History[SplitId]()  # of who held
         self._tally = Tally(strategy.out_of_orderness_us)
+        self._cohort: Cohort | None = None  # while it is there, the numbers of its splits are in it
+        self._last_column: SplitColumn | None = None  # the newest, which may be the first of a cohort
         self._epoch = 0
         self._kind: type | None = None  # of split ids: int or str, one per stream
         # Of the event being handled:
@@ -115,6 +126,7 @@ class StreamCoordinator:
         Raises:
             InvalidSplitId: a split id is of the wrong kind; nothing was changed.
             InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
+            InvalidReshard: a split would be its own ancestor, or one side is empty; nothing was changed.
         """
         self._before, self._late, self._material = {}, [], False
         if self._moved_at_us is None:
@@ -122,6 +134,8 @@ class StreamCoordinator:
         match event:
             case SplitsDiscovered(splits, known_empty):
                 self._discover(splits, known_empty, now_us, now_us)
+            case SplitsResharded():
+                self._reshard(event, now_us)
             case BatchReported():
                 self._report(event, now_us)
             case Polled(until_us):
@@ -137,6 +151,7 @@ class StreamCoordinator:
             case Tick():
                 pass
         self._leave_quiet_out(now_us)
+        self._let_inherit(now_us)
         return self._effects(now_us)
 
     def wake_at_us(self, now_us: int) -> int | None:
@@ -149,6 +164,8 @@ class StreamCoordinator:
         deadline_us = None if self._idleness is None else self._idleness.next_deadline_us()
         if deadline_us is not None:
             moments.append(deadline_us)
+        if self._idleness is not None and self._cohort is not None:
+            moments.append(self._cohort.heard_us + self._idleness.timeout_us + 1)
         grace_us = self._grace.next_deadline_us()
         if grace_us is not None:
             moments.append(grace_us)
@@ -171,30 +188,47 @@ class StreamCoordinator:
         """
         return self._epoch
 
-    def status(self, now_us: int, name_of: Callable[[SplitId], str] | None = None) -> StreamStatus:
-        """What a person wants to know. O(n log n).
+    def status(
+        self, now_us: int, name_of: Callable[[SplitId], str] | None = None, *, limit: int | None = None
+    ) -> StreamStatus:
+        """What a person wants to know. O(n log n), some 20 us a split; with a limit about 1 us a split.
 
         Args:
             now_us: now; what remains of a grace is told from here.
-            name_of: what to call a split; by default its id.
+            name_of: what to call a split; by default its id. Two splits of one name are told apart by their ids,
+                as far as both are in the status.
+            limit: how many splits, those that need attention first; None: all of them, sorted by id.
+
+        Raises:
+            ValueError: the limit is negative.
         """
+        if limit is not None and limit < 0:
+            raise ValueError(f"status of stream {self._source_id}: expected a limit of 0 or more, got {limit}")
         view = View(
             self._source_id,
             self._strategy,
             self._coalescer,
+            self._lineage,
             self._tally,
             self._records,
             self._backlog_rows,
             self._grace_us,
             self._planned_us,
             self._moved_at_us,
+            self._history,
+            self._cohort,
         )
-        return view.status(now_us, str if name_of is None else name_of)
+        return view.status(now_us, str if name_of is None else name_of, limit)
+
+    @property
+    def states(self) -> Mapping[SplitState, int]:
+        """How many splits are in each state; every state is there."""
+        return self._coalescer.states
 
     @property
     def splits(self) -> tuple[SplitId, ...]:
         """Every known split, finished ones too, in the order of discovery."""
-        return self._coalescer.splits
+        return tuple(self._records)
 
     @property
     def names(self) -> Mapping[SplitId, str]:
@@ -209,8 +243,9 @@ class StreamCoordinator:
         Args:
             names: what to call splits that are numbers, carried along verbatim; None: the names restored.
         """
-        splits = {s: (self._coalescer.state(s), self._coalescer.watermark_us(s)) for s in self._coalescer.splits}
-        return encode(StreamSnapshot(self.low_watermark_us, splits, self._names if names is None else names))
+        splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
+        names = self._names if names is None else names
+        return encode(StreamSnapshot(self.low_watermark_us, splits, names, self._lineage.ancestry))
 
     @classmethod
     def restore(
@@ -231,6 +266,7 @@ class StreamCoordinator:
         saved = decode(data)
         coordinator = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
         coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
+        coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
         coordinator._names = dict(saved.names)
         coordinator._moved_at_us = now_us
         for split, (state, watermark_us) in saved.splits.items():
@@ -242,6 +278,7 @@ class StreamCoordinator:
             coordinator._start_timers(split, now_us)
             if state is SplitState.PAUSED and coordinator._idleness is not None:
                 coordinator._idleness.pause(split, now_us)
+        coordinator._let_inherit(now_us)
         return coordinator
 
     # -- what the events do
@@ -257,7 +294,21 @@ class StreamCoordinator:
             self._start_timers(split, at_us)
             self._material = True
 
+    def _reshard(self, event: SplitsResharded, now_us: int) -> None:
+        self._check_ids([*event.parents, *event.children])
+        self._lineage.check(event.parents, event.children)
+        self._discover(event.children, event.known_empty, now_us, now_us)
+        self._material |= self._lineage.reshard(event.parents, event.children)
+
     def _report(self, event: BatchReported, now_us: int) -> None:
+        if self._cohort is not None and self._tally.fresh(event.batch_id) and self._cohort.takes(event):
+            self._report_together(event, self._cohort, now_us)
+        else:
+            self._dissolve()
+            self._report_each(event, now_us)
+            self._gather(event)
+
+    def _report_each(self, event: BatchReported, now_us: int) -> None:
         for split, watermark_us in event.watermarks_us.items():
             if watermark_us not in _WATERMARK_RANGE:
                 raise InvalidWatermark(split, watermark_us)
@@ -275,24 +326,76 @@ class StreamCoordinator:
         else:
             self._coalescer.regressions = regressions  # they were counted when the batch came first
 
+    def _report_together(self, event: BatchReported, cohort: Cohort, now_us: int) -> None:
+        """What ``_report_each`` does to active splits that all have news, for all of them at once."""
+        column = event.watermarks_us
+        assert isinstance(column, SplitColumn)
+        self._discover(event.backlog_rows, frozenset(), event.planned_at_us, now_us)
+        self._read(event.planned_at_us)
+        self._planned_us = event.planned_at_us
+        low_us, tally = self._coalescer.low_us, self._tally
+        in_force_us = low_us if event.in_force_us is None else event.in_force_us
+        tally.count_batch(event)
+        tally.native_late_rows += cohort.count_late(
+            event, in_force_us, tally.native_us, self._strategy.out_of_orderness_us
+        )
+        tally.saw(column.values_of.max().item())
+        self._coalescer.report_array(column.splits, column.values_of)
+        self._material |= cohort.report(event, now_us)
+        self._learn_backlog(event, now_us)
+
+    def _gather(self, event: BatchReported) -> None:
+        """Let splits that report together a second time do so from now on."""
+        column, last = event.watermarks_us, self._last_column
+        self._last_column = column if isinstance(column, SplitColumn) else None
+        if not isinstance(column, SplitColumn) or last is None or not column:
+            return
+        if np.array_equal(column.splits, last.splits) and len(column) == len(column.splits):
+            own_us = np.empty(len(column), np.int64)
+            for row, split in enumerate(column):
+                at_us, active = self._lineage.watermark_us(split), self._lineage.state(split) is SplitState.ACTIVE
+                if at_us is None or not active or self._records[split].heard_us != event.planned_at_us:
+                    return
+                own_us[row] = at_us
+            self._cohort = Cohort(SplitColumn(column.splits, own_us), event.planned_at_us)
+            if self._idleness is not None:
+                for split in column:
+                    self._idleness.forget(split)
+
+    def _dissolve(self) -> None:
+        """Something happens to single splits: their numbers go back to each."""
+        cohort, self._cohort = self._cohort, None
+        if cohort is not None:
+            for split in cohort:
+                self._records[split].heard_us = cohort.heard_us
+                self._time_silence(split, cohort.heard_us)
+                self._tally.splits[split] = cohort.tally(split, self._tally.splits.get(split, SplitTally()))
+
     def _deliver(self, split: SplitId, event: BatchReported, now_us: int) -> None:
         """Apply what one split reported. It was active unless this is old news of it."""
-        record, before = self._records[split], self._coalescer.state(split)
+        record, before = self._records[split], self._lineage.state(split)
         if before is SplitState.FINISHED:
             return  # reports may come late; finished is for good
         news = record.heard_us is None or event.planned_at_us > record.heard_us
-        watermark_us, seen_us = event.watermarks_us.get(split), self._coalescer.watermark_us(split)
+        watermark_us, seen_us = event.watermarks_us.get(split), self._lineage.watermark_us(split)
+        if watermark_us is not None and record.waits:
+            record.waits = False  # from now on it is timed like any other
+            if self._idleness is not None and before is not SplitState.PAUSED:
+                self._idleness.resume(split, event.planned_at_us)
         if news:
             record.heard_us = event.planned_at_us
             self._time_silence(split, event.planned_at_us)
         if watermark_us is not None:
             self._material |= seen_us is None or watermark_us > seen_us
+            self._lineage.speak(split)
             self._coalescer.report(split, watermark_us)
             self._grace.forget(split)
         elif news and self._coalescer.wake(split):  # no usable event time: active, at the watermark it had
             record.pending_since_us = now_us
         if before is SplitState.IDLE and not news:
             self._coalescer.idle(split)
+        if before is SplitState.ACTIVE:
+            return  # and still is
         self._note(split, before, "delivered rows")
         low_us, came_in = self._coalescer.low_us, before in (SplitState.IDLE, SplitState.PENDING)
         if news and came_in and low_us is not None and watermark_us is not None and watermark_us < low_us:
@@ -301,18 +404,20 @@ class StreamCoordinator:
 
     def _learn_backlog(self, event: BatchReported, now_us: int) -> None:
         """A backlog holds until it is told again, or until rows were read and nobody told."""
-        for split in event.rows.keys() | event.watermarks_us.keys():
-            self._backlog_rows.pop(split, None)
+        if self._backlog_rows:
+            for split in event.rows.keys() | event.watermarks_us.keys():
+                self._backlog_rows.pop(split, None)
         self._backlog_rows.update(event.backlog_rows)
-        for split, rows in event.backlog_rows.items():
-            if rows > 0 and self._coalescer.state(split) is SplitState.IDLE:
+        idle = self._lineage.states[SplitState.IDLE] > 0
+        for split, rows in event.backlog_rows.items() if idle else ():
+            if rows > 0 and self._lineage.state(split) is SplitState.IDLE:
                 self._wake(split, f"{rows} rows are waiting in it", now_us)
-        for split in self._coalescer.pending:
+        for split in self._lineage.pending:
             self._time_grace(split)
 
     def _wake(self, split: SplitId, why: str, now_us: int) -> None:
         """Idle means no backlog: a split with rows waiting holds before they are read, not after."""
-        if self._coalescer.watermark_us(split) is None and self._strategy.grace_us is not None:
+        if self._lineage.watermark_us(split) is None and self._strategy.grace_us is not None:
             return  # left out by a grace that was set on purpose: only its own rows bring it back
         self._coalescer.wake(split)
         self._records[split].pending_since_us = now_us
@@ -320,18 +425,20 @@ class StreamCoordinator:
         self._note(split, SplitState.IDLE, why)
 
     def _finish(self, splits: Iterable[SplitId], now_us: int) -> None:
+        self._dissolve()
         splits = tuple(splits)
         self._discover(splits, frozenset(), now_us, now_us)
         for split in splits:
-            before = self._coalescer.state(split)
+            before = self._lineage.state(split)
             self._material |= self._coalescer.finish(split)
             self._stop_timers(split)
             self._note(split, before, "every row of it was processed")
 
     def _pause(self, splits: Iterable[SplitId], now_us: int) -> None:
+        self._dissolve()
         for split in splits:
             if split in self._coalescer:
-                before = self._coalescer.state(split)
+                before = self._lineage.state(split)
                 if self._coalescer.pause(split):
                     self._grace.forget(split)
                     if self._idleness is not None:
@@ -339,9 +446,10 @@ class StreamCoordinator:
                     self._note(split, before, "alignment holds it back")
 
     def _resume(self, splits: Iterable[SplitId], now_us: int) -> None:
+        self._dissolve()
         for split in splits:
             if split in self._coalescer:
-                before = self._coalescer.state(split)
+                before = self._lineage.state(split)
                 if self._coalescer.resume(split):
                     self._records[split].pending_since_us = now_us
                     self._time_grace(split)
@@ -350,8 +458,9 @@ class StreamCoordinator:
                     self._note(split, before, "alignment lets it go on")
 
     def _remove(self, splits: Iterable[SplitId]) -> None:
+        self._dissolve()
         for split in splits:
-            if self._coalescer.remove(split):
+            if self._lineage.remove(split):
                 self._stop_timers(split)
                 del self._records[split]
                 self._tally.splits.pop(split, None)
@@ -366,6 +475,8 @@ class StreamCoordinator:
 
     def _leave_quiet_out(self, now_us: int) -> None:
         if self._idleness is not None and self._read_until_us is not None:
+            if self._cohort is not None and self._read_until_us > self._cohort.heard_us + self._idleness.timeout_us:
+                self._dissolve()
             timeout = format_duration_us(self._idleness.timeout_us)
             for split in self._idleness.quiet(self._read_until_us, self._backlog_rows):
                 known = "no backlog" if split in self._backlog_rows else "backlog unknown"
@@ -377,13 +488,13 @@ class StreamCoordinator:
             self._leave_out(split, f"new, and silent for more than its grace of {format_duration_us(self._grace_us)}")
 
     def _leave_out(self, split: SplitId, why: str) -> None:
-        before = self._coalescer.state(split)
+        before = self._lineage.state(split)
         self._coalescer.idle(split)
         self._stop_timers(split)
         self._note(split, before, why)
 
     def _start_timers(self, split: SplitId, at_us: int) -> None:
-        if self._coalescer.state(split) not in (SplitState.IDLE, SplitState.FINISHED):
+        if self._lineage.state(split) not in (SplitState.IDLE, SplitState.FINISHED):
             self._time_silence(split, at_us)
             self._time_grace(split)
 
@@ -394,7 +505,7 @@ class StreamCoordinator:
     def _time_grace(self, split: SplitId) -> None:
         """A silent new split has a grace if it is known to be empty, or if the strategy sets one for all."""
         bounded = self._strategy.grace_us is not None or self._backlog_rows.get(split) == 0
-        if bounded and self._coalescer.state(split) is SplitState.PENDING:
+        if bounded and self._lineage.state(split) is SplitState.PENDING and not self._records[split].waits:
             self._grace.heard(split, self._records[split].pending_since_us)
         else:
             self._grace.forget(split)
@@ -404,17 +515,35 @@ class StreamCoordinator:
         if self._idleness is not None:
             self._idleness.forget(split)
 
+    def _let_inherit(self, now_us: int) -> None:
+        """Silent children stand at what their parents reached, and are timed once no parent can deliver."""
+        self._lineage.settle()
+        for child in self._lineage.children:
+            if self._lineage.state(child) is not SplitState.PENDING:
+                continue
+            record, waits = self._records[child], self._lineage.waits(child)
+            if waits:
+                self._grace.forget(child)
+                if self._idleness is not None:
+                    self._idleness.pause(child, now_us)
+            elif record.waits:
+                record.waits, record.pending_since_us = False, now_us
+                self._start_timers(child, now_us)
+                if self._idleness is not None:
+                    self._idleness.resume(child, now_us)
+            record.waits = waits
+
     # -- what comes of it
 
     def _note(self, split: SplitId, before: SplitState, why: str) -> None:
-        if self._coalescer.state(split) is not before:
+        if self._lineage.state(split) is not before:
             self._before.setdefault(split, before)
             self._records[split].why = why
 
     def _effects(self, now_us: int) -> list[Effect]:
         effects: list[Effect] = []
         for split in sorted(self._before, key=split_order):
-            before, after = self._before[split], self._coalescer.state(split)
+            before, after = self._before[split], self._lineage.state(split)
             if after is not before:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
         effects += self._late
@@ -423,20 +552,30 @@ class StreamCoordinator:
             effects.append(
                 NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, advance.after_us)
             )
+        low_us = self._coalescer.low_us
+        if (effects or self._material) and low_us is not None:  # else the holder is the same
+            self._history.rose(now_us, low_us, self._coalescer.holder)
         self._epoch += self._material
         return effects
 
     def _new_coalescer(self, low_us: int | None) -> Coalescer:
-        return Coalescer(low_us, self._strategy.all_idle, all_idle_delay_us=self._strategy.all_idle_delay_us)
+        strategy = self._strategy
+        return Coalescer(
+            low_us,
+            strategy.all_idle,
+            all_idle_delay_us=strategy.all_idle_delay_us,
+            percentile=strategy.percentile,
+            quorum=strategy.quorum,
+        )
 
-    def _check_ids(self, new: list[SplitId]) -> None:
+    def _check_ids(self, new: Iterable[SplitId]) -> None:
+        known = self._kind
         for split in new:
-            kind = type(split) if self._kind is None else self._kind
+            kind = type(split) if known is None else known
             if kind not in (int, str) or type(split) is not kind:
-                expected = (
-                    "an int or a str" if self._kind is None else f"a {self._kind.__name__}, as for its other splits"
-                )
+                expected = "an int or a str" if known is None else f"a {known.__name__}, as for its other splits"
                 raise InvalidSplitId(repr(split), expected)
             if isinstance(split, int) and split not in _NUMBER_RANGE:
                 raise InvalidSplitId(repr(split), "a number of 0 or more in 64 bits")
-            self._kind = kind
+            known = kind
+        self._kind = known

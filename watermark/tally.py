@@ -48,11 +48,15 @@ class Tally:
         """Whether this batch is newer than all that were counted; a repeated one must not count again."""
         return self.last_batch_id is None or batch_id > self.last_batch_id
 
-    def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
-        """Count a fresh batch; ``low_us`` is the low watermark before it."""
+    def count_batch(self, event: BatchReported) -> None:
+        """Count a fresh batch, but nothing of its splits."""
         self.last_batch_id = event.batch_id
         self.batches += 1
         self.counts += event.counts
+
+    def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
+        """Count a fresh batch; ``low_us`` is the low watermark before it."""
+        self.count_batch(event)
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         native_us = self.native_us
         for split in event.watermarks_us.keys() | event.rows.keys():

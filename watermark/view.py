@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from .coalescer import Coalescer
+from .cohort import Cohort
+from .history import History
+from .lineage import Lineage
 from .state import SplitId, SplitState, split_order
-from .status import Hold, SplitStatus, StreamStatus, hold_reasons, utc
+from .status import Hold, HolderSpell, SplitStatus, StreamStatus, hold_reasons, need, utc
 from .strategy import WatermarkStrategy
 from .tally import SplitTally, Tally
 
@@ -19,6 +23,7 @@ class SplitRecord:
     pending_since_us: int
     why: str  # why it is in its state
     heard_us: int | None = None  # when the last batch that held rows of it was planned
+    waits: bool = False  # a silent child whose parents may still deliver: it is not timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +33,22 @@ class View:
     name: str
     strategy: WatermarkStrategy
     coalescer: Coalescer
+    lineage: Lineage
     tally: Tally
     records: Mapping[SplitId, SplitRecord]
     backlog_rows: Mapping[SplitId, int]
     grace_us: int
     planned_us: int | None
     moved_at_us: int | None
+    history: History[SplitId]
+    cohort: Cohort | None
 
-    def status(self, now_us: int, name_of: Callable[[SplitId], str]) -> StreamStatus:
-        """The whole of it; splits sorted by id. O(n log n)."""
-        coalescer, tally, names = self.coalescer, self.tally, self._names(name_of)
-        splits = {name: self._split(split) for split, name in names.items()}
-        holder = coalescer.holder
+    def status(self, now_us: int, name_of: Callable[[SplitId], str], limit: int | None) -> StreamStatus:
+        """The whole of it, splits sorted by id, O(n log n); or the ``limit`` neediest splits first, O(n)."""
+        coalescer, tally = self.coalescer, self.tally
+        holder, stripped = coalescer.holder, sorted(coalescer.stripped, key=split_order)[:limit]
+        shown, idle = self._shown(limit), self._idle(limit)
+        names = _names(dict.fromkeys([*shown, *idle, *stripped, *(() if holder is None else (holder,))]), name_of)
         why, what_next = hold_reasons(self._hold(holder, names, now_us))
         return StreamStatus(
             name=self.name,
@@ -48,9 +57,9 @@ class View:
             why=why,
             since=utc(self.moved_at_us),
             next=what_next,
-            left_out=tuple((name, seen.why) for name, seen in splits.items() if seen.state is SplitState.IDLE),
-            splits=splits,
-            states={state.value: count for state, count in coalescer.states.items()},
+            left_out=tuple((names[split], self.records[split].why) for split in idle),
+            splits={names[split]: self._split(split) for split in shown},
+            states={state.value: count for state, count in self.lineage.states.items()},
             counts=tally.counts,
             regressions=coalescer.regressions,
             returned_late=tally.returned_late,
@@ -58,26 +67,40 @@ class View:
             native_late_rows=tally.native_late_rows,
             batches=tally.batches,
             last_batch_id=tally.last_batch_id,
+            passed_over=tuple(names[split] for split in stripped),
+            held=tuple(
+                HolderSpell(
+                    None if spell.holder is None else names.get(spell.holder, name_of(spell.holder)),
+                    utc(spell.since_us),
+                    utc(spell.until_us),
+                )
+                for spell in self.history.held(now_us)
+            ),
         )
 
-    def _names(self, name_of: Callable[[SplitId], str]) -> dict[SplitId, str]:
-        """A name for every split; two splits of one name are told apart by their ids."""
-        names: dict[SplitId, str] = {}
-        taken: set[str] = set()
-        for split in sorted(self.coalescer.splits, key=split_order):
-            name = name_of(split)
-            names[split] = f"{name} ({split})" if name in taken else name
-            taken.add(names[split])
-        return names
+    def _shown(self, limit: int | None) -> list[SplitId]:
+        if limit is None:
+            return sorted(self.records, key=split_order)
+        needs = ((need(state, at_us), split_order(split), split) for split, state, at_us in self.lineage.standings())
+        return [split for _, _, split in heapq.nsmallest(limit, needs)]
+
+    def _idle(self, limit: int | None) -> list[SplitId]:
+        if self.lineage.states[SplitState.IDLE] == 0:
+            return []
+        idle = (split for split, state, _ in self.lineage.standings() if state is SplitState.IDLE)
+        return sorted(idle, key=split_order)[:limit]
 
     def _split(self, split: SplitId) -> SplitStatus:
-        state, record = self.coalescer.state(split), self.records[split]
+        state, record = self.lineage.state(split), self.records[split]
         tally, backlog_rows = self.tally.splits.get(split, SplitTally()), self.backlog_rows.get(split)
-        missed = self.planned_us is not None and (record.heard_us is None or record.heard_us < self.planned_us)
+        heard_us = record.heard_us
+        if self.cohort is not None and split in self.cohort:
+            tally, heard_us = self.cohort.tally(split, tally), self.cohort.heard_us
+        missed = self.planned_us is not None and (heard_us is None or heard_us < self.planned_us)
         readable = state in (SplitState.PENDING, SplitState.ACTIVE)
         return SplitStatus(
             state=state,
-            watermark_us=self.coalescer.watermark_us(split),
+            watermark_us=self.lineage.watermark_us(split),
             rows=tally.rows,
             backlog_rows=backlog_rows,
             first_us=tally.first_us,
@@ -89,7 +112,7 @@ class View:
         )
 
     def _hold(self, holder: SplitId | None, names: Mapping[SplitId, str], now_us: int) -> Hold:
-        states, policy = self.coalescer.states, self.strategy.all_idle
+        states, policy = self.lineage.states, self.strategy.all_idle
         known, idle = sum(states.values()), states[SplitState.IDLE]
         live = known - idle - states[SplitState.FINISHED]
         if holder is None:
@@ -97,16 +120,29 @@ class View:
         backlog_rows = self.backlog_rows.get(holder)
         has_grace = self.strategy.grace_us is not None or backlog_rows == 0
         return Hold(
-            self.coalescer.state(holder),
+            self.lineage.state(holder),
             names[holder],
-            watermark_us=self.coalescer.watermark_us(holder),
+            watermark_us=self.lineage.watermark_us(holder),
             low_us=self.coalescer.low_us,
             live=live,
-            silent=len(self.coalescer.pending),
+            silent=len(self.lineage.pending),
             known=known,
             idle=idle,
             backlog_rows=backlog_rows,
             idle_timeout_us=self.strategy.idle_timeout_us,
             grace_left_us=self.records[holder].pending_since_us + self.grace_us - now_us if has_grace else None,
             all_idle=policy,
+            inherited_us=self.lineage.inherited_us(holder),
+            waits=self.records[holder].waits,
         )
+
+
+def _names(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> dict[SplitId, str]:
+    """A name for every split; two splits of one name are told apart by their ids."""
+    names: dict[SplitId, str] = {}
+    taken: set[str] = set()
+    for split in sorted(splits, key=split_order):
+        name = name_of(split)
+        names[split] = f"{name} ({split})" if name in taken else name
+        taken.add(names[split])
+    return names

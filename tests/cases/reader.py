@@ -18,8 +18,8 @@ def family(name: str) -> list[Case]:
 
 def every() -> list[Case]:
     """Every case of every family."""
-    files = ("flink_cases.json", "jet_cases.json")
-    return [case for name in files for case in json.loads((_HERE / name).read_text("utf-8"))["cases"]]
+    texts = [path.read_text("utf-8") for path in sorted(_HERE.glob("*_cases.json"))]
+    return [case for text in texts for case in json.loads(text)["cases"]]
 
 
 def case_id(case: Case) -> str:

@@ -1,7 +1,8 @@
 """The coordinator against the naive definition, recomputed from the whole history after every step.
 
 The definition keeps no timers and no heap: of every split it knows when it last delivered, what was said of its
-backlog and whether it is paused, and of the stream up to when it was read. States and the low watermark follow.
+backlog, whether it is paused and whose child it is, and of the stream up to when it was read. States and the low
+watermark follow.
 
 Three more laws: a repeated event has no effects; the splits of an event commute; a crash anywhere changes nothing
 that is published. The last is stated for strategies without idleness and grace, whose timers begin anew by design;
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -21,6 +23,7 @@ from lowmark.watermark import (
     BatchReported,
     Effect,
     Event,
+    InvalidReshard,
     NotifyNewLowWatermark,
     Polled,
     SplitId,
@@ -29,6 +32,7 @@ from lowmark.watermark import (
     SplitsFinished,
     SplitsPaused,
     SplitsRemoved,
+    SplitsResharded,
     SplitsResumed,
     SplitState,
     SplitStateChanged,
@@ -57,10 +61,19 @@ class Split:
     known_at_us: int
     watermark_us: int | None = None
     backlog_rows: int | None = None
-    paused_at_us: int | None = None
+    stopped_at_us: int | None = None  # since when it is not read: paused, or a child that waits for its parents
     heard_us: int | None = None  # newest plan of a batch with rows
     silent_since_us: int = 0  # that, with pauses and beginnings
     state: SplitState = PENDING
+    parents: set[str] = field(default_factory=set)  # of a silent child
+    left_us: list[int] = field(default_factory=list)  # what removed parents stood at
+    waits: bool = False
+
+    def read_again(self, at_us: int) -> None:
+        """The time in which it was not read is no silence."""
+        assert self.stopped_at_us is not None
+        self.silent_since_us += max(0, at_us - max(self.stopped_at_us, self.silent_since_us))
+        self.stopped_at_us = None
 
     @property
     def live(self) -> SplitState:
@@ -104,6 +117,10 @@ class Definition:
 
     def delivered(self, split: Split, watermark_us: int | None, planned_us: int) -> None:
         news = split.heard_us is None or planned_us > split.heard_us
+        if watermark_us is not None:
+            if split.waits and split.state is not PAUSED:
+                split.read_again(planned_us)
+            split.parents, split.left_us, split.waits = set(), [], False
         if news:
             split.heard_us = planned_us
             split.silent_since_us = planned_us if split.state is IDLE else max(split.silent_since_us, planned_us)
@@ -116,20 +133,61 @@ class Definition:
         if self.strategy.idle_timeout_us is not None and self.read_until_us is not None:
             for split in self.splits.values():
                 overdue = self.read_until_us - split.silent_since_us > self.strategy.idle_timeout_us
-                if split.state in (PENDING, ACTIVE) and overdue and not (split.backlog_rows or 0) > 0:
+                timed = split.state in (PENDING, ACTIVE) and not split.waits
+                if timed and overdue and not (split.backlog_rows or 0) > 0:
                     split.state = IDLE
+        for split in self.splits.values():
+            if split.state is PENDING and (split.parents or split.left_us):
+                self.wait(split, now_us)
         minimum_us = self.minimum_us(now_us)
         if minimum_us is not None:
             self.low_us = minimum_us if self.low_us is None else max(minimum_us, self.low_us)
 
+    def wait(self, child: Split, now_us: int) -> None:
+        waited = child.waits
+        parents = [self.splits[name] for name in child.parents if name in self.splits]
+        child.waits = any(parent.state in (PENDING, ACTIVE, PAUSED) for parent in parents)
+        if child.waits and child.stopped_at_us is None:
+            child.stopped_at_us = now_us
+        elif waited and not child.waits:
+            child.stopped_at_us, child.silent_since_us = None, max(child.silent_since_us, now_us)
+
+    def ancestors(self, names: set[str]) -> set[str]:
+        further = {p for name in names if name in self.splits for p in self.splits[name].parents} - names
+        return self.ancestors(names | further) if further else names
+
+    def reshard(self, parents: set[str], children: set[str], now_us: int) -> None:
+        for name in children:
+            child = self.discover(name, now_us)
+            if child.watermark_us is None:
+                child.parents |= parents
+
+    def remove(self, name: str) -> None:
+        at_us = self.stands_at_us(name)
+        for child in self.splits.values():
+            if name in child.parents and at_us is not None:
+                child.parents.discard(name)
+                child.left_us.append(at_us)
+        self.splits.pop(name, None)
+
+    def stands_at_us(self, name: str) -> int | None:
+        """Its own watermark, or for a silent child the minimum of what its parents stand at."""
+        split = self.splits.get(name)
+        if split is None or split.watermark_us is not None or not (split.parents or split.left_us):
+            return None if split is None else split.watermark_us
+        at_us = [*map(self.stands_at_us, split.parents), *split.left_us]
+        known = [value for value in at_us if value is not None]
+        return min(known) if len(known) == len(at_us) else None
+
     def minimum_us(self, now_us: int) -> int | None:
-        live = [split for split in self.splits.values() if split.state in (PENDING, ACTIVE, PAUSED)]
-        idle = [split for split in self.splits.values() if split.state is IDLE]
+        at_us = {name: self.stands_at_us(name) for name in self.splits}
+        live = [at_us[name] for name, split in self.splits.items() if split.state in (PENDING, ACTIVE, PAUSED)]
+        idle = [at_us[name] for name, split in self.splits.items() if split.state is IDLE]
         if live:
-            known = [split.watermark_us for split in live if split.watermark_us is not None]
+            known = [value for value in live if value is not None]
             return min(known) if len(known) == len(live) else None
         if idle and self.strategy.all_idle is AllIdle.MAX:
-            return max((s.watermark_us for s in idle if s.watermark_us is not None), default=None)
+            return max((value for value in idle if value is not None), default=None)
         if idle and self.strategy.all_idle is AllIdle.ADVANCE:
             return (now_us - DELAY_US) // 1_000 * 1_000
         return None
@@ -240,26 +298,35 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.definition.discover(name, self.now_us).state = FINISHED
         self.handle(SplitsFinished((name,)))
 
+    @rule(parents=st.sets(splits, min_size=1, max_size=2), children=st.sets(splits, min_size=1, max_size=2))
+    def reshard(self, parents: set[str], children: set[str]) -> None:
+        event = SplitsResharded(tuple(parents), tuple(children))
+        if children & self.definition.ancestors(parents):
+            with pytest.raises(InvalidReshard):
+                self.coordinator.handle(event, self.now_us)
+        else:
+            self.definition.reshard(parents, children, self.now_us)
+            self.handle(event)
+
     @rule(name=splits)
     def pause(self, name: str) -> None:
         split = self.definition.splits.get(name)
         if split is not None and split.state in (PENDING, ACTIVE):
-            split.state, split.paused_at_us = PAUSED, self.now_us
+            split.state = PAUSED
+            split.stopped_at_us = self.now_us if split.stopped_at_us is None else split.stopped_at_us
         self.handle(SplitsPaused((name,)))
 
     @rule(name=splits)
     def resume(self, name: str) -> None:
         split = self.definition.splits.get(name)
         if split is not None and split.state is PAUSED:
-            assert split.paused_at_us is not None
-            began_us = max(split.paused_at_us, split.silent_since_us)
-            split.silent_since_us += max(0, self.now_us - began_us)
+            split.read_again(self.now_us)
             split.state = split.live
         self.handle(SplitsResumed((name,)))
 
     @rule(name=splits)
     def remove(self, name: str) -> None:
-        self.definition.splits.pop(name, None)
+        self.definition.remove(name)
         self.handle(SplitsRemoved((name,)))
 
     @rule()
@@ -271,7 +338,11 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.definition.batches, self.definition.rows, self.definition.read_until_us = [], 0, None
         for split in self.definition.splits.values():
             split.silent_since_us, split.backlog_rows, split.heard_us = self.now_us, None, None
-            split.paused_at_us = self.now_us if split.state is PAUSED else None
+            split.stopped_at_us = self.now_us if split.state is PAUSED else None
+            split.waits = False
+        for split in self.definition.splits.values():
+            if split.state is PENDING and (split.parents or split.left_us):
+                self.definition.wait(split, self.now_us)
 
     @invariant()
     def agrees(self) -> None:
@@ -282,6 +353,11 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         assert {n: s.watermark_us for n, s in expected.splits.items()} == {
             n: s.watermark_us for n, s in status.splits.items()
         }
+        silent = {n: s for n, s in expected.splits.items() if s.parents or s.left_us}
+        for name, child in silent.items():
+            if child.state is not FINISHED:
+                assert expected.stands_at_us(name) == self.coordinator._lineage.inherited_us(name), name
+        assert silent.keys() == set(self.coordinator._lineage.children)
         assert (expected.rows, len(expected.batches)) == (status.counts.rows, status.batches)
         self.coordinator._coalescer._check()
 
@@ -301,6 +377,10 @@ TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=100)
 events = st.one_of(
     st.builds(SplitsDiscovered, st.lists(splits, max_size=3).map(tuple)),
     st.builds(Polled, st.integers(0, 100)),
+    # Parents sort before their children, so that no drawn history is impossible.
+    st.sampled_from([("a", "b"), ("a", "c"), ("b", "c"), ("b", "d"), ("c", "d")]).map(
+        lambda pair: SplitsResharded(pair[:1], pair[1:])
+    ),
     st.builds(SplitsFinished, st.lists(splits, max_size=1).map(tuple)),
     st.builds(SplitsPaused, st.lists(splits, max_size=1).map(tuple)),
     st.builds(SplitsResumed, st.lists(splits, max_size=1).map(tuple)),
@@ -373,12 +453,73 @@ def test_batches_in_any_order_any_number_of_times_end_in_one_state(
 @LAWS
 @given(histories, st.lists(watermarks_us, min_size=1, max_size=4))
 def test_nothing_is_published_above_what_a_live_split_has_reached(history: list[Event], more: list[int]) -> None:
+    """Nor above what a silent child of a reshard inherited."""
     coordinator, published = coordinator_of(WatermarkStrategy()), list[int]()
     for now_us, event in enumerate([*history, BatchReported(99, 99, dict(zip(SPLITS, more, strict=False)))]):
         moved = lows(coordinator.handle(event, now_us))
         published += moved
-        live = [s for s in coordinator.status(now_us).splits.values() if s.state in (PENDING, ACTIVE, PAUSED)]
-        for low_us in moved:
-            assert all(split.watermark_us is not None and low_us <= split.watermark_us for split in live)
+        lineage = coordinator._lineage
+        for split in coordinator.splits if moved else ():
+            if lineage.state(split) in (PENDING, ACTIVE, PAUSED):
+                own_us, inherited_us = lineage.watermark_us(split), lineage.inherited_us(split)
+                at_us = inherited_us if own_us is None else own_us
+                assert at_us is not None
+                assert moved[-1] <= at_us
 
     assert sorted(set(published)) == published
+
+
+reshards = st.lists(
+    st.one_of(
+        st.builds(SplitsDiscovered, st.lists(splits, max_size=3).map(tuple)),
+        st.sampled_from([(("a",), ("b", "c")), (("a", "b"), ("c",)), (("b",), ("d",)), (("c",), ("d",))]).map(
+            lambda pair: SplitsResharded(*pair)
+        ),
+        st.builds(BatchReported, st.integers(0, 9), st.integers(0, 5), reports),
+    ),
+    max_size=6,
+)
+
+
+@LAWS
+@given(reshards, st.data())
+def test_reshards_discoveries_and_reports_in_any_order_any_number_of_times_end_in_one_state(
+    history: list[Event], data: st.DataObject
+) -> None:
+    turned = data.draw(st.permutations([*history, *history]))
+    outcomes = []
+    for order in (history, turned):
+        coordinator = coordinator_of(WatermarkStrategy())
+        for event in order:
+            coordinator.handle(event, 1)
+        lineage = coordinator._lineage
+        outcomes.append(
+            (
+                {s: (lineage.state(s), lineage.watermark_us(s), lineage.inherited_us(s)) for s in coordinator.splits},
+                lineage.ancestry,
+            )
+        )
+
+    assert outcomes[0] == outcomes[1]
+
+
+@LAWS
+@given(st.dictionaries(st.sampled_from("abc"), watermarks_us), st.permutations("abc"), st.booleans())
+def test_a_silent_grandchild_stands_at_the_minimum_of_all_its_silent_line(
+    parents_us: dict[SplitId, int], removed: list[str], finish: bool
+) -> None:
+    """a and b merge into m, and m and c into g: with every parent known, finished and removed, in any order."""
+    coordinator = coordinator_of(WatermarkStrategy())
+    for event in (
+        SplitsResharded(("a", "b"), ("m",)),
+        SplitsResharded(("m", "c"), ("g",)),
+        BatchReported(0, 0, parents_us),
+        *((SplitsFinished(("a", "b", "c", "m")),) if finish else ()),
+    ):
+        coordinator.handle(event, 0)
+    expected = min(parents_us.values()) if len(parents_us) == 3 else None
+    assert expected == coordinator._lineage.inherited_us("g")
+    for name in (*removed[:2], "m", removed[2]):
+        coordinator.handle(SplitsRemoved((name,)), 0)
+
+        assert expected == coordinator._lineage.inherited_us("g")

@@ -74,8 +74,8 @@ class History:
     def restart(self, second: float) -> None:
         self.coordinator = restored(self.coordinator, second, self.strategy)
 
-    def status(self, second: float) -> StreamStatus:
-        return self.coordinator.status(at(second))
+    def status(self, second: float, limit: int | None = None) -> StreamStatus:
+        return self.coordinator.status(at(second), limit=limit)
 
     def state(self, split: str) -> str:
         return self.status(0).splits[split].state.value

@@ -5,14 +5,19 @@ import pickle
 import pytest
 from lowmark.watermark import (
     CorruptSnapshot,
+    DisagreeingGroup,
     DuplicateSplit,
     FinishedSplit,
     InvalidDuration,
+    InvalidMessage,
+    InvalidReshard,
     InvalidSplitId,
     InvalidStrategy,
     InvalidWatermark,
     LowmarkError,
+    StaleRun,
     UnknownSplit,
+    UnknownTask,
     errors,
 )
 
@@ -45,6 +50,14 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         ),
     ),
     (
+        InvalidReshard("('a',)", "()", "at least one parent and one child"),
+        ValueError,
+        (
+            "reshard of ('a',) into (): expected at least one parent and one child. Hint: name the ids as the source "
+            "does; the id of a split that ended is not used again."
+        ),
+    ),
+    (
         DuplicateSplit("orders-7"),
         ValueError,
         "split 'orders-7' is assigned already. Hint: remove() it first if its id is used again.",
@@ -73,6 +86,38 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         (
             "cannot restore a coordinator from 100 bytes: 3 trailing bytes. Hint: pass the bytes of snapshot() "
             "unchanged; a snapshot of a newer version needs that version."
+        ),
+    ),
+    (
+        DisagreeingGroup("g", "a/orders/0", "max drift 30s", "b/clicks/0", "max drift 1m"),
+        ValueError,
+        (
+            "alignment group 'g': task a/orders/0 asks for max drift 30s, but task b/clicks/0 joined with max drift "
+            "1m. Hint: give every stream of the group the same parameters, or this one another group."
+        ),
+    ),
+    (
+        UnknownTask("a/orders/0", "alignment group 'g'", 2),
+        LookupError,
+        (
+            "task a/orders/0 is not known to alignment group 'g' (2 tasks are). Hint: a task joins before it reports, "
+            "and joins again after its lease ran out."
+        ),
+    ),
+    (
+        StaleRun("billing/orders/0", "run-1", "was replaced by a newer one"),
+        RuntimeError,
+        (
+            "run 'run-1' of task billing/orders/0 was replaced by a newer one; its message was not counted. Hint: if "
+            "this process is the one that should run, let it register with a new run token; else stop it."
+        ),
+    ),
+    (
+        InvalidMessage("ReplyLowWatermark", "timestamp", "'now'", "an integer of 64 bits"),
+        ValueError,
+        (
+            "ReplyLowWatermark.timestamp: expected an integer of 64 bits, got 'now'; the message was not counted. Hint: "
+            "times are integers, microseconds since the epoch, and names are not empty."
         ),
     ),
 ]

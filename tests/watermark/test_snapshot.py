@@ -15,9 +15,14 @@ NUMBERS = StreamSnapshot(
 )
 NAMES = StreamSnapshot(-1_000, {"b": (SplitState.FINISHED, 2**63 - 1), "ä\n": (SplitState.PAUSED, 5)})
 EMPTY = StreamSnapshot()
+RESHARDED = StreamSnapshot(
+    5,
+    {7: (SplitState.FINISHED, 5), 2**64 - 1: (SplitState.PENDING, None)},
+    ancestry={2**64 - 1: ((7, 8), -(2**63)), 7: ((0,), None)},
+)
 
 
-@pytest.mark.parametrize("snapshot", [NUMBERS, NAMES, EMPTY], ids=["numbers", "names", "empty"])
+@pytest.mark.parametrize("snapshot", [NUMBERS, NAMES, EMPTY, RESHARDED], ids=["numbers", "names", "empty", "resharded"])
 def test_a_snapshot_survives_the_round_trip(snapshot: StreamSnapshot) -> None:
     assert snapshot == decode(encode(snapshot))
 
@@ -41,6 +46,10 @@ def test_four_thousand_splits_fit_into_60_kb() -> None:
     assert len(encode(StreamSnapshot(1_700_000_000_000_000, splits))) < 60_000
 
 
+def test_without_reshards_an_older_version_can_read_it() -> None:
+    assert (encode(NUMBERS)[4], encode(RESHARDED)[4]) == (1, 2)
+
+
 GOOD = encode(NUMBERS)
 
 
@@ -53,7 +62,7 @@ GOOD = encode(NUMBERS)
         (GOOD[:14], "truncated: the data ends too early"),
         (GOOD + b"x", "1 trailing bytes"),
         (b"JUNK" + GOOD[4:], "it begins with b'JUNK'"),
-        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1"),
+        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 2"),
         (GOOD[:5] + struct.pack("<I", 2**31) + GOOD[9:], "it claims to unpack to 2147483648 bytes"),
         (GOOD[:5] + struct.pack("<I", 9) + GOOD[9:], "damaged: the checksum does not match"),
         (GOOD[:9] + b"\0\0\0\0" + GOOD[13:], "damaged: the checksum does not match"),

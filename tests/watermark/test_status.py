@@ -163,6 +163,7 @@ Stream orders: low watermark 2023-11-14 22:13:20.095 UTC
   why    every live split (3) is idle, and the low watermark stays (all idle: hold).
   since  2023-11-14 22:13:31.000 UTC
   next   The next row of any split.
+  held   for 1s by nobody; before that for 17s by c; before that for 1s by a
   splits 0 pending, 0 active, 0 paused, 3 idle, 0 finished
     c: idle, watermark none, backlog unknown
     a: idle, watermark 2023-11-14 22:13:20.000 UTC, backlog unknown, 1 late reports
@@ -183,6 +184,62 @@ def test_explain_names_the_few_that_matter() -> None:
 
     assert "and 20 more" in text
     assert len(text.splitlines()) < 30
+
+
+def test_who_held_in_the_last_hour_is_told_newest_first() -> None:
+    history = History()
+    history.on(0, batch(0, 0, {"a": 10, "b": 20}))
+    history.on(60, batch(1, 60, {"a": 30}))  # now b holds
+    history.on(120, SplitsDiscovered(("c",)))  # silent, so now c does
+    history.on(180, batch(2, 180, {"c": 25, "b": 40}))
+    seen = [(spell.holder, spell.since, spell.until) for spell in history.status(900).held]
+
+    def minute(minutes: int) -> datetime:
+        return START + timedelta(minutes=minutes)
+
+    assert [
+        ("c", minute(2), minute(15)),
+        ("b", minute(1), minute(2)),
+        ("a", minute(0), minute(1)),
+    ] == seen
+    assert "  held   for 13m by c; before that for 1m by b; before that for 1m by a" in explain(history.status(900))
+
+
+def test_a_status_with_a_limit_shows_who_needs_attention_first() -> None:
+    history = History(IDLENESS)
+    history.on(0, batch(0, 0, {"e": 1, "f": 2}))
+    history.on(20, batch(1, 20, {"c": 30, "b": 20, "a": 40}))
+    history.on(21, SplitsDiscovered(("z", "y")))
+    whole, most = history.status(22), history.status(22, limit=4)
+
+    assert list(most.splits) == ["y", "z", "b", "c"]
+    assert [(name, whole.splits[name]) for name in most.splits] == list(most.splits.items())
+    assert (whole.states, whole.holder, whole.why, whole.low_watermark_us) == (
+        most.states,
+        most.holder,
+        most.why,
+        most.low_watermark_us,
+    )
+    assert [name for name, _ in whole.left_out] == ["e", "f"]
+    assert [name for name, _ in history.status(22, limit=1).left_out] == ["e"]
+    assert "and 3 more" in explain(most)
+    assert (history.status(22, limit=0).splits, history.status(22, limit=0).holder) == ({}, "y")
+    assert list(history.status(22, limit=99).splits) == ["y", "z", "b", "c", "a", "e", "f"]
+
+
+def test_a_limit_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="expected a limit of 0 or more, got -1"):
+        History().status(0, limit=-1)
+
+
+def test_the_status_names_the_splits_that_a_percentile_passes() -> None:
+    history = History(PLAIN.with_percentile(75))
+    history.on(0, batch(0, 0, {"a": 10, "b": 20, "c": 30, "d": 40}))
+    status = history.status(1)
+
+    assert (history.low_us, status.holder, status.passed_over) == (20, "b", ("a",))
+    assert "  passed over by with_percentile(): a" in explain(status)
+    assert history.status(1, limit=0).passed_over == ()
 
 
 def test_the_status_is_plain_json() -> None:

@@ -111,3 +111,30 @@ def test_a_negative_bound_is_refused() -> None:
 def test_a_generator_bound_is_not_negative() -> None:
     with pytest.raises(ValueError, match="expected 0 us or more"):
         BoundedOutOfOrderness(-1)
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.01, float("nan"), float("inf"), True, "half"])
+def test_a_quorum_is_a_share(share: float) -> None:
+    with pytest.raises(InvalidStrategy, match="with_quorum: expected more than 0, at most 1, got"):
+        WatermarkStrategy.for_monotonous_timestamps().with_quorum(share)
+
+
+@pytest.mark.parametrize("percentile", [0, -1, 100.5, float("nan"), True, "99"])
+def test_a_percentile_is_per_cent(percentile: float) -> None:
+    with pytest.raises(InvalidStrategy, match="with_percentile: expected more than 0, at most 100, got"):
+        WatermarkStrategy.for_monotonous_timestamps().with_percentile(percentile)
+
+
+@pytest.mark.parametrize("policy", ["max", "advance"])
+def test_a_quorum_and_going_on_without_any_split_contradict_each_other(policy: str) -> None:
+    delay = "1 minute" if policy == "advance" else None
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_all_idle(policy, delay=delay)
+
+    with pytest.raises(InvalidStrategy, match="only one of the two"):
+        strategy.with_quorum(0.5)
+
+
+def test_the_whole_range_of_quorum_and_percentile_is_accepted() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_quorum(1).with_percentile(100)
+
+    assert (strategy.quorum, strategy.percentile) == (1, 100)

@@ -13,6 +13,7 @@ from lowmark.watermark import (
     SplitsFinished,
     SplitsPaused,
     SplitsRemoved,
+    SplitsResharded,
     SplitsResumed,
     SplitState,
     SplitStateChanged,
@@ -357,6 +358,27 @@ def test_when_all_are_idle_it_may_follow_processing_time() -> None:
     assert [("low", at(12) - 60_000_000)] == history.on(12, Tick())
 
 
+# -- what a strategy may give up
+
+
+def test_without_a_quorum_idle_splits_hold_with_what_they_have() -> None:
+    history = History(IDLENESS.with_quorum(0.5))
+    history.on(0, batch(0, 0, {"a": 10, "b": 20, "c": 30, "d": 40}))
+    assert history.on(9, batch(1, 9, {"c": 50, "d": 60})) == []
+
+    assert history.on(11, batch(2, 11, {"d": 70})) == [("a", "idle"), ("b", "idle"), ("low", 50)]
+    assert history.on(20, batch(3, 20, {"d": 90})) == [("c", "idle")]
+    assert history.low_us == 50
+
+
+def test_a_percentile_passes_the_slowest_and_their_rows_are_reported_late_when_they_return() -> None:
+    history = History(PLAIN.with_percentile(50))
+    history.on(0, SplitsDiscovered(("a", "b")))
+
+    assert history.on(1, batch(0, 1, {"b": 90})) == [("b", "active"), ("low", 90)]
+    assert history.on(2, batch(1, 2, {"a": 10})) == [("a", "active"), ("a late by", 80)]
+
+
 # -- the end of a split
 
 
@@ -373,6 +395,45 @@ def test_a_removed_split_is_forgotten() -> None:
     assert history.on(1, SplitsRemoved(("a", "x"))) == [("low", 90)]
     assert {"b"} == set(history.status(1).splits)
     assert history.on(11, Polled(at(11))) == [("b", "idle")]
+
+
+def test_a_removed_split_that_comes_back_is_new_and_what_was_published_stays() -> None:
+    history = history_of(a=50, b=90)
+    history.on(1, SplitsRemoved(("a",)))
+
+    assert history.on(2, SplitsDiscovered(("a",))) == []
+    assert (history.state("a"), history.status(2).splits["a"].watermark_us) == ("pending", None)
+    assert history.on(3, batch(1, 3, {"a": 60, "b": 99})) == [("a", "active"), ("a late by", 30)]
+    assert (history.low_us, history.status(3).splits["a"].rows) == (90, 0)
+
+
+def test_a_finished_split_that_was_removed_comes_back_as_a_new_one() -> None:
+    history = history_of(a=50, b=90)
+    history.on(1, SplitsFinished(("a",)))
+    assert history.on(2, SplitsDiscovered(("a",))) == []
+    assert history.state("a") == "finished"  # as long as it is remembered, its id is over
+    history.on(3, SplitsRemoved(("a",)))
+
+    assert history.on(4, SplitsDiscovered(("a",))) == []
+    assert (history.state("a"), history.status(4).holder) == ("pending", "a")
+
+
+def test_what_is_removed_leaves_nothing_behind() -> None:
+    history = History(IDLENESS)
+    for generation in range(50):
+        history.on(generation, batch(generation, generation, {f"s{generation}": generation}, backlog={"x": 1}))
+        history.on(generation, SplitsResharded((f"s{generation}",), (f"s{generation + 1}",)))
+        history.on(generation, SplitsFinished((f"s{generation}",)))
+        history.on(generation, SplitsRemoved((f"s{generation}",)))
+    coordinator = history.coordinator
+
+    assert coordinator.splits == ("x", "s50")
+    assert len(coordinator.snapshot()) < 120
+    assert [len(kept) for kept in (coordinator._records, coordinator._tally.splits, coordinator._backlog_rows)] == [
+        2,
+        0,
+        1,
+    ]
 
 
 # -- when to look again

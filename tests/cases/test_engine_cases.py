@@ -1,0 +1,247 @@
+"""Cases of one stream from Jet (HK, HP), Beam (BK, BS, BE, BM, BP, BG), Arroyo (A) and MillWheel (M).
+
+Where ``deviations.py`` has a case, its data says what the engine does and, in ``ours``, what we do; a case of which
+only the reason is there cannot be had.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.watermark import (
+    AllIdle,
+    BatchReported,
+    BoundedOutOfOrderness,
+    Coalescer,
+    Polled,
+    SplitsDiscovered,
+    SplitTracker,
+    WatermarkStrategy,
+)
+
+from tests.cases.deviations import DEVIATIONS
+from tests.cases.reader import Case, case_id, us
+from tests.watermark.history import PLAIN, coordinator_of
+
+CASES: list[Case] = json.loads((Path(__file__).parent / "engine_cases.json").read_text("utf-8"))["cases"]
+MAX = 2**63 - 1
+
+
+def cases_with(key: str, *families: str) -> list[Case]:
+    return [case for case in CASES if key in case and (not families or case["family"] in families)]
+
+
+def expected(case: Case, engine: list[Any]) -> list[Any]:
+    """Ours where it deviates, and then it does deviate."""
+    assert ("ours" in case) == (case["id"] in DEVIATIONS)
+    assert case.get("ours") != engine
+    ours: list[Any] = case.get("ours", engine)
+    return ours
+
+
+def ms_of(low_us: int | None) -> int | str | None:
+    return "MAX" if low_us == MAX else None if low_us is None else low_us // 1_000
+
+
+# -- the watermark of one split
+
+
+@pytest.mark.parametrize("case", cases_with("events"), ids=case_id)
+def test_the_watermark_of_a_split(case: Case) -> None:
+    strategy = WatermarkStrategy(out_of_orderness_us=us(case["lag"])).with_timestamp_assigner(
+        lambda row, row_time_us: row_time_us + us(case.get("add", 0))
+    )
+    tracker, seen = SplitTracker(), list[int | None]()
+    for event in case["events"]:
+        if event is not None:
+            latest_us = us(case["guard"]) if "guard" in case else None
+            tracker.observe("a", strategy.extract_timestamp_us(None, us(event)), latest_us=latest_us)
+        mark = tracker.marks().get("a")
+        seen.append(None if mark is None else strategy.watermark_of_max(mark.max_us) // 1_000)
+
+    assert expected(case, case["expect"]) == seen
+
+
+class Latest:
+    """What a generator emitted last."""
+
+    watermark_us: int | None = None
+
+    def emit_watermark(self, watermark_us: int) -> None:
+        self.watermark_us = watermark_us
+
+    def mark_idle(self) -> None:
+        raise AssertionError("this generator knows no idleness")
+
+    mark_active = mark_idle
+
+
+@pytest.mark.parametrize("case", cases_with("events", "HP"), ids=case_id)
+def test_a_generator_in_python_says_the_same(case: Case) -> None:
+    generator, latest, seen = BoundedOutOfOrderness(us(case["lag"])), Latest(), list[int | str | None]()
+    for event in case["events"]:
+        if event is not None:
+            generator.on_event(None, us(event), latest)
+        generator.on_periodic_emit(latest)
+        seen.append(ms_of(latest.watermark_us))
+
+    assert expected(case, case["expect"]) == seen
+
+
+# -- the minimum over the splits
+
+
+def play(coalescer: Coalescer, steps: list[list[Any]]) -> list[int | str | None]:
+    lows, now_us = list[int | str | None](), None
+    for op, split, value, _ in steps:
+        match op:
+            case "assign":
+                coalescer.assign(split)
+            case "wm" | "observe":
+                coalescer.report(split, MAX if value == "MAX" else us(value))
+            case "idle":
+                coalescer.idle(split)
+            case "pause":
+                coalescer.pause(split)
+            case "done":
+                coalescer.finish(split)
+            case "now":
+                now_us = us(value)
+            case _:
+                raise AssertionError(f"no such step: {op}")
+        if op != "observe":
+            coalescer.advance(now_us)
+        coalescer._check()
+        lows.append(ms_of(coalescer.low_us))
+    return lows
+
+
+def coalescer_of(case: Case) -> Coalescer:
+    low_us = us(case["low"]) if "low" in case else None
+    if "all_idle" in case:
+        return Coalescer(low_us, AllIdle.ADVANCE, all_idle_delay_us=us(case["all_idle"]))
+    return Coalescer(low_us)
+
+
+SPLITS = [case for case in cases_with("steps", "BE", "BM", "BG", "A", "M") if case["steps"][0][0] == "assign"]
+
+
+@pytest.mark.parametrize("case", SPLITS, ids=case_id)
+def test_the_minimum_of_splits(case: Case) -> None:
+    coalescer = coalescer_of(case)
+
+    assert expected(case, [step[-1] for step in case["steps"]]) == play(coalescer, case["steps"])
+    assert case.get("idle", coalescer.all_idle) == coalescer.all_idle
+
+
+@pytest.mark.parametrize("case", cases_with("streams"), ids=case_id)
+def test_streams_keep_apart(case: Case) -> None:
+    for steps in case["streams"]:
+        assert [step[-1] for step in steps] == play(Coalescer(), steps)
+
+
+@pytest.mark.parametrize("case", cases_with("percentile"), ids=case_id)
+def test_a_percentile(case: Case) -> None:
+    coalescer = Coalescer(percentile=case["percentile"])
+    for split in range(case["splits"]):
+        coalescer.assign(split)
+        coalescer.report(split, split)
+    coalescer.advance()
+
+    assert case["expect"] == len(coalescer.stripped) == coalescer.low_us
+
+
+# -- the stream
+
+
+STREAMS = [case for case in cases_with("steps") if case["steps"][0][0] in ("batch", "discover_empty")]
+
+
+@pytest.mark.parametrize("case", STREAMS, ids=case_id)
+def test_a_stream(case: Case) -> None:
+    coordinator, lows, now_us = coordinator_of(), list[int | str | None](), 0
+    event: BatchReported | SplitsDiscovered | Polled | None = None
+    for number, (op, split, value, _) in enumerate(case["steps"]):
+        match op:
+            case "discover_empty":
+                event = SplitsDiscovered((split,), frozenset({split}))
+            case "batch":
+                event = BatchReported(number, now_us, {split: us(value)})
+            case "poll":
+                now_us = us(value)
+                event = Polled(now_us)
+            case "restart":
+                event = None
+                coordinator = coordinator.restore(
+                    coordinator.snapshot(), PLAIN, job_id="j", source_id="s", task_id="t", now_us=now_us
+                )
+            case "again":
+                pass
+            case _:
+                raise AssertionError(f"no such step: {op}")
+        if event is not None:
+            coordinator.handle(event, now_us)
+        lows.append(ms_of(coordinator.low_watermark_us))
+
+    assert expected(case, [step[-1] for step in case["steps"]]) == lows
+
+
+# -- HK: several event-time columns, one coalescer each
+
+
+class Keyed:
+    """Jet's keyed coalescer: the inputs are the same for every key, and so is who is idle."""
+
+    def __init__(self, inputs: int) -> None:
+        self.by_key: dict[str | None, Coalescer] = {}
+        self.idle = [False] * inputs
+        self.idle_told = False
+
+    def coalescer(self, key: str | None) -> Coalescer:
+        if key not in self.by_key:
+            coalescer = self.by_key[key] = Coalescer(all_idle=AllIdle.MAX)
+            for index, idle in enumerate(self.idle):
+                coalescer.assign(index)
+                if idle:
+                    coalescer.idle(index)
+        return self.by_key[key]
+
+    def step(self, op: str, index: int, wm: int | None, key: str | None) -> list[str]:
+        self.idle[index] = op == "idle"
+        for known in self.by_key.values():
+            (known.idle if op == "idle" else known.wake)(index)
+        if wm is not None:
+            self.coalescer(key).report(index, us(wm))
+        told = []
+        for name, known in self.by_key.items():
+            if advance := known.advance():
+                told.append(f"{advance.after_us // 1_000}" + ("" if name is None else f"/{name}"))
+        if all(self.idle) and not self.idle_told:
+            told.append("IDLE")
+        self.idle_told = all(self.idle)
+        return told
+
+
+@pytest.mark.parametrize("case", cases_with("steps", "HK"), ids=case_id)
+def test_keyed_coalescer(case: Case) -> None:
+    keyed = Keyed(inputs=2)
+
+    assert expected(case, [step[-1] for step in case["steps"]]) == [keyed.step(*step[:4]) for step in case["steps"]]
+
+
+# -- the count
+
+
+def test_no_case_of_these_sections_is_skipped() -> None:
+    sections = {"HK": 4, "HP": 9, "BK": 6, "BS": 5, "BE": 5, "BM": 6, "BP": 4, "BG": 5, "A": 5, "M": 4}
+    played = [cases_with("events"), SPLITS, STREAMS, *(cases_with(key) for key in ("streams", "percentile"))]
+    ran = {case["id"] for cases in (*played, cases_with("steps", "HK")) for case in cases}
+    reasoned = {case["id"] for case in CASES if case["id"] in DEVIATIONS and "ours" not in case}
+
+    assert sections == {name: sum(case["family"] == name for case in CASES) for name in sections}
+    assert len(CASES) == sum(sections.values()) == len({case["id"] for case in CASES})
+    assert ran | reasoned == {case["id"] for case in CASES}
+    assert not ran & reasoned

@@ -1,0 +1,192 @@
+"""A batch told as columns is the batch told as mappings: same effects, status, deadlines and snapshot, always."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lowmark.watermark import (
+    AllIdle,
+    BatchReported,
+    Event,
+    Polled,
+    SplitColumn,
+    SplitId,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    SplitsRemoved,
+    SplitsResharded,
+    SplitsResumed,
+    StreamCoordinator,
+    Tick,
+    WatermarkStrategy,
+)
+
+from tests.laws.strategies import BOUNDARIES, LAWS
+
+TIMEOUT_US = 10
+STRATEGIES = [
+    WatermarkStrategy(),
+    WatermarkStrategy(idle_timeout_us=TIMEOUT_US, out_of_orderness_us=5_000),
+    WatermarkStrategy(idle_timeout_us=TIMEOUT_US, all_idle=AllIdle.MAX, percentile=50),
+    WatermarkStrategy(grace_us=TIMEOUT_US),
+]
+SPLITS = (0, 3, 2**63, 2**64 - 1)
+
+split = st.sampled_from(SPLITS)
+# Few values, so that they meet: what is late is decided where two are equal.
+watermark_us = st.one_of(st.sampled_from((-1_000, 0, 1_000, 7_000)), st.sampled_from(BOUNDARIES))
+by_split = st.dictionaries(split, st.integers(0, 3), max_size=4)
+# Most batches hold the same splits in the same order: else there is no cohort.
+usual = st.tuples(*(watermark_us for _ in SPLITS[:3])).map(lambda values: dict(zip(SPLITS[:3], values, strict=True)))
+odd = st.permutations(SPLITS).flatmap(lambda order: st.builds(lambda n: dict.fromkeys(order[:n], 5), st.integers(0, 4)))
+watermarks = st.one_of(usual, usual, usual, usual, usual, odd)
+rows_of_all = st.tuples(*(st.integers(0, 9) for _ in SPLITS[:3])).map(
+    lambda values: dict(zip(SPLITS[:3], values, strict=True))
+)
+batches = st.builds(
+    BatchReported,
+    st.integers(0, 0),
+    st.sampled_from((0, 0, 3)),  # planned so long ago
+    watermarks,
+    first_us=st.one_of(st.just({}), usual, st.dictionaries(split, watermark_us, max_size=2)),
+    rows=st.one_of(st.just({}), rows_of_all, by_split),
+    backlog_rows=st.one_of(st.just({}), by_split),
+    in_force_us=st.one_of(st.none(), watermark_us),
+)
+ones = st.lists(split, min_size=1, max_size=2).map(tuple)
+others = st.one_of(
+    st.builds(SplitsDiscovered, ones, ones.map(frozenset)),
+    st.builds(SplitsFinished, ones),
+    st.builds(SplitsPaused, ones),
+    st.builds(SplitsResumed, ones),
+    st.builds(SplitsRemoved, ones),
+    st.just(SplitsResharded((3,), (2**64 - 1,))),
+    st.builds(Polled, st.integers(0, 3)),
+    st.just(Tick()),
+)
+steps = st.lists(
+    st.tuples(
+        st.one_of(batches, batches, batches, batches, others),
+        st.sampled_from((1, 1, 2, TIMEOUT_US, TIMEOUT_US + 2)),  # time passes
+        st.sampled_from((1, 1, 1, 1, 1, 0, -1)),  # next batch id
+    ),
+    max_size=10,
+)
+beginning = st.lists(st.builds(BatchReported, st.just(0), st.just(0), usual), min_size=2, max_size=2)
+
+
+def column(values: Mapping[SplitId, int]) -> SplitColumn:
+    return SplitColumn(np.array(list(values), np.uint64), np.array(list(values.values()), np.int64))
+
+
+def as_columns(event: Event, bits: int) -> Event:
+    """The watermarks as a column; rows and first times too, or as mappings, by the bits."""
+    if not isinstance(event, BatchReported):
+        return event
+    rows = column(event.rows) if bits & 1 else event.rows
+    first_us = column(event.first_us) if bits & 2 else event.first_us
+    return replace(event, watermarks_us=column(event.watermarks_us), rows=rows, first_us=first_us)
+
+
+def coordinator_of(strategy: WatermarkStrategy) -> StreamCoordinator:
+    return StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
+
+
+@settings(LAWS, max_examples=400)
+@given(beginning, steps, st.sampled_from(STRATEGIES), st.integers(0, 3))
+def test_columns_and_mappings_tell_the_same(
+    first: list[BatchReported], then: list[tuple[Event, int, int]], strategy: WatermarkStrategy, bits: int
+) -> None:
+    mapped, columnar = coordinator_of(strategy), coordinator_of(strategy)
+    now_us, batch_id = 1_000, 0
+    for event, wait_us, next_id in [*((event, 1, 1) for event in first), *then]:
+        now_us += wait_us
+        if isinstance(event, BatchReported):
+            batch_id += next_id
+            event = replace(event, batch_id=batch_id, planned_at_us=now_us - event.planned_at_us)
+        elif isinstance(event, Polled):
+            event = Polled(now_us - event.until_us)
+
+        assert mapped.handle(event, now_us) == columnar.handle(as_columns(event, bits), now_us)
+        assert mapped.status(now_us) == columnar.status(now_us)
+        assert mapped.status(now_us, limit=2) == columnar.status(now_us, limit=2)
+        assert mapped.wake_at_us(now_us) == columnar.wake_at_us(now_us)
+        assert mapped.epoch == columnar.epoch
+        assert mapped.snapshot() == columnar.snapshot()
+        assert mapped._cohort is None
+
+
+def test_the_usual_batch_meets_a_cohort_and_anything_else_dissolves_it() -> None:
+    coordinator = coordinator_of(STRATEGIES[1])
+    met = []
+    for batch_id in range(5):
+        watermarks = dict.fromkeys(SPLITS, batch_id)
+        coordinator.handle(BatchReported(batch_id, batch_id, column(watermarks)), batch_id)
+        met.append(coordinator._cohort is not None)
+    for event in (Tick(), SplitsDiscovered((7,)), SplitsPaused((3,))):
+        coordinator.handle(event, 6)
+        met.append(coordinator._cohort is not None)
+
+    assert met == [False, True, True, True, True, True, True, False]
+
+
+def test_a_split_that_is_not_active_is_in_no_cohort() -> None:
+    coordinator = coordinator_of(STRATEGIES[1])
+    coordinator.handle(SplitsDiscovered(SPLITS), 0)
+    coordinator.handle(SplitsPaused((3,)), 0)
+    for batch_id in range(3):
+        coordinator.handle(BatchReported(batch_id, batch_id, column(dict.fromkeys(SPLITS, batch_id))), batch_id)
+
+        assert coordinator._cohort is None
+
+
+def test_old_news_dissolve_a_cohort() -> None:
+    coordinator = coordinator_of(STRATEGIES[1])
+    for batch_id in range(2):
+        coordinator.handle(BatchReported(batch_id, 5 + batch_id, column(dict.fromkeys(SPLITS, 1))), 9)
+    assert coordinator._cohort is not None
+    coordinator.handle(BatchReported(2, 5, column(dict.fromkeys(SPLITS, 2))), 9)
+
+    assert coordinator._cohort is None
+
+
+def test_a_row_exactly_at_the_watermark_in_force_is_late() -> None:
+    coordinator = coordinator_of(STRATEGIES[0])
+    for batch_id in range(3):
+        watermarks = column({3: 5_000, 7: 5_001})
+        coordinator.handle(BatchReported(batch_id, batch_id, watermarks, in_force_us=5_000), 9)
+    assert coordinator._cohort is not None
+
+    assert [seen.late_reports for seen in coordinator.status(9).splits.values()] == [3, 0]
+
+
+def test_a_column_is_a_mapping() -> None:
+    seen = column({5: 1, 2**64 - 1: -2})
+
+    assert (dict(seen), seen == {5: 1, 2**64 - 1: -2}, 5 in seen, 6 in seen) == (
+        {5: 1, 2**64 - 1: -2},
+        True,
+        True,
+        False,
+    )
+    assert not column({})
+
+
+@pytest.mark.parametrize(
+    ("splits", "values", "why"),
+    [
+        (np.array([1], np.int64), np.array([1], np.int64), "expected uint64 ids and int64 values"),
+        (np.array([1], np.uint64), np.array([1.0]), "expected uint64 ids and int64 values"),
+        (np.array([[1]], np.uint64), np.array([[1]], np.int64), "one dimension"),
+        (np.array([1], np.uint64), np.array([1, 2], np.int64), "one value each"),
+    ],
+)
+def test_other_arrays_are_no_column(splits: np.ndarray, values: np.ndarray, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        SplitColumn(splits, values)

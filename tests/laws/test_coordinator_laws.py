@@ -1,0 +1,408 @@
+"""The coordinator of many tasks against the naive definition, recomputed from all that was said after every step.
+
+The definition keeps no heap and no coalescer: of every task it knows what its run said, and of the source which round
+is open. Beside it: whatever is said twice changes nothing, what is refused changes nothing, the replies within a round
+commute, and a crash anywhere, with the newest snapshot or with the one that was due last, loses nothing but an open
+round and values that are said again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from lowmark.watermark import (
+    CoordinatorEffect,
+    CoordinatorEvent,
+    LeaseRenewed,
+    LeftOut,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    SplitState,
+    StaleRun,
+    TaskDeregistered,
+    TaskFinished,
+    TaskId,
+    TaskLost,
+    TaskRegistered,
+    TaskReturnedLate,
+    Tick,
+    UnknownTask,
+)
+
+from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
+
+INTERVAL_US, LEASE_US = 10, 35
+PENDING, ACTIVE, _, IDLE, FINISHED = SplitState
+lows_us = st.none() | watermarks_us
+left_outs = st.sampled_from((None, None, None, *LeftOut))
+
+
+@dataclass
+class Task:
+    """All that a run of a task said."""
+
+    run: str
+    heard_us: int
+    lows_us: list[int] = field(default_factory=list)
+    replies: list[tuple[int, int, LeftOut | None]] = field(default_factory=list)
+    finished: bool = False
+    gone: bool = False
+    out: bool = False  # since the end of a round
+
+    @property
+    def low_us(self) -> int | None:
+        return max(self.lows_us, default=None)
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        if not self.replies:
+            return None
+        newest = max(reply[:2] for reply in self.replies)
+        said = {reply[2] for reply in self.replies if reply[:2] == newest}
+        return None if None in said else LeftOut.IDLE if LeftOut.IDLE in said else LeftOut.WITHOUT_SPLITS
+
+    @property
+    def leaves(self) -> bool:
+        return self.finished or self.gone or self.left_out is not None
+
+    @property
+    def state(self) -> SplitState:
+        if self.finished or self.gone:
+            return FINISHED
+        if self.left_out is not None:
+            return IDLE
+        return PENDING if self.low_us is None else ACTIVE
+
+
+@dataclass
+class Definition:
+    low_us: int | None = None
+    tasks: dict[str, Task] = field(default_factory=dict)
+    over: set[tuple[str, str]] = field(default_factory=set)
+    unanswered: set[str] = field(default_factory=set)
+    asked_us: int | None = None
+    last_asked_us: int | None = None
+    ends_us: int = 0
+    beat_us: int | None = None
+    listened_us: int = 0
+
+    def reply(self, name: str, at: tuple[int, int], low_us: int | None, left_out: LeftOut | None) -> None:
+        task = self.tasks[name]
+        if self.asked_us is not None and at[1] >= self.asked_us:
+            self.unanswered.discard(name)
+        task.replies.append((*at, left_out))
+        if low_us is not None and not (task.finished and task.out):
+            if task.low_us is None or low_us > task.low_us:
+                task.out = False
+            task.lows_us.append(low_us)
+        task.out = task.out and task.leaves
+
+    def end_round(self) -> None:
+        counted = [task for task in self.tasks.values() if not task.out and not (task.leaves and task.low_us is None)]
+        staying = [task for task in counted if not task.leaves]
+        for some in (counted, staying):
+            known = [task.low_us for task in some if task.low_us is not None]
+            if some and len(known) == len(some):
+                self.low_us = min(known) if self.low_us is None else max(self.low_us, min(known))
+        blocked = any(task.low_us is None for task in staying)
+        for name, task in list(self.tasks.items()):
+            task.out = task.leaves and (task.out or task.low_us is None or not blocked)
+            if task.gone:
+                del self.tasks[name]
+        idle = [task.low_us for task in self.tasks.values() if task.state is IDLE and task.low_us is not None]
+        if idle and not staying:
+            self.low_us = min(idle) if self.low_us is None else max(self.low_us, min(idle))
+        self.asked_us, self.unanswered = None, set()
+
+    def end_if_complete(self) -> None:
+        if self.asked_us is not None and not self.unanswered:
+            self.end_round()
+
+    def forget(self, name: str) -> None:
+        self.over.add((name, self.tasks.pop(name).run))
+        self.unanswered.discard(name)
+
+    def look(self, now_us: int) -> None:
+        """What follows from time, after every event."""
+        for name, task in sorted(self.tasks.items()):
+            if not task.gone and self.listened_us - task.heard_us > LEASE_US:
+                self.forget(name)
+                self.end_if_complete()
+        if self.asked_us is not None and now_us >= self.ends_us:
+            self.end_round()
+        if self.beat_us is not None and now_us >= self.beat_us:
+            while self.beat_us <= now_us:
+                self.beat_us += INTERVAL_US
+            if self.busy:
+                if self.asked_us is None:
+                    self.asked_us = now_us if self.last_asked_us is None else max(now_us, self.last_asked_us + 1)
+                    self.last_asked_us, self.ends_us = self.asked_us, now_us + LEASE_US
+                    self.unanswered = {n for n, t in self.tasks.items() if not t.finished and not t.gone}
+                self.end_if_complete()
+            if not self.busy:
+                self.beat_us = None
+
+    @property
+    def busy(self) -> bool:
+        return any(t.gone or not t.finished or not t.out for t in self.tasks.values())
+
+
+def coordinator() -> LowWatermarkCoordinator:
+    return LowWatermarkCoordinator(interval_us=INTERVAL_US, lease_us=LEASE_US)
+
+
+def task_id(name: str) -> TaskId:
+    return TaskId("job", "orders", name)
+
+
+class CoordinatorIsItsDefinition(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.coordinator, self.definition = coordinator(), Definition()
+        self.now_us, self.handled_us, self.runs = 1_000, 1_000, 0
+        self.low_us: int | None = None
+        self.journal: tuple[bytes, int, Definition] = (self.coordinator.snapshot(), 0, Definition())
+
+    def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
+        """Handle an event twice: the second time changes nothing, and at most says again what was published.
+
+        Unless a round began meanwhile: then what is said again is its answer.
+        """
+        effects = self.coordinator.handle(event, self.now_us)
+        once, epoch = self.coordinator.snapshot(), self.coordinator.epoch
+        if not any(isinstance(effect, RetrieveLowWatermark) for effect in effects):
+            again = self.coordinator.handle(event, self.now_us)
+            assert (once, epoch) == (self.coordinator.snapshot(), self.coordinator.epoch)
+            assert all(isinstance(effect, NotifyNewLowWatermark) for effect in again)
+        self.definition.look(self.now_us)
+        if epoch != self.journal[1]:
+            self.journal = once, epoch, copy.deepcopy(self.definition)
+        self.effects_tell_the_difference(effects)
+        return effects
+
+    def effects_tell_the_difference(self, effects: list[CoordinatorEffect]) -> None:
+        told = {effect.new_low_watermark for effect in effects if isinstance(effect, NotifyNewLowWatermark)}
+        low_us = self.coordinator.low_watermark_us("job", "orders")
+        assert told <= {self.low_us, low_us}
+        assert low_us == self.low_us or low_us in told or not self.definition.tasks
+        self.low_us = low_us
+
+    def listen(self) -> None:
+        self.definition.listened_us += min(self.now_us - self.handled_us, 2 * INTERVAL_US)
+        self.handled_us = self.now_us
+
+    @rule(us=st.sampled_from((0, 1, 3, INTERVAL_US, INTERVAL_US + 1, LEASE_US, 1_000)))
+    def wait(self, us: int) -> None:
+        self.now_us += us
+
+    @rule()
+    def tick(self) -> None:
+        self.listen()
+        self.handle(Tick())
+
+    @rule()
+    def tick_when_asked_to(self) -> None:
+        wake_us = self.coordinator.wake_at_us(self.now_us)
+        if wake_us is not None:
+            self.now_us = max(self.now_us, wake_us)
+            self.tick()
+
+    @rule(name=splits, low_us=lows_us)
+    def register(self, name: str, low_us: int | None) -> None:
+        self.listen()
+        self.runs += 1
+        definition = self.definition
+        if name in definition.tasks:
+            definition.forget(name)
+        task = definition.tasks[name] = Task(str(self.runs), definition.listened_us)
+        if low_us is not None:
+            task.lows_us.append(low_us)
+        if definition.beat_us is None:
+            definition.beat_us = self.now_us + INTERVAL_US
+        if definition.asked_us is not None:
+            definition.unanswered.add(name)
+            definition.ends_us = min(definition.ends_us, self.now_us + LEASE_US)
+        effects = self.handle(TaskRegistered(task_id(name), str(self.runs), low_us))
+        late = [effect.behind_us for effect in effects if isinstance(effect, TaskReturnedLate)]
+        assert all(behind_us > 0 for behind_us in late)
+
+    def known(self, name: str) -> Task | None:
+        task = self.definition.tasks.get(name)
+        return None if task is None or task.gone else task
+
+    @rule(
+        name=splits,
+        low_us=lows_us,
+        left_out=left_outs,
+        sequence=st.integers(0, 2),
+        ago_us=st.sampled_from((0, 0, 1, INTERVAL_US)),
+    )
+    def reply(self, name: str, low_us: int | None, left_out: LeftOut | None, sequence: int, ago_us: int) -> None:
+        task, at_us = self.known(name), self.now_us - ago_us
+        if task is not None:
+            self.listen()
+            task.heard_us = self.definition.listened_us
+            self.definition.reply(name, (sequence, at_us), low_us, left_out)
+            self.definition.end_if_complete()
+            reply = ReplyLowWatermark("job", "orders", name, at_us, low_us, task.run, left_out, sequence=sequence)
+            self.handle(reply)
+
+    @rule(low_us=watermarks_us)
+    def everybody_answers(self, low_us: int) -> None:
+        for name in sorted(self.definition.tasks):
+            self.reply(name, low_us, None, 2, 0)
+
+    @rule(name=splits)
+    def renew(self, name: str) -> None:
+        task = self.known(name)
+        if task is not None:
+            self.listen()
+            task.heard_us = self.definition.listened_us
+            self.handle(LeaseRenewed(task_id(name), task.run))
+
+    @rule(name=splits)
+    def finish(self, name: str) -> None:
+        task = self.known(name)
+        if task is not None:
+            self.listen()
+            task.heard_us, task.finished = self.definition.listened_us, True
+            self.definition.unanswered.discard(name)
+            self.definition.end_if_complete()
+            self.handle(TaskFinished(task_id(name), task.run))
+
+    @rule(name=splits)
+    def deregister(self, name: str) -> None:
+        task = self.known(name)
+        if task is not None:
+            self.listen()
+            task.gone = True
+            self.definition.over.add((name, task.run))
+            if task.out:
+                del self.definition.tasks[name]
+            self.definition.unanswered.discard(name)
+            self.definition.end_if_complete()
+            self.handle(TaskDeregistered(task_id(name), task.run))
+
+    @rule(low_us=watermarks_us, pick=st.integers(0, 100))
+    def a_run_that_is_over_speaks(self, low_us: int, pick: int) -> None:
+        over = sorted(self.definition.over)
+        if over:
+            name, run = over[pick % len(over)]
+            for message in (
+                ReplyLowWatermark("job", "orders", name, self.now_us, low_us, run),
+                TaskRegistered(task_id(name), run, low_us),
+                TaskFinished(task_id(name), run),
+            ):
+                before = self.coordinator.snapshot(), self.coordinator.epoch
+                with pytest.raises((StaleRun, UnknownTask)):
+                    self.coordinator.handle(message, self.handled_us)
+                assert before == (self.coordinator.snapshot(), self.coordinator.epoch)
+
+    @rule(newest=st.booleans())
+    def crash(self, newest: bool) -> None:
+        """With the snapshot of now, or with the last that was due; the published low watermark is in both."""
+        if newest:
+            data, definition = self.coordinator.snapshot(), self.definition
+        else:
+            data, _, definition = self.journal
+            assert definition.low_us == self.definition.low_us
+            assert definition.over == self.definition.over
+            definition = copy.deepcopy(definition)
+        self.coordinator = LowWatermarkCoordinator.restore(
+            data, now_us=self.now_us, interval_us=INTERVAL_US, lease_us=LEASE_US
+        )
+        assert data == self.coordinator.snapshot()
+        definition.asked_us, definition.unanswered = None, set()
+        definition.beat_us = self.now_us if definition.tasks or definition.over else None
+        definition.listened_us, self.handled_us = 0, self.now_us
+        for task in definition.tasks.values():
+            task.heard_us = 0
+        self.definition = definition
+        self.journal = data, self.coordinator.epoch, copy.deepcopy(definition)
+
+    @invariant()
+    def agrees(self) -> None:
+        sources = self.coordinator.status(self.now_us).sources
+        tasks = {task.task.task_id: task for source in sources for task in source.tasks}
+        expected = self.definition
+        assert expected.low_us == self.coordinator.low_watermark_us("job", "orders")
+        assert {name: task.state for name, task in expected.tasks.items()} == {n: t.state for n, t in tasks.items()}
+        assert {name: task.low_us for name, task in expected.tasks.items()} == {
+            name: task.low_watermark_us for name, task in tasks.items()
+        }
+        assert expected.unanswered == {name for name, task in tasks.items() if task.waited_for}
+
+
+TestCoordinatorIsItsDefinition = CoordinatorIsItsDefinition.TestCase
+TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=100)
+
+
+# -- within a round
+
+said = st.tuples(splits, lows_us, left_outs, st.integers(0, 2), st.integers(0, 2))
+STATUS = tuple[int | None, list[tuple[str, SplitState, int | None]]]
+
+
+def outcome(replies: Sequence[tuple[str, int | None, LeftOut | None, int, int]]) -> STATUS:
+    """One round in which all this is said, and one more in which all repeat what they said last."""
+    one = coordinator()
+    for name in (*SPLITS, "last"):
+        one.handle(TaskRegistered(task_id(name)), 0)
+    asked_us = INTERVAL_US
+    one.handle(Tick(), asked_us)
+    for name, low_us, left_out, sequence, at_us in replies:
+        one.handle(
+            ReplyLowWatermark("job", "orders", name, asked_us + at_us, low_us, "", left_out, sequence=sequence),
+            asked_us,
+        )
+    for name in (*SPLITS, "last"):  # the round ends when the last one has answered; for the others this is old news
+        one.handle(ReplyLowWatermark("job", "orders", name, asked_us, -(2**63), sequence=0), asked_us)
+    [source] = one.status(asked_us).sources
+    assert source.round_since_us is None
+    return source.low_watermark_us, [(t.task.task_id, t.state, t.low_watermark_us) for t in source.tasks]
+
+
+@LAWS
+@given(st.lists(said, max_size=10), st.randoms(use_true_random=False), st.data())
+def test_the_replies_within_a_round_commute_and_may_be_repeated(
+    replies: list[tuple[str, int | None, LeftOut | None, int, int]], random: Random, data: st.DataObject
+) -> None:
+    shuffled = [*replies, *(data.draw(st.lists(st.sampled_from(replies), max_size=4)) if replies else [])]
+    random.shuffle(shuffled)
+
+    assert outcome(replies) == outcome(shuffled)
+
+
+@LAWS
+@given(st.lists(said, max_size=10), st.data())
+def test_a_reply_that_is_lost_delays_and_never_raises_the_low_watermark(
+    replies: list[tuple[str, int | None, LeftOut | None, int, int]], data: st.DataObject
+) -> None:
+    """Where nobody is left out: a lost farewell may raise nothing, but a lost return may."""
+    active = [(name, low_us, None, sequence, at_us) for name, low_us, _, sequence, at_us in replies]
+    kept = [reply for reply in active if data.draw(st.booleans())]
+    low_us, fewer_us = outcome(active)[0], outcome(kept)[0]
+
+    assert fewer_us is None or (low_us is not None and fewer_us <= low_us)
+
+
+def test_the_questions_of_the_first_round_and_the_loss_of_silent_tasks_are_told() -> None:
+    one = coordinator()
+    one.handle(TaskRegistered(task_id("a"), "1"), 0)
+    effects, now_us = [], 0
+    while (wake_us := one.wake_at_us(now_us)) is not None:
+        now_us = wake_us
+        effects += [(now_us, effect) for effect in one.handle(Tick(), now_us)]
+
+    question = RetrieveLowWatermark("job", "orders", "a", INTERVAL_US)
+    lost = TaskLost(task_id("a"), "it was silent for more than its lease of 0.000035s")
+    assert effects == [(10, question), (20, question), (30, question), (36, lost)]

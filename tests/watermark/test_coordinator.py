@@ -1,0 +1,774 @@
+"""The coordinator of many tasks, case by case. The laws are in tests/laws/test_coordinator_laws.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from lowmark.watermark import (
+    EMPTY_SOURCE_KEPT_US,
+    AlignmentParams,
+    CapAnnounced,
+    CoordinatorEffect,
+    CoordinatorEvent,
+    CorruptSnapshot,
+    DisagreeingGroup,
+    InvalidMessage,
+    LeaseRenewed,
+    LeftOut,
+    LowmarkError,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    SourceStatus,
+    SplitState,
+    StaleRun,
+    TaskDeregistered,
+    TaskFinished,
+    TaskId,
+    TaskLost,
+    TaskRegistered,
+    TaskReturnedLate,
+    Tick,
+    UnknownTask,
+)
+from lowmark.watermark.coordinator_snapshot import decode, encode
+
+S = 1_000_000
+LEASE_US = 10 * S
+A, B, C = (TaskId("job", "orders", name) for name in "abc")
+Kind = TypeVar("Kind")
+
+
+class World:
+    """A coordinator and a clock; tasks answer only where a test says so."""
+
+    def __init__(self, *tasks: TaskId, quorum: float = 1.0) -> None:
+        self.now_us = 0
+        self.coordinator = LowWatermarkCoordinator(interval_us=S, lease_us=LEASE_US, quorum=quorum)
+        for task in tasks:
+            self.register(task)
+
+    def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
+        return self.coordinator.handle(event, self.now_us)
+
+    def register(self, task: TaskId, run: str = "1", low_us: int | None = None) -> list[CoordinatorEffect]:
+        return self.handle(TaskRegistered(task, run, low_us))
+
+    def tick(self, us: int = S) -> list[CoordinatorEffect]:
+        """Let time pass, calling when the coordinator wants to be called."""
+        effects, until_us = [], self.now_us + us
+        while (wake_us := self.coordinator.wake_at_us(self.now_us)) is not None and wake_us <= until_us:
+            self.now_us = max(self.now_us, wake_us)
+            effects += self.handle(Tick())
+        self.now_us = until_us
+        return effects + self.handle(Tick())
+
+    def reply(
+        self,
+        task: TaskId,
+        low_us: int | None,
+        left_out: LeftOut | None = None,
+        *,
+        at_us: int | None = None,
+        run: str = "1",
+    ) -> list[CoordinatorEffect]:
+        at_us = self.now_us if at_us is None else at_us
+        return self.handle(ReplyLowWatermark(task.job_id, task.source_id, task.task_id, at_us, low_us, run, left_out))
+
+    def round(self, **lows_us: int | None) -> list[int]:
+        """A whole round in which these tasks of "orders" answer; what was published."""
+        self.tick()
+        effects = [e for name, low_us in lows_us.items() for e in self.reply(TaskId("job", "orders", name), low_us)]
+        return sorted({notice.new_low_watermark for notice in of(NotifyNewLowWatermark, effects)})
+
+    @property
+    def low_us(self) -> int | None:
+        return self.coordinator.low_watermark_us("job", "orders")
+
+    @property
+    def source(self) -> SourceStatus:
+        return self.coordinator.status(self.now_us).sources[0]
+
+    def states(self) -> list[SplitState]:
+        return [task.state for task in self.source.tasks]
+
+    def restart(self) -> None:
+        self.coordinator = LowWatermarkCoordinator.restore(
+            self.coordinator.snapshot(), now_us=self.now_us, interval_us=S, lease_us=LEASE_US
+        )
+
+
+def of(kind: type[Kind], effects: list[CoordinatorEffect]) -> list[Kind]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+# -- rounds
+
+
+def test_a_round_asks_every_task_and_tells_every_task() -> None:
+    world = World(A, B)
+
+    asked = world.tick()
+    early = world.reply(A, 30)
+    told = world.reply(B, 10)
+
+    assert [RetrieveLowWatermark("job", "orders", name, S) for name in "ab"] == asked
+    assert early == []
+    assert [NotifyNewLowWatermark("job", "orders", name, S, 10) for name in "ab"] == told
+
+
+def test_only_what_is_larger_than_the_last_aggregate_is_published() -> None:
+    world = World(A, B)
+
+    assert [
+        world.round(a=30, b=10),
+        world.round(a=40, b=10),
+        world.round(a=40, b=5),  # a task does not go back
+        world.round(a=20, b=20),
+    ] == [[10], [], [], [20]]
+
+
+def test_zero_and_what_is_before_1970_are_watermarks() -> None:
+    world = World(A)
+
+    assert [world.round(a=-5), world.round(a=0)] == [[-5], [0]]
+
+
+def test_a_task_that_knows_no_low_watermark_holds_and_is_named() -> None:
+    world = World(A, B)
+    assert world.round(a=30, b=None) == []
+
+    assert world.source.why == "task b has not said a low watermark yet."
+    assert world.source.holder == B
+    assert world.round(a=30, b=40) == [30]
+
+
+def test_nothing_is_published_before_the_round_ends() -> None:
+    world = World(A, B)
+    world.round(a=10, b=10)
+    world.tick()
+
+    assert world.reply(A, 50) == []
+    assert world.reply(A, 60) == []
+    assert (tuple(t.waited_for for t in reversed(world.source.tasks)), world.low_us) == ((True, False), 10)
+
+
+def test_an_unasked_reply_answers_the_open_round() -> None:
+    world = World(A)
+    world.tick()
+    world.now_us += 5
+
+    assert [NotifyNewLowWatermark("job", "orders", "a", S + 5, 7)] == world.reply(A, 7)
+
+
+def test_a_late_answer_to_an_older_round_counts_as_a_report_and_ends_nothing() -> None:
+    world = World(A, B)
+    world.round(a=1, b=1)
+    world.round(a=2, b=2)
+    world.tick()
+
+    assert world.reply(A, 9, at_us=S) == []
+    assert world.reply(B, 8, at_us=3 * S) == []  # a has not answered this round
+    assert [n.new_low_watermark for n in of(NotifyNewLowWatermark, world.reply(A, 5, at_us=3 * S))][:1] == [
+        8
+    ]  # 9 was the most it said
+
+
+def test_a_question_may_be_lost_it_is_asked_again_with_the_same_timestamp() -> None:
+    world = World(A, B)
+    world.tick()
+    world.reply(A, 1)
+
+    assert [RetrieveLowWatermark("job", "orders", "b", S)] == world.tick()
+
+
+def test_a_newcomer_is_asked_in_the_open_round_which_waits_for_it() -> None:
+    world = World(A)
+    world.tick()
+
+    assert [RetrieveLowWatermark("job", "orders", "b", S)] == world.register(B)
+    assert world.reply(A, 10) == []
+    assert len(world.reply(B, 20)) == 2
+    assert world.low_us == 10
+
+
+def test_a_round_ends_at_the_shortest_lease_though_a_living_task_never_answers() -> None:
+    world = World(A)
+    world.handle(TaskRegistered(B, "1", 5, lease_us=4 * S))
+    world.tick()
+    world.reply(A, 50)
+    told: list[CoordinatorEffect] = []
+    for _ in range(4):
+        assert world.low_us is None
+        world.handle(LeaseRenewed(B, "1"))
+        told += world.tick()
+
+    assert [notice.new_low_watermark for notice in of(NotifyNewLowWatermark, told)] == [5, 5]
+    assert [(q.task_id, q.timestamp // S) for q in of(RetrieveLowWatermark, told)] == [
+        *[("b", 1)] * 3,
+        ("a", 5),
+        ("b", 5),
+    ]
+
+
+def test_a_quorum_ends_rounds_early_and_who_has_not_answered_holds_with_what_it_said() -> None:
+    world = World(A, B, C, quorum=2 / 3)
+    assert world.round(a=10, b=10) == []  # c never said one, and holds
+
+    assert [world.round(a=10, c=10), world.round(a=30, b=15, c=20), world.round(a=30, b=30)] == [[10], [], [20]]
+
+
+def test_every_source_has_its_own_low_watermark() -> None:
+    world = World(A)
+    others = [TaskId("job", "clicks", "a"), TaskId("other job", "orders", "a")]
+    for task in others:
+        world.register(task)
+    world.tick()
+    for low_us, task in enumerate([A, *others]):
+        world.reply(task, low_us)
+
+    assert sorted(
+        (source.low_watermark_us, source.job_id, source.source_id)
+        for source in world.coordinator.status(world.now_us).sources
+        if source.low_watermark_us is not None
+    ) == [(0, "job", "orders"), (1, "job", "clicks"), (2, "other job", "orders")]
+
+
+# -- tasks without splits
+
+
+def test_a_task_without_splits_is_left_out_and_hears_every_notification() -> None:
+    world = World(A, B)
+    world.tick()
+    world.reply(B, None, LeftOut.WITHOUT_SPLITS)
+
+    assert [(n.task_id, n.new_low_watermark) for n in of(NotifyNewLowWatermark, world.reply(A, 10))] == [
+        ("a", 10),
+        ("b", 10),
+    ]
+    assert world.states() == [SplitState.ACTIVE, SplitState.IDLE]
+    assert world.source.tasks[1].why == "it has no splits"
+
+
+def test_a_split_given_later_holds_until_it_speaks_and_what_is_late_is_counted() -> None:
+    world = World(A, B)
+    world.tick()
+    world.reply(B, None, LeftOut.WITHOUT_SPLITS)
+    world.reply(A, 100)
+    world.tick()
+
+    assert world.reply(B, None) == []  # it has a split, which is silent so far
+    assert world.reply(A, 200) == []
+    assert world.low_us == 100
+    world.tick()
+    assert [TaskReturnedLate(B, 30)] == world.reply(B, 70)
+    world.reply(A, 300)
+    assert (world.low_us, world.source.returned_late, world.source.holder) == (100, 1, B)
+    assert world.source.why == "task b came in 0.00003s below the low watermark, which does not go back."
+    assert world.round(a=300, b=250) == [250]
+
+
+def test_a_task_that_said_idle_and_replies_with_a_value_is_active_again() -> None:
+    world = World(A, B)
+    world.round(a=10, b=10)
+    world.tick()
+    world.reply(B, 10, LeftOut.IDLE)
+    world.reply(A, 20)
+    assert world.low_us == 20
+
+    assert world.round(a=40, b=25) == [25]
+    assert world.states() == [SplitState.ACTIVE] * 2
+
+
+def test_the_low_watermark_waits_for_a_task_that_resumed_below_it() -> None:
+    world = World(A, B)
+    world.tick()
+    world.reply(B, 1, LeftOut.IDLE)
+    world.reply(A, 20)
+
+    assert world.round(a=30, b=5) == []
+    assert world.round(a=30, b=26) == [26]
+
+
+def test_old_news_does_not_wake_a_task_that_went_idle_later() -> None:
+    world = World(A, B)
+    world.round(a=10, b=10)
+    world.tick()
+    world.reply(B, 12, LeftOut.IDLE)
+    world.reply(B, 11, at_us=S + 1)
+
+    assert [n.new_low_watermark for n in of(NotifyNewLowWatermark, world.reply(A, 20))][:1] == [20]
+    assert SplitState.IDLE is world.states()[1]
+
+
+def test_the_last_values_of_a_source_that_drains_are_published() -> None:
+    world = World(A, B)
+    world.round(a=10, b=10)
+    world.tick()
+    world.reply(A, 50, LeftOut.IDLE)
+    world.reply(B, 40, LeftOut.IDLE)
+    assert world.low_us == 40
+    assert world.source.why == "every task (2) is left out, and the low watermark stays."
+
+    world.tick()
+    world.reply(A, 70, LeftOut.IDLE)  # it had rows for a moment, and nobody asked
+    world.reply(B, 40, LeftOut.IDLE)
+    assert world.low_us == 70
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_what_a_leaving_task_said_is_not_lost_to_one_that_leaves_silently(order: str) -> None:
+    """Found by the simulation."""
+    world = World(A, B)
+    world.tick()
+    for name in order:
+        low_us, why = {"a": (50, LeftOut.IDLE), "b": (None, LeftOut.WITHOUT_SPLITS)}[name]
+        world.reply(TaskId("job", "orders", name), low_us, why)
+    assert world.low_us == 50
+
+
+def test_what_a_leaving_task_said_is_kept_while_a_silent_one_holds() -> None:
+    world = World(A, B)
+    world.tick()
+    world.reply(A, 50, LeftOut.IDLE)
+    world.reply(B, None)
+    assert world.low_us is None
+    world.tick()
+    world.reply(A, 50, LeftOut.IDLE)
+    world.reply(B, None, LeftOut.WITHOUT_SPLITS)
+    assert world.low_us == 50
+
+
+def test_when_the_last_that_took_part_is_lost_the_others_vouch_for_what_they_said() -> None:
+    """Found by the simulation: a was left out at 90 while b, which is never heard of again, held at 10."""
+    world = World(A, B)
+    world.tick()
+    world.reply(A, 90, LeftOut.IDLE)
+    world.reply(B, 10)
+    assert world.low_us == 10
+    for _ in range(12):
+        world.tick()
+        world.reply(A, 90, LeftOut.IDLE)
+    assert world.low_us == 90
+    assert world.round(a=80) == []
+    assert world.round(a=95) == [95]
+
+
+def test_a_task_may_finish_between_two_rounds_and_its_last_value_is_published() -> None:
+    world = World(A)
+    world.round(a=10)
+    world.reply(A, 99)
+    world.handle(TaskFinished(A, "1"))
+    world.handle(TaskDeregistered(A, "1"))
+    world.tick()
+
+    assert world.low_us == 99
+
+
+def test_finished_is_for_good_and_never_poisons_all_idle() -> None:
+    """FLINK-38477: a finished input stood at the end of time, and the maximum of all idle ones was that."""
+    world = World(A, B, C)
+    world.tick()
+    world.reply(A, 2**63 - 1)
+    world.handle(TaskFinished(A, "1"))
+    world.reply(B, 10)
+    world.reply(C, 7)
+    assert world.low_us == 7
+    world.tick()
+    world.reply(B, 12, LeftOut.IDLE)
+    world.reply(C, 8, LeftOut.IDLE)
+
+    assert world.low_us == 8
+    assert world.reply(A, 5) == []  # late, no error
+    assert world.states() == [SplitState.FINISHED, SplitState.IDLE, SplitState.IDLE]
+
+
+# -- leases
+
+
+def test_a_lost_task_is_named_and_holds_nobody_any_more() -> None:
+    """FLINK-40505, on rounds: Flink's aggregate stays at the lost reader's value for ever."""
+    world = World(A, B)
+    world.round(a=42, b=5_000)
+    effects: list[CoordinatorEffect] = []
+    while not of(TaskLost, effects):
+        world.reply(B, 5_000 + world.now_us)
+        assert world.low_us == 42
+        effects = world.tick()
+
+    assert [TaskLost(A, "it was silent for more than its lease of 10s")] == of(TaskLost, effects)
+    assert world.now_us == 12 * S
+    assert [n.new_low_watermark for n in of(NotifyNewLowWatermark, effects)] == [5_000 + 11 * S]
+    assert world.coordinator.status(world.now_us).lost == 1
+
+
+def test_a_missing_task_keeps_holding_until_its_lease_ends() -> None:
+    """M1 of MillWheel: absent is never ignored."""
+    world = World(A, B)
+    world.round(a=10, b=10)
+
+    for _ in range(9):
+        assert world.round(b=1_000) == []
+    assert (world.low_us, world.source.holder) == (10, A)
+
+
+def test_a_deleted_task_is_not_brought_back_by_a_reply() -> None:
+    world = World(A)
+    world.tick(LEASE_US + S)
+    before = world.coordinator.snapshot()
+
+    with pytest.raises(UnknownTask):
+        world.reply(A, 5)
+    with pytest.raises(StaleRun):
+        world.register(A, "1")
+    assert before == world.coordinator.snapshot()
+    world.register(A, "2")
+    world.tick()
+    assert len(world.reply(A, 5, run="2")) == 1
+
+
+def test_a_clock_that_is_set_forward_loses_nobody() -> None:
+    world = World(A, B)
+    world.round(a=1, b=1)
+    world.now_us += 3_600 * S
+
+    assert of(TaskLost, world.handle(Tick())) == []
+    world.reply(A, 2)
+    world.reply(B, 2)
+    assert world.low_us == 2
+
+
+def test_a_clock_that_goes_back_stands_still_and_is_counted() -> None:
+    world = World(A)
+    world.tick(5 * S)
+    world.now_us = 2 * S
+    world.reply(A, 1, at_us=5 * S)
+    status = world.coordinator.status(2 * S)
+
+    assert (status.clock_steps_back, world.low_us, status.sources[0].since_us) == (1, 1, 5 * S)
+
+
+# -- runs
+
+
+def test_a_reply_of_an_older_run_is_refused_and_changes_nothing() -> None:
+    """M2 of MillWheel: a zombie's report."""
+    world = World(A)
+    world.register(A, "2", low_us=5)
+    world.tick()
+    before = world.coordinator.snapshot(), world.coordinator.status(world.now_us)
+
+    for message in (
+        ReplyLowWatermark("job", "orders", "a", S, 99, "1"),
+        LeaseRenewed(A, "1"),
+        TaskFinished(A, "1"),
+        TaskRegistered(A, "1"),
+        LeaseRenewed(A, "never heard of"),
+        TaskDeregistered(A, "never heard of"),
+    ):
+        with pytest.raises(StaleRun):
+            world.handle(message)
+    assert before == (world.coordinator.snapshot(), world.coordinator.status(world.now_us))
+
+
+def test_the_same_registration_again_is_no_new_run() -> None:
+    world = World(A)
+    world.round(a=50)
+    epoch = world.coordinator.epoch
+
+    assert [NotifyNewLowWatermark("job", "orders", "a", S, 50)] == world.register(A, "1", low_us=1)
+    assert ([50], epoch) == ([task.low_watermark_us for task in world.source.tasks], world.coordinator.epoch)
+
+
+def test_a_new_run_begins_with_what_it_restored_and_hears_where_the_source_is() -> None:
+    world = World(A, B)
+    world.round(a=50, b=60)
+    effects = world.register(A, "2", low_us=40)
+
+    assert [TaskReturnedLate(A, 10), NotifyNewLowWatermark("job", "orders", "a", S, 50)] == effects
+    assert world.source.tasks[0].low_watermark_us == 40
+    world.tick()
+    world.reply(A, 45, run="2")
+    world.reply(B, 99)
+    assert world.low_us == 50  # the authority never goes back (M3)
+
+
+def test_a_renewed_lease_that_shows_a_missed_notification_is_answered_with_it() -> None:
+    world = World(A)
+    assert world.handle(LeaseRenewed(A, "1")) == []
+    world.round(a=50)
+
+    assert [NotifyNewLowWatermark("job", "orders", "a", S, 50)] == world.handle(LeaseRenewed(A, "1", heard_low_us=10))
+    assert world.handle(LeaseRenewed(A, "1", heard_low_us=50)) == []
+
+
+def test_deregistering_lets_the_others_go_on_and_may_be_said_twice() -> None:
+    world = World(A, B)
+    world.round(a=10, b=20)
+    world.tick()
+    world.reply(B, 30)
+
+    assert of(NotifyNewLowWatermark, world.handle(TaskDeregistered(A, "1")))[0].new_low_watermark == 30
+    assert world.handle(TaskDeregistered(A, "1")) == []
+    assert [task.task for task in world.source.tasks] == [B]
+
+
+def test_a_task_that_finished_long_ago_and_deregisters_is_forgotten_at_once() -> None:
+    world = World(A)
+    world.round(a=10)
+    world.handle(TaskFinished(A, "1"))
+    world.tick()
+    world.handle(TaskDeregistered(A, "1"))
+
+    assert (world.source.tasks, world.coordinator.wake_at_us(world.now_us)) == ((), None)
+
+
+# -- groups
+
+PARAMS = AlignmentParams("g", max_drift_us=1_000, update_interval_us=S)
+
+
+def join(world: World, *tasks: TaskId, params: AlignmentParams = PARAMS, run: str = "1") -> None:
+    for task in tasks:
+        world.handle(TaskRegistered(task, run, alignment=params))
+
+
+def caps(effects: list[CoordinatorEffect]) -> dict[str, int | None]:
+    return {str(told.task): told.cap.us for told in of(CapAnnounced, effects)}
+
+
+def test_a_group_spans_sources_and_jobs_of_the_same_name() -> None:
+    """BUG-08: in Flink two sources of one name in a group overwrite each other."""
+    world, other = World(), TaskId("other job", "orders", "a")
+    join(world, A, other)
+    world.tick()
+    world.reply(A, 5_000)
+    world.reply(other, 42)
+
+    assert caps(world.tick()) == {"job/orders/a": 1_042, "other job/orders/a": 1_042}
+
+
+def test_a_lost_task_does_not_cap_its_group_any_more() -> None:
+    """BUG-01, FLINK-40505: drift 1000, one at 42 and lost, the other at 5000: the cap becomes 6000."""
+    world = World()
+    join(world, A, B)
+    world.tick()
+    world.reply(A, 42)
+    world.reply(B, 5_000)
+    assert {1_042} == set(caps(world.tick()).values())
+    effects: list[CoordinatorEffect] = []
+    for _ in range(11):
+        world.reply(B, 5_000)
+        effects = world.tick()
+
+    assert caps(effects) == {"job/orders/b": 6_000}
+
+
+def test_a_task_whose_splits_are_all_gone_does_not_cap_its_group() -> None:
+    """BUG-04, FLINK-39586."""
+    world = World()
+    join(world, A, B)
+    world.tick()
+    world.reply(A, 1_000, LeftOut.WITHOUT_SPLITS)
+    world.reply(B, 5_000)
+
+    assert {6_000} == set(caps(world.tick()).values())
+
+
+def test_disagreeing_parameters_are_refused_and_the_old_run_goes_on() -> None:
+    world = World()
+    join(world, A, B)
+    before = world.coordinator.snapshot()
+
+    with pytest.raises(DisagreeingGroup, match=r"job/orders/b.*job/orders/a"):
+        join(world, B, params=replace(PARAMS, max_drift_us=1), run="2")
+    assert before == world.coordinator.snapshot()
+    world.reply(B, 1)
+
+
+def test_the_newest_of_two_replies_at_one_moment_reaches_the_group() -> None:
+    world = World()
+    join(world, A, B)
+    world.tick()
+    world.reply(B, 5_000)
+    for sequence, left_out in ((1, None), (2, LeftOut.IDLE)):
+        world.handle(ReplyLowWatermark("job", "orders", "a", S, 42, "1", left_out, sequence=sequence))
+
+    assert {6_000} == set(caps(world.tick()).values())
+
+
+def test_a_task_may_change_its_group_and_begin_again_after_it_finished() -> None:
+    world = World()
+    join(world, A, B)
+    world.handle(TaskFinished(A, "1"))
+    join(world, A, run="2")
+    world.tick()
+    world.reply(A, 10, run="2")
+    world.reply(B, 5_000)
+    assert {1_010} == set(caps(world.tick()).values())
+
+    join(world, A, params=replace(PARAMS, group="h"), run="3")
+    world.reply(A, 10, run="3")
+    assert caps(world.tick()) == {"job/orders/a": 1_010, "job/orders/b": 6_000}
+    world.register(A, "4")
+    assert [group.group for group in world.coordinator.status(world.now_us).groups] == ["g"]
+
+
+# -- bad input
+
+BAD: list[CoordinatorEvent] = [
+    ReplyLowWatermark("job", "orders", "a", S, 2**63, "1"),
+    ReplyLowWatermark("job", "orders", "a", S, 1.5, "1"),  # type: ignore[arg-type]
+    ReplyLowWatermark("job", "orders", "a", S, True, "1"),
+    ReplyLowWatermark("job", "orders", "a", "now", 1, "1"),  # type: ignore[arg-type]
+    ReplyLowWatermark("job", "orders", "a", S, 1, "1", next_wanted_us=-(2**63) - 1),
+    ReplyLowWatermark("job", "orders", "a", S, 1, "1", sequence=-1),
+    ReplyLowWatermark("job", "orders", "a", S, 1, "1", left_out="idle"),  # type: ignore[arg-type]
+    ReplyLowWatermark("job", "orders", "", S, 1, "1"),
+    ReplyLowWatermark("job", "orders", "a", S, 1, "r" * 1_001),
+    ReplyLowWatermark(None, "orders", "a", S, 1, "1"),  # type: ignore[arg-type]
+    LeaseRenewed("a", "1"),  # type: ignore[arg-type]
+    LeaseRenewed(A, "1", heard_low_us=2**64),
+    TaskRegistered(TaskId("job", "o" * 1_001, "a"), "2"),
+    TaskRegistered(A, "2", low_watermark_us=2**63),
+    TaskRegistered(A, "2", lease_us=0),
+    TaskRegistered(A, "2", throttled=None),  # type: ignore[arg-type]
+    TaskRegistered(A, "2", priority=1.0),  # type: ignore[arg-type]
+    TaskRegistered(A, "2", alignment=AlignmentParams("g" * 1_001, 1, 1)),
+    TaskRegistered(A, "2", alignment=AlignmentParams("g", 1.5, 1)),  # type: ignore[arg-type]
+    TaskRegistered(A, "2", alignment="g"),  # type: ignore[arg-type]
+    "a text",  # type: ignore[list-item]
+]
+
+
+@pytest.mark.parametrize("message", BAD, ids=lambda message: repr(message)[:70])
+def test_a_malformed_message_is_refused_and_changes_nothing(message: CoordinatorEvent) -> None:
+    world = World(A)
+    world.tick()
+    before = world.coordinator.snapshot(), world.coordinator.status(world.now_us), world.coordinator.epoch
+
+    with pytest.raises(InvalidMessage):
+        world.handle(message)
+    assert before == (world.coordinator.snapshot(), world.coordinator.status(world.now_us), world.coordinator.epoch)
+
+
+@pytest.mark.parametrize("message", [LeaseRenewed(B, "1"), TaskFinished(B, "1"), TaskDeregistered(B, "1")])
+def test_a_task_that_never_registered_is_told_to(message: CoordinatorEvent) -> None:
+    world = World(A)
+
+    with pytest.raises(UnknownTask, match="joins before it reports"):
+        world.handle(message)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"interval_us": 0}, {"lease_us": -1}, {"quorum": 0.0}, {"quorum": 1.5}, {"alignment_grace_us": 0}]
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="expected a"):
+        LowWatermarkCoordinator(**settings)
+
+
+# -- restart
+
+
+def test_a_restart_keeps_what_was_known_and_asks_anew() -> None:
+    world = World(B)
+    join(world, A, C)
+    world.round(a=10, b=20, c=30)
+    world.tick()
+    world.reply(B, 25, LeftOut.IDLE)
+    before = world.coordinator.snapshot()
+    world.restart()
+
+    assert before == world.coordinator.snapshot()
+    assert (world.low_us, world.source.holder) == (10, A)
+    asked = of(RetrieveLowWatermark, world.handle(Tick()))
+    assert [(q.task_id, q.timestamp) for q in asked] == [("a", 2 * S + 1), ("b", 2 * S + 1), ("c", 2 * S + 1)]
+    with pytest.raises(UnknownTask):
+        world.reply(TaskId("job", "orders", "d"), 0)
+
+
+def test_after_a_restart_with_an_earlier_clock_answers_are_still_news_and_caps_are_announced() -> None:
+    world = World()
+    world.now_us = 3_600 * S
+    join(world, A)
+    world.tick()
+    world.reply(A, 5)
+    data = world.coordinator.snapshot()
+    coordinator = LowWatermarkCoordinator.restore(data, now_us=7, interval_us=S, lease_us=LEASE_US)
+    [question] = of(RetrieveLowWatermark, coordinator.handle(Tick(), 7))
+    assert of(CapAnnounced, coordinator.handle(Tick(), 7 + S))
+
+    coordinator.handle(ReplyLowWatermark("job", "orders", "a", question.timestamp, 5, "1", LeftOut.IDLE), 8 + S)
+    assert SplitState.IDLE is coordinator.status(8 + S).sources[0].tasks[0].state
+
+
+@pytest.mark.parametrize("cut", [0, 5, 8, 9, 40, -1])
+def test_damaged_snapshots_are_refused(cut: int) -> None:
+    data = World(A).coordinator.snapshot()
+    for damaged in (data[:cut], data[:cut] + b"\xff" + data[cut:]):
+        with pytest.raises(CorruptSnapshot):
+            LowWatermarkCoordinator.restore(damaged, now_us=0)
+
+
+def test_a_snapshot_of_something_else_is_refused() -> None:
+    good = decode(World(A).coordinator.snapshot())
+    damaged: list[dict[str, object]] = [
+        {},
+        {**good, "runs": 3},
+        {**good, "sources": [{}]},
+        {**good, "groups": [None]},
+        {**good, "retired": [1]},
+    ]
+    for bad in damaged:
+        with pytest.raises(CorruptSnapshot, match="do not make sense"):
+            LowWatermarkCoordinator.restore(encode(bad), now_us=0)
+
+
+def test_the_epoch_grows_with_what_a_restart_must_know_and_not_with_every_reply() -> None:
+    world = World(A, B)
+    world.round(a=10, b=20)
+    epochs = [world.coordinator.epoch]
+    world.tick()
+    world.reply(A, 11, at_us=0)
+    world.reply(B, 21)
+    epochs.append(world.coordinator.epoch)
+    for event in (
+        ReplyLowWatermark("job", "orders", "a", 2 * S, 11, "1"),  # the low watermark rises
+        ReplyLowWatermark("job", "orders", "b", 2 * S + 1, 21, "1", LeftOut.IDLE),
+        ReplyLowWatermark("job", "orders", "b", 2 * S + 2, 21, "1"),
+        TaskRegistered(A, "2"),
+        TaskFinished(A, "2"),
+        TaskDeregistered(A, "2"),
+    ):
+        world.handle(event)
+        epochs.append(world.coordinator.epoch)
+
+    assert epochs[0] == epochs[1]
+    assert sorted(set(epochs[1:])) == epochs[1:]
+
+
+def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour() -> None:
+    world = World(A)
+    world.round(a=10)
+    world.handle(TaskDeregistered(A, "1"))
+    world.tick()
+    assert (world.low_us, world.coordinator.wake_at_us(world.now_us)) == (10, None)
+    world.now_us += EMPTY_SOURCE_KEPT_US - S
+    world.register(B, low_us=3)  # another task of the source: it goes on from there
+    assert world.low_us == 10
+
+    world.handle(TaskDeregistered(B, "1"))
+    other = TaskId("job", "clicks", "a")
+    world.tick()
+    world.now_us += EMPTY_SOURCE_KEPT_US + S
+    world.register(other)
+    world.tick()
+    assert [source.source_id for source in world.coordinator.status(world.now_us).sources] == ["clicks"]
+
+
+def test_no_error_of_the_coordinator_is_anything_but_a_lowmark_error() -> None:
+    assert all(issubclass(error, LowmarkError) for error in (StaleRun, UnknownTask, InvalidMessage, DisagreeingGroup))
