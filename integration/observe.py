@@ -4,7 +4,8 @@ One row per batch comes out of `Dataset.observe`, through Spark's own accumulato
 
     latest    tuple sketch, split -> largest event time in seconds (mode "max")
     rows      rows of the batch
-    null_rows               one sum packing two counters of 31 bits: rows without a split | rows without a time
+    null_split_rows         rows without a split
+    null_time_rows          rows with a split and without a time
     before_epoch_rows       rows from before 1970
     future                  with a guard: a sketch of one key that sums up the rows beyond it
     earliest, split_rows    with `detail`: sketches of the smallest event time and of the rows per split
@@ -21,13 +22,13 @@ bytes an entry: u64 hash, f64 value, u8 mode.
 Event time is observed as `cast(ts as double)`, seconds, because that is one interpreted node per row instead of
 two; microseconds come back exactly by rounding for every time before the year 2112, within 1 us to 2255.
 
-What runs per row, and how (Spark 4.2, `AggregatingAccumulator`): counts, sums and min_by are compiled; sketches and
-sets evaluate their arguments node by node, some 8 ns each. So:
+What runs per row, and how (Spark 4.2, `AggregatingAccumulator`): counts and min_by are compiled; sketches and sets
+evaluate their arguments node by node, some 8 ns each. So:
 
     The guard stands in the value, where it is one comparison for a row of the past. In a stream `current_timestamp()`
     becomes a literal only after constants were folded: now + interval is added up again for every row that asks.
     It does not stand in the key: a sketch asks its key for its type on every row, and `if` has to work that out.
-    Both sums begin with the same `unix_micros`, which the compiler then takes out and computes once.
+    Bad rows are counted by `count`, which never is null, and so costs half of what a `sum` does.
     No compiled expression holds the batch's time: as a literal it would be compiled anew for every batch, some 50 ms.
     So the rows beyond the guard are counted by a sketch, which is never compiled.
 """
@@ -59,9 +60,7 @@ Micros = npt.NDArray[np.int64]
 
 _ENTRY = np.dtype([("split", "<u8"), ("value", "<f8"), ("mode", "u1")])
 _EMPTY_FLAG = 0x04
-# Two counters in one sum: an aggregate costs more per row than its expression does.
-_PACKED_BITS = 31
-_HIGH = 1 << _PACKED_BITS
+_COUNTS = ("rows", "null_split_rows", "null_time_rows", "before_epoch_rows")
 # One row in 16, by bits of the time that differ even between whole seconds and whole minutes.
 _SAMPLE_MASK = 0b11_0110_0000_0000
 
@@ -119,14 +118,15 @@ class Measurement:
         from pyspark.sql import functions as F
 
         time, none = quoted(self.event_time), self.key.any_null()
-        micros, high = f"unix_micros({time})", f"{_HIGH}L"
+        micros = f"unix_micros({time})"
         sketch = f"tuple_sketch_agg_double({self.key.expression()}, {{value}}, {self.sketch_lg}, '{{mode}}')"
         seconds = self._unless_future(f"cast({time} as double)")
         made = {
             "latest": sketch.format(value=seconds, mode="max"),
             "rows": "count(1)",
-            "null_rows": f"sum(case when {micros} is null then if({none}, 1L, {high}) when {none} then 1L else 0L end)",
-            "before_epoch_rows": f"sum(case when {micros} < 0 then 1L else 0L end)",
+            "null_split_rows": f"count(case when {none} then 1 end)",
+            "null_time_rows": f"count(case when {time} is null and not ({none}) then 1 end)",
+            "before_epoch_rows": f"count(case when {micros} < 0 then 1 end)",
         }
         if self.future_guard_us is not None:
             made["future"] = f"tuple_sketch_agg_double(1, {self._if_future('1.0D')}, 4, 'sum')"
@@ -152,8 +152,7 @@ class Measurement:
         """
         where = f'stream "{self.stream}", batch {batch_id}'
         try:
-            null_splits, null_times = _unpacked(metric["null_rows"])
-            rows, latest, before_epoch = int(metric["rows"]), metric["latest"], metric["before_epoch_rows"]
+            latest, counts = metric["latest"], {name: int(metric[name]) for name in _COUNTS}
         except (KeyError, TypeError, ValueError) as broken:
             raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
         splits, seconds = decode_sketch(latest, where=where)
@@ -165,11 +164,8 @@ class Measurement:
             latest_us=_micros(seconds),
             earliest_us=self._per_split(metric, "earliest", where, _micros),
             split_rows=self._per_split(metric, "split_rows", where, lambda values: values.astype(np.int64)),
-            rows=rows,
-            null_split_rows=null_splits,
-            null_time_rows=null_times,
+            **counts,
             future_rows=sum(self._per_split(metric, "future", where, lambda values: values.astype(np.int64)).values()),
-            before_epoch_rows=0 if before_epoch is None else int(before_epoch),
             names=self.key.names(self._shown(metric)),
         )
 
@@ -265,7 +261,3 @@ def _from_json(value: Any, kind: str) -> Any:
         case _:
             return value
 
-
-def _unpacked(total: int | None) -> tuple[int, int]:
-    total = 0 if total is None else int(total)  # the sum over no rows is null
-    return total & (_HIGH - 1), total >> _PACKED_BITS

@@ -85,6 +85,9 @@ def run(
 def _read(spark: SparkSession, broker: Broker, topic: str, count: int) -> DataFrame:
     stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
     stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
+    # At the end of a topic nobody writes to, every fetch waits for more: half a second for each partition, which is as
+    # long as all the work and the same for both sides, so it would hide what is to be seen.
+    stream = stream.option("kafka.fetch.max.wait.ms", "10")
     # A whole number per partition: Spark rounds down for each, and what is left would be one more batch.
     per_partition = -(-count // (DATA_BATCHES * PARTITIONS))
     return stream.option("maxOffsetsPerTrigger", per_partition * PARTITIONS).load()

@@ -34,7 +34,7 @@ def measurement(**change: Any) -> Measurement:
 
 
 def metric(**change: Any) -> dict[str, Any]:
-    return {"latest": EMPTY, "rows": 0, "null_rows": None, "before_epoch_rows": None} | change
+    return {"latest": EMPTY, "rows": 0, "null_split_rows": 0, "null_time_rows": 0, "before_epoch_rows": 0} | change
 
 
 def test_a_sketch_as_spark_writes_it() -> None:
@@ -64,7 +64,7 @@ def test_what_is_no_sketch_is_refused(broken: Any) -> None:
         decode_sketch(broken, where="here")
 
 
-@pytest.mark.parametrize("missing", ["latest", "rows", "null_rows", "before_epoch_rows"])
+@pytest.mark.parametrize("missing", ["latest", "rows", "null_split_rows", "null_time_rows", "before_epoch_rows"])
 def test_a_missing_field_is_named(missing: str) -> None:
     fields = metric()
     del fields[missing]
