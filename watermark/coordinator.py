@@ -54,7 +54,7 @@ CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskFinis
 CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced | TaskLost | TaskReturnedLate
 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
-"""How long the low watermark of a source without tasks is remembered: 1 hour."""
+"""How long the low watermark of a source without tasks is remembered: 1 hour in which the coordinator was called."""
 
 _BY_PARTS = attrgetter("parts")
 _INT64 = range(-(2**63), 2**63)
@@ -102,7 +102,7 @@ class LowWatermarkCoordinator:
         # A little late is not silent: one interval more than the coordinator asks to be called in.
         self._members = Membership(most_gap_us=2 * interval_us)
         self._sources: dict[tuple[str, str], SourceRounds] = {}
-        self._emptied_us: dict[tuple[str, str], int] = {}  # sources without tasks, and since when
+        self._emptied_us: dict[tuple[str, str], int] = {}  # sources without tasks, and since when (as listened)
         self._groups: dict[str, AlignmentGroup] = {}
         self._group_of: dict[TaskId, str] = {}
         self._spoke_us: dict[TaskId, int] = {}  # what its newest report to its group was dated by
@@ -234,7 +234,7 @@ class LowWatermarkCoordinator:
             rounds = SourceRounds.restore(source, quorum=self._quorum)
             key = rounds.job_id, rounds.source_id
             self._sources[key] = rounds
-            self._note_empty(key, now_us)
+            self._note_empty(key)
         for group in saved["groups"]:
             due_us = group["next_us"]
             if due_us is not None:  # no later than an interval from now, even if the clock went back meanwhile
@@ -313,7 +313,7 @@ class LowWatermarkCoordinator:
         self._members.leave(task)
         self._leave_group(task)
         self._sources[_key(task)].leave(task.task_id)
-        self._note_empty(_key(task), now_us)
+        self._note_empty(_key(task))
         self._epoch += 1
         return self._end_if_complete(task, now_us)
 
@@ -391,7 +391,7 @@ class LowWatermarkCoordinator:
             rounds.forget(task.task_id)
             self._epoch += 1
             effects += self._end_if_complete(task, now_us)
-            self._note_empty(_key(task), now_us)
+            self._note_empty(_key(task))
         return effects
 
     def _look(self, now_us: int) -> list[CoordinatorEffect]:
@@ -411,7 +411,7 @@ class LowWatermarkCoordinator:
                 if rounds.complete:  # nobody to ask: they have all left
                     effects += self._end(rounds, now_us)
         for key, since_us in list(self._emptied_us.items()):
-            if now_us - since_us > EMPTY_SOURCE_KEPT_US:
+            if self._members.listened_us - since_us > EMPTY_SOURCE_KEPT_US:
                 del self._sources[key], self._emptied_us[key]
                 self._epoch += 1
         if all(rounds.idles for rounds in self._sources.values()):
@@ -434,12 +434,12 @@ class LowWatermarkCoordinator:
         low_us = rounds.low_us
         notices = rounds.end(now_us)
         self._epoch += rounds.low_us != low_us
-        self._note_empty((rounds.job_id, rounds.source_id), now_us)
+        self._note_empty((rounds.job_id, rounds.source_id))
         return [*notices]
 
-    def _note_empty(self, key: tuple[str, str], now_us: int) -> None:
+    def _note_empty(self, key: tuple[str, str]) -> None:
         if not self._sources[key].answers:
-            self._emptied_us.setdefault(key, now_us)
+            self._emptied_us.setdefault(key, self._members.listened_us)
 
     def _tell(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
         """The published low watermark, to one task."""

@@ -73,6 +73,11 @@ class Membership:
         return len(self._leases)
 
     @property
+    def listened_us(self) -> int:
+        """Time that has counted since this object was made (rule 3): no step of a clock is in it."""
+        return self._listened_us
+
+    @property
     def runs(self) -> Mapping[TaskId, tuple[str, int]]:
         """Run token and lease (microseconds) of every member, sorted."""
         tasks = sorted(self._leases.items(), key=lambda item: item[0].parts)

@@ -7,7 +7,7 @@ is set forward and back; readers are given another split. After a while the misf
 
 Checked, by a judge that knows the readers' rows and nothing of the coordinator's insides:
 
-* a published low watermark only rises, also over a restart of the coordinator;
+* a published low watermark only rises, also over a restart of the coordinator, and everybody is told;
 * when it rises, no reader that is registered, not lost and not left out has an unprocessed row at or below it,
   and each of them has spoken;
 * a message is refused exactly if its run is not the registered one, and nobody is lost who was heard in time;
@@ -147,6 +147,7 @@ class Simulation:
             for i in range(random.randint(0, 2))
         ]
         self.readers = self.draw_readers(many)
+        self.sources = sorted({(reader.task.job_id, reader.task.source_id) for reader in self.readers})
         self.of_task = {reader.task: reader for reader in self.readers}
         # the coordinator's process
         self.settings = {"interval_us": INTERVAL_US, "lease_us": LEASE_US, "quorum": random.choice((1.0, 1.0, 0.7))}
@@ -463,7 +464,7 @@ class Simulation:
                 raise
             self.check(counts, f"accepted although it is not the registered run: {event}")
             self.take_in(event, task, run)
-        self.judge(effects)
+        self.judge(coordinator, effects)
         return list(effects)
 
     @staticmethod
@@ -509,28 +510,30 @@ class Simulation:
             if event.next_wanted_us is not None:
                 known.wanted_us = max(known.wanted_us, event.next_wanted_us)
 
-    def judge(self, effects: Sequence[object]) -> None:
-        rises: dict[tuple[str, str], int] = {}
+    def judge(self, coordinator: LowWatermarkCoordinator, effects: Sequence[object]) -> None:
+        told: dict[tuple[str, str], set[TaskId]] = {}
         groups: dict[str, CapAnnounced] = {}
         for effect in effects:
             if isinstance(effect, TaskLost):
                 self.judge_loss(effect)
             elif isinstance(effect, NotifyNewLowWatermark):
-                key, low_us = (effect.job_id, effect.source_id), effect.new_low_watermark
-                before_us = self.published_us.get(key)
-                self.check(before_us is None or low_us >= before_us, f"{key} went back from {before_us} to {low_us}")
-                if before_us is None or low_us > before_us:
-                    rises[key] = low_us
+                task = TaskId(effect.job_id, effect.source_id, effect.task_id)
+                told.setdefault((task.job_id, task.source_id), set()).add(task)
             elif isinstance(effect, CapAnnounced):
                 self.counts["caps"] += 1
                 groups[effect.group] = max(groups.get(effect.group, effect), effect, key=lambda told: told.cap)
             elif isinstance(effect, TaskReturnedLate):
                 self.counts["late returns"] += 1
-        for key, low_us in rises.items():
-            self.judge_rise(key, low_us)
+        for key in self.sources:
+            low_us, before_us = coordinator.low_watermark_us(*key), self.published_us.get(key)
+            if low_us is None or low_us == before_us:
+                self.check(before_us == low_us, f"{key} forgot that it was at {before_us}")
+                continue
+            self.check(before_us is None or low_us > before_us, f"{key} went back from {before_us} to {low_us}")
+            self.judge_rise(key, low_us, told.get(key, set()))
             self.published_us[key] = low_us
-        for told in groups.values():
-            self.judge_cap(told)
+        for announced in groups.values():
+            self.judge_cap(announced)
 
     def judge_loss(self, effect: TaskLost) -> None:
         known = self.known.pop(effect.task)
@@ -542,10 +545,13 @@ class Simulation:
         least_us = LEASE_US - steps * 2 * INTERVAL_US
         self.check(silent_us >= least_us, f"{effect} although it was heard {silent_us / S} s ago")
 
-    def judge_rise(self, key: tuple[str, str], low_us: int) -> None:
+    def judge_rise(self, key: tuple[str, str], low_us: int, told: set[TaskId]) -> None:
         self.counts["rises"] += 1
         for task, known in self.known.items():
-            if (task.job_id, task.source_id) != key or known.newest[1] or known.finished:
+            if (task.job_id, task.source_id) != key:
+                continue
+            self.check(task in told or known.finished, f"{key} rose to {low_us} and {task} was not told")
+            if known.newest[1] or known.finished:
                 continue
             self.check(known.low_us is not None, f"{key} rose to {low_us} before {task} spoke")
             own_us = known.reader.low_us

@@ -43,5 +43,6 @@ def test_a_broken_promise_names_its_seed() -> None:
     key = min(simulation.published_us)
     simulation.published_us[key] = END_US + 1  # as if more had been published before
 
+    assert simulation.coordinator is not None
     with pytest.raises(Violation, match=r"(?s)seed 7 .*went back.*--start 7"):
-        simulation.judge([simulation.coordinator._sources[key].notice("x", END_US, 0)])  # type: ignore[union-attr]
+        simulation.judge(simulation.coordinator, [])

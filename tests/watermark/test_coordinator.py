@@ -330,14 +330,14 @@ def test_what_a_leaving_task_said_is_not_lost_to_one_that_leaves_silently(order:
     assert world.low_us == 50
 
 
-def test_what_a_leaving_task_said_is_kept_while_a_silent_one_holds() -> None:
+def test_what_a_finished_task_said_is_kept_while_a_silent_one_holds() -> None:
     world = World(A, B)
     world.tick()
-    world.reply(A, 50, LeftOut.IDLE)
+    world.reply(A, 50)
+    world.handle(TaskFinished(A, "1"))
     world.reply(B, None)
     assert world.low_us is None
     world.tick()
-    world.reply(A, 50, LeftOut.IDLE)
     world.reply(B, None, LeftOut.WITHOUT_SPLITS)
     assert world.low_us == 50
 
@@ -751,22 +751,26 @@ def test_the_epoch_grows_with_what_a_restart_must_know_and_not_with_every_reply(
     assert sorted(set(epochs[1:])) == epochs[1:]
 
 
-def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour() -> None:
-    world = World(A)
+def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening() -> None:
+    other = TaskId("job", "clicks", "a")
+    world = World(A, other)
+
+    def live(us: int) -> None:
+        for _ in range(us // (5 * S)):
+            world.handle(LeaseRenewed(other, "1"))
+            world.tick(5 * S)
+
     world.round(a=10)
     world.handle(TaskDeregistered(A, "1"))
-    world.tick()
-    assert (world.low_us, world.coordinator.wake_at_us(world.now_us)) == (10, None)
-    world.now_us += EMPTY_SOURCE_KEPT_US - S
+    live(EMPTY_SOURCE_KEPT_US - 10 * S)
     world.register(B, low_us=3)  # another task of the source: it goes on from there
     assert world.low_us == 10
 
     world.handle(TaskDeregistered(B, "1"))
-    other = TaskId("job", "clicks", "a")
-    world.tick()
-    world.now_us += EMPTY_SOURCE_KEPT_US + S
-    world.register(other)
-    world.tick()
+    world.now_us += 2 * EMPTY_SOURCE_KEPT_US  # a step of the clock is no time
+    live(EMPTY_SOURCE_KEPT_US - 10 * S)
+    assert world.low_us == 10
+    live(20 * S)
     assert [source.source_id for source in world.coordinator.status(world.now_us).sources] == ["clicks"]
 
 
