@@ -1,4 +1,4 @@
-"""The command line: `lowmark demo | status | explain | offsets`.
+"""The command line: `lowmark demo | status | explain | serve | offsets`.
 
 Every command has `--json`: exactly one JSON object on stdout and nothing else. What is meant for eyes only (progress,
 errors) goes to stderr. An error of lowmark is one line without a traceback; `--debug` shows all of it.
@@ -7,7 +7,7 @@ errors) goes to stderr. An error of lowmark is one line without a traceback; `--
                 1  nothing to show: no service runs, or none has a stream of that name; the demo lost a row
                 2  it could not be done: wrong options, no Java, no broker, no such checkpoint
               130  interrupted: Ctrl-C, SIGINT
-              143  the demo was terminated: SIGTERM
+              143  the demo or the coordinator was terminated: SIGTERM
 
 While the demo is kept (`--keep`) everything is shown already: there a signal ends the waiting and changes no exit code.
 
@@ -19,12 +19,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from .demo import DemoResult
     from .rpc import StatusReply
+    from .wire import StatusAnswer
 
 __all__ = ["app", "main"]
 
@@ -95,6 +98,21 @@ Name = Annotated[str | None, typer.Argument(help="A stream's name; without it, a
 Connect = Annotated[
     str | None,
     typer.Option(help="Address of the service, unix:/...; without it, all services of this user.", show_default=False),
+]
+
+
+AtCoordinator = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator", help="Ask a coordinator instead: its address, unix:/... or HOST:PORT.", show_default=False
+    ),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(help="PEM file with the coordinator's certificate (with HOST:PORT).", show_default=False),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File with the coordinator's token (with HOST:PORT).", show_default=False)
 ]
 
 
@@ -256,10 +274,22 @@ def status(
     name: Name = None,
     *,
     connect: Connect = None,
+    coordinator: AtCoordinator = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by _Commands
 ) -> None:
     """Show where the streams of running services stand: low watermark, who holds it, why, since when."""
+    if coordinator is not None:
+        from .coordinator_view import show_coordinator, status_json
+
+        answer = _ask_coordinator(coordinator, name, connect, tls_ca, token_file)
+        if as_json:
+            _print_json(status_json(coordinator, answer))
+        else:
+            show_coordinator(coordinator, answer, Console(), now_us=time.time_ns() // 1_000)
+        return
     replies = _ask(name, connect)
     if as_json:
         _print_json(
@@ -286,10 +316,23 @@ def explain(
     name: Name = None,
     *,
     connect: Connect = None,
+    coordinator: AtCoordinator = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by _Commands
 ) -> None:
     """Say in words who holds the low watermark, why, since when, and what would move it."""
+    if coordinator is not None:
+        from .coordinator_view import explanations
+
+        said = explanations(_ask_coordinator(coordinator, name, connect, tls_ca, token_file).coordinator)
+        if as_json:
+            _print_json({"coordinator": coordinator, **said})
+        else:
+            texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
+            typer.echo("\n\n".join(texts) if texts else "no task is registered")
+        return
     replies = _ask(name, connect)
     if as_json:
         told = [
@@ -308,6 +351,85 @@ def explain(
         return
     texts = [text for _, reply in replies for text in reply.explanations]
     typer.echo("\n\n".join(texts) if texts else "no running query with a wrapped stream")
+
+
+@app.command(epilog=_EXIT_CODES, short_help="Run a coordinator that several applications share.")
+def serve(
+    *,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to listen: unix:/path, or HOST:PORT with TLS and a token; without it, a socket of this user.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="PEM file with the certificate (with HOST:PORT).", show_default=False)
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="PEM file with its private key (with HOST:PORT).", show_default=False)
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the token every call must carry; only its owner may read it (with HOST:PORT).",
+            show_default=False,
+        ),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that keeps the state over a restart; without it, one in $XDG_STATE_HOME/lowmark.",
+            show_default=False,
+        ),
+    ] = None,
+    interval: Annotated[str, typer.Option(help="How often tasks are asked, and low watermarks may rise.")] = "1 second",
+    lease: Annotated[str, typer.Option(help="How long a task may be silent before it is given up.")] = "30 seconds",
+    quorum: Annotated[
+        float, typer.Option(help="The share of tasks that must have answered for a round to end.", min=0, max=1)
+    ] = 1.0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a coordinator that several applications share, until Ctrl-C or SIGTERM.
+
+    Applications come with LowWatermarkService(..., coordinator=ADDRESS). One that restarts goes on from its journal.
+    """
+    from .serving import run_coordinator
+    from .trust import Door, default_address
+
+    if not 0 < quorum <= 1:
+        raise typer.BadParameter(f"--quorum: expected more than 0 and at most 1, got {quorum:g}")
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.INFO, format="lowmark: %(message)s", stream=sys.stderr
+    )
+
+    def ready(at: str, kept: Path) -> None:
+        if as_json:
+            _print_json({"address": at, "journal": str(kept), "pid": os.getpid()}, indent=None)
+        else:
+            typer.echo(f"lowmark: a coordinator listens at {at}, its journal is {kept}")
+        sys.stdout.flush()
+
+    ended_by = run_coordinator(
+        Door(default_address() if address is None else address, tls_cert, tls_key, token_file),
+        journal=journal,
+        interval_us=_span_us(interval, "--interval"),
+        lease_us=_span_us(lease, "--lease"),
+        quorum=quorum,
+        ready=ready,
+    )
+    raise typer.Exit(_TERMINATED if ended_by == signal.SIGTERM else _INTERRUPTED)
+
+
+def _span_us(text: str, option: str) -> int:
+    """A duration of more than 0, microseconds."""
+    from lowmark.watermark import duration_us
+
+    us = duration_us(text, what=option)
+    if us <= 0:
+        raise typer.BadParameter(f"{option}: expected more than 0, got {text}")
+    return us
 
 
 @app.command(epilog=_EXIT_CODES, short_help="Print startingOffsets that continue from a checkpoint.")
@@ -382,6 +504,24 @@ def _ask(name: str | None, connect: str | None) -> list[tuple[str, StatusReply]]
     if name not in known:
         raise UnknownStream(name, tuple(known))
     return [(a, _only(name, r)) for a, r in replies if any(s["name"] == name for s in r.streams)]
+
+
+def _ask_coordinator(
+    address: str, name: str | None, connect: str | None, tls_ca: Path | None, token_file: Path | None
+) -> StatusAnswer:
+    """Ask a coordinator; only the sources of that name, where one is named.
+
+    Raises:
+        CoordinatorUnreachable: nobody answers, or the caller is not let in.
+        UnknownStream: it has no source of that name.
+    """
+    from .coordinator_view import only
+    from .member import ask_status
+
+    if connect is not None:
+        raise typer.BadParameter("--connect asks a service and --coordinator a coordinator; pass one of them")
+    answer = ask_status(address, tls_ca=tls_ca, token_file=token_file)
+    return answer if name is None else only(name, answer)
 
 
 def _only(name: str, reply: StatusReply) -> StatusReply:

@@ -12,6 +12,12 @@
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
     ├── SocketsRefused       (OSError)           the folder of the services' sockets is not private, or too long
     ├── NoService            (LookupError)       no service of this user runs on this machine
+    ├── AddressRefused       (ValueError)        an address to serve at, or to call, that is wrong or not protected
+    ├── TokenRefused         (OSError)           a token file that cannot be used safely
+    ├── JournalRefused       (OSError)           a coordinator's journal that cannot be used, read or written
+    ├── MalformedMessage     (ValueError)        bytes that are not the message they should be
+    ├── CoordinatorUnreachable (ConnectionError) no coordinator answers at an address, or it refuses the caller
+    ├── RefusedByCoordinator (RuntimeError)      what a coordinator refused a task for
     └── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
 
 Spark carries only the text of an error out of a Python worker, so each text stands alone: what happened,
@@ -25,14 +31,20 @@ from difflib import get_close_matches
 from lowmark.watermark import LowmarkError
 
 __all__ = [
+    "AddressRefused",
     "CheckpointUnreadable",
+    "CoordinatorUnreachable",
     "DemoImpossible",
+    "JournalRefused",
+    "MalformedMessage",
     "MetricsUnavailable",
     "NoService",
+    "RefusedByCoordinator",
     "ServiceStopped",
     "ServiceUnreachable",
     "SocketsRefused",
     "StreamNameTaken",
+    "TokenRefused",
     "TooManySplits",
     "UnknownStream",
     "UnreadableReport",
@@ -254,3 +266,109 @@ class DemoImpossible(LowmarkError, RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.fact}. Hint: {self.hint}"
+
+
+class AddressRefused(LowmarkError, ValueError):
+    """An address of a coordinator that cannot be used as it was given.
+
+    Attributes:
+        address: as given.
+        fact: what is wrong with it, one sentence without its full stop.
+        hint: what to do about it.
+    """
+
+    def __init__(self, address: str, fact: str, hint: str) -> None:
+        super().__init__(address, fact, hint)
+        self.address, self.fact, self.hint = address, fact, hint
+
+    def __str__(self) -> str:
+        return f"address {self.address}: {self.fact}. Hint: {self.hint}"
+
+
+class TokenRefused(LowmarkError, OSError):
+    """A token file that cannot be used. What is in it is never shown.
+
+    Attributes:
+        file: its path.
+        fact: what is wrong with it.
+        hint: what to do about it.
+    """
+
+    def __init__(self, file: str, fact: str, hint: str) -> None:
+        super().__init__(file, fact, hint)
+        self.file, self.fact, self.hint = file, fact, hint
+
+    def __str__(self) -> str:
+        return f"token file {self.file}: {self.fact}. Hint: {self.hint}"
+
+
+class JournalRefused(LowmarkError, OSError):
+    """The file in which a coordinator keeps its state cannot be used.
+
+    Attributes:
+        journal: its path.
+        fact: what is wrong with it.
+        hint: what to do about it.
+    """
+
+    def __init__(self, journal: str, fact: str, hint: str) -> None:
+        super().__init__(journal, fact, hint)
+        self.journal, self.fact, self.hint = journal, fact, hint
+
+    def __str__(self) -> str:
+        return f"journal {self.journal}: {self.fact}. Hint: {self.hint}"
+
+
+class MalformedMessage(LowmarkError, ValueError):
+    """Bytes that are not the message they should be.
+
+    Attributes:
+        message: the name of the message.
+        fact: which field is at fault, and why.
+    """
+
+    def __init__(self, message: str, fact: str) -> None:
+        super().__init__(message, fact)
+        self.message, self.fact = message, fact
+
+    def __str__(self) -> str:
+        return (
+            f"{self.message}: {self.fact}; nothing of it was counted. Hint: both ends must run one version of lowmark."
+        )
+
+
+class CoordinatorUnreachable(LowmarkError, ConnectionError):
+    """No coordinator answered at its address, or it did not let the caller in.
+
+    Attributes:
+        address: where it was expected.
+        action: what was attempted.
+        cause: what the transport said.
+    """
+
+    def __init__(self, address: str, action: str, cause: str) -> None:
+        super().__init__(address, action, cause)
+        self.address, self.action, self.cause = address, action, cause
+
+    def __str__(self) -> str:
+        return (
+            f"cannot {self.action}: no coordinator answers at {self.address} ({self.cause}). Hint: start one with "
+            "`lowmark serve`; over TCP both ends need the same token, and the caller the coordinator's certificate."
+        )
+
+
+class RefusedByCoordinator(LowmarkError, RuntimeError):
+    """A coordinator refused what a task said, and the task was given up.
+
+    Attributes:
+        task: who said it.
+        error: the name of the coordinator's error, such as ``DisagreeingGroup``.
+        text: its sentence.
+    """
+
+    def __init__(self, task: str, error: str, text: str) -> None:
+        super().__init__(task, error, text)
+        self.task, self.error, self.text = task, error, text
+
+    def __str__(self) -> str:
+        return f"task {self.task} was refused by its coordinator ({self.error}): {self.text}"

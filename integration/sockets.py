@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .errors import SocketsRefused
 
-__all__ = ["find_addresses", "folders", "new_address", "remove"]
+__all__ = ["answers", "check_private", "find_addresses", "folders", "new_address", "remove"]
 
 _LONGEST_PATH_BYTES = 107
 _SCHEME = "unix:"
@@ -55,7 +55,7 @@ def new_address() -> str:
         raise SocketsRefused(
             str(folder), f"it cannot be made ({failed.strerror})", "set XDG_RUNTIME_DIR to a folder of yours."
         ) from failed
-    _check(folder)
+    check_private(folder)
     return f"{_SCHEME}{folder / name}"
 
 
@@ -68,7 +68,7 @@ def find_addresses() -> list[str]:
     found = []
     for folder in folders():
         if folder.is_dir():
-            _check(folder)
+            check_private(folder)
             found += [f"{_SCHEME}{path}" for path in _listening(folder)]
     return sorted(found)
 
@@ -78,7 +78,8 @@ def remove(address: str) -> None:
     Path(address.removeprefix(_SCHEME)).unlink(missing_ok=True)
 
 
-def _check(folder: Path) -> None:
+def check_private(folder: Path) -> None:
+    """Raises SocketsRefused: the folder is not a folder, not this user's, or others may enter it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise SocketsRefused(
@@ -98,13 +99,14 @@ def _check(folder: Path) -> None:
 
 def _listening(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.glob("*.sock")):
-        if _answers(path):
+        if answers(path):
             yield path
         elif not _alive(path):
             path.unlink(missing_ok=True)
 
 
-def _answers(path: Path) -> bool:
+def answers(path: Path) -> bool:
+    """Whether somebody listens at a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from . import core, kafka, many, scan, small
+from . import core, grpc, kafka, many, scan, small
 from .live import session
 from .measure import Row, Spread
 
@@ -48,8 +48,12 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
         lambda *given: kafka.run(*given, count=20_000, pairs=1, warm=0),
     ),
     "core": (
-        lambda *_: core.run(sizes=[10, 100, 1_000, 10_000, 100_000], rounds=7),
-        lambda *_: core.run(sizes=[10, 1_000], rounds=3),
+        lambda *given: core.run(given[-1], sizes=[10, 100, 1_024, 4_096, 10_000, 100_000], pairs=7, singles=2_000),
+        lambda *given: core.run(given[-1], sizes=[10, 1_024], pairs=2, singles=100, warm=1),
+    ),
+    "grpc": (
+        lambda *given: grpc.run(given[-1], streams=1_000, applications=5, seconds=20),
+        lambda *given: grpc.run(given[-1], streams=20, applications=2, seconds=4),
     ),
 }
 

@@ -116,8 +116,8 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         InvalidMessage("ReplyLowWatermark", "timestamp", "'now'", "an integer of 64 bits"),
         ValueError,
         (
-            "ReplyLowWatermark.timestamp: expected an integer of 64 bits, got 'now'; the message was not counted. Hint: "
-            "times are integers, microseconds since the epoch, and names are not empty."
+            "ReplyLowWatermark.timestamp: expected an integer of 64 bits, got 'now'; the message was not counted. "
+            "Hint: times are integers, microseconds since the epoch, and names are not empty."
         ),
     ),
 ]

@@ -1,0 +1,459 @@
+"""`lowmark serve`: one coordinator as a process, for many applications.
+
+One event loop owns the `LowWatermarkCoordinator`; nobody else touches it, so there are no locks.
+
+Rule 1: what a snapshot is for (`epoch` grew) is in the journal before anybody hears of it: no effect is sent ahead of
+        that, and no task is told that it has come or gone. What comes while a write is under way goes with the next.
+Rule 2: nobody waits for an application. What it does not take in time is replaced by what is newer of the same kind for
+        the same task, so what is kept for it is bounded by its tasks.
+Rule 3: no burst keeps others waiting: a round's questions go out over a quarter of the interval, so its answers come
+        so; and making snapshots takes a twentieth of the time at most, however large they are.
+Rule 4: an application hears what is for its tasks on its watch. Which tasks are its own it says by speaking for them,
+        and says again after the connection was lost; so where to send is no state that could be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import msgspec
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from lowmark.watermark import (
+    CoordinatorEffect,
+    CorruptSnapshot,
+    LowmarkError,
+    LowWatermarkCoordinator,
+    TaskId,
+    TaskLost,
+    TaskReturnedLate,
+    Tick,
+    format_duration_us,
+)
+
+from .errors import JournalRefused, MalformedMessage
+from .journal import Journal
+from .trust import Door, TokenCheck
+from .wire import (
+    MOST_BYTES,
+    SAY,
+    SERVICE,
+    STATUS,
+    WATCH,
+    Answer,
+    Asked,
+    Capped,
+    Deregister,
+    Message,
+    Method,
+    Renew,
+    Reply,
+    Say,
+    SayAnswer,
+    Statement,
+    StatusAnswer,
+    Taken,
+    Told,
+    encode,
+    refusal,
+    to_event,
+    to_message,
+)
+
+__all__ = ["Authority", "Watcher", "restore", "serve"]
+
+_STEP_SECONDS = 0.02  # between some questions of a round and the next
+_CALM = 4  # the part of the interval over which questions are spread
+_LEAST_AT_ONCE = 16  # questions in one step, so that a few tasks are asked at once
+_SNAPSHOT_SHARE = 20  # the part of the time snapshots take at most, however large they are
+_SHORTEST_US = 5_000  # between two calls that time alone makes: a group may ask for an announcement every microsecond
+_GRACE_SECONDS = 1.0  # for calls under way, when the process ends
+_SERVER_OPTIONS = [
+    ("grpc.max_receive_message_length", MOST_BYTES),
+    ("grpc.max_send_message_length", 256 << 20),
+    ("grpc.so_reuseport", 0),  # a second process at the same port is an error, not half of the calls
+    # Callers ping every 20 seconds while they watch, and a watcher that vanished is noticed in as many.
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+
+_log = logging.getLogger(__name__)
+
+
+def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoordinator:
+    """The coordinator whose state is in a journal; a new one if there is none.
+
+    Args:
+        journal: where the state is.
+        now_us: now, microseconds since the epoch.
+        settings: what `LowWatermarkCoordinator` takes.
+
+    Raises:
+        JournalRefused: the journal cannot be read.
+    """
+    state = journal.read()
+    if state is None:
+        return LowWatermarkCoordinator(**settings)
+    try:
+        return LowWatermarkCoordinator.restore(state, now_us=now_us, **settings)
+    except CorruptSnapshot as corrupt:
+        raise JournalRefused(
+            str(journal.path),
+            f"its {corrupt.size} bytes are no state that can be restored: {corrupt.reason}",
+            "put a good copy in its place, or move it away: then every application registers again with the low "
+            "watermarks it has, and what was published before is not known here any more.",
+        ) from corrupt
+
+
+class Watcher:
+    """What waits for one application, of each kind and task the newest."""
+
+    def __init__(self) -> None:
+        self.tasks: set[TaskId] = set()
+        self.caps: dict[TaskId, Capped] = {}
+        self._waiting: dict[tuple[type[Message], TaskId], Message] = {}
+        self._news = asyncio.Event()
+        self._over = False
+
+    def tell(self, task: TaskId, message: Message) -> None:
+        """Have the application hear of something; never waits."""
+        key = (type(message), task)
+        self._waiting.pop(key, None)  # the newest stands last
+        self._waiting[key] = message
+        self._news.set()
+
+    def end(self) -> None:
+        """There is nothing more to hear here."""
+        self._over = True
+        self._news.set()
+
+    async def next(self) -> list[Message] | None:
+        """What has come up, once there is anything; None: nothing will."""
+        await self._news.wait()
+        self._news.clear()
+        if self._over:
+            return None
+        waiting, self._waiting = list(self._waiting.values()), {}
+        return waiting
+
+
+class Authority:
+    """The coordinator, those who watch, and the journal between them. To be used in one event loop.
+
+    Args:
+        coordinator: decides everything; nobody else may touch it.
+        now_us: the clock, microseconds since the epoch, steady.
+        journal: where the state is kept; None: a restart begins anew.
+        interval_us: what the coordinator was told.
+        lease_us: likewise, for those who ask for no other.
+
+    Attributes:
+        failed: what ended the journal, once something did; then nobody is told anything, and `say` is cancelled.
+    """
+
+    def __init__(
+        self,
+        coordinator: LowWatermarkCoordinator,
+        now_us: Callable[[], int],
+        *,
+        journal: Journal | None,
+        interval_us: int = 1_000_000,
+        lease_us: int = 30_000_000,
+    ) -> None:
+        self._calm_seconds = interval_us / _CALM / 1e6
+        self._coordinator, self._now_us, self._journal, self._lease_us = coordinator, now_us, journal, lease_us
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self._watchers: dict[str, Watcher] = {}
+        self._watcher_of: dict[TaskId, Watcher] = {}
+        self._durable = coordinator.epoch
+        self._held: list[CoordinatorEffect] = []  # not to be told before the journal has what they follow from
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and who waits until the journal has it
+        self._writing: asyncio.Task[None] | None = None
+        self._snapshot_at = 0.0  # not before, on the loop's clock
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
+        self._timer: asyncio.TimerHandle | None = None
+        self._questions: dict[TaskId, Asked] = {}  # to be asked, in order
+        self._asking: asyncio.TimerHandle | None = None
+        self._plan()
+
+    # -- what applications do
+
+    async def say(self, said: Say) -> SayAnswer:
+        """Take in what tasks say, one after the other; answer who has come or gone once that is safe."""
+        if self.failed.done():
+            raise asyncio.CancelledError
+        watcher, before = self._watchers.get(said.application), self._coordinator.epoch
+        answers = [self._take(statement, watcher) for statement in said.statements]
+        self._follow_up()
+        epoch = self._coordinator.epoch
+        # A reply may be lost: who is asked again says it again. That a task has come or gone is said once.
+        once = any(not isinstance(statement, Reply | Renew) for statement in said.statements)
+        if once and epoch > before and epoch > self._durable:
+            safe = self._loop.create_future()
+            self._waiting.append((epoch, safe))
+            await safe
+        if self._held:
+            return SayAnswer(answers)  # what is published is not safe yet; the watch tells it in a moment
+        return SayAnswer(
+            [
+                answer if not isinstance(answer, Taken) else self._with_news(statement, watcher)
+                for statement, answer in zip(said.statements, answers, strict=True)
+            ]
+        )
+
+    async def watch(self, application: str) -> AsyncIterator[Told]:
+        """Everything for the tasks of an application, until it is gone or watches anew."""
+        before = self._watchers.get(application)
+        if before is not None:
+            before.end()
+        watcher = self._watchers[application] = Watcher()
+        try:
+            yield Told([], self._lease_us)
+            while (messages := await watcher.next()) is not None:
+                yield Told(messages)
+        finally:
+            if self._watchers.get(application) is watcher:
+                del self._watchers[application]
+            for task in watcher.tasks:
+                if self._watcher_of.get(task) is watcher:
+                    del self._watcher_of[task]
+
+    def status(self) -> StatusAnswer:
+        """What a person wants to know."""
+        return StatusAnswer(
+            version=importlib.metadata.version("lowmark"),
+            pid=os.getpid(),
+            applications=len(self._watchers),
+            journal=None if self._journal is None else str(self._journal.path),
+            coordinator=self._coordinator.status(self._now_us()),
+        )
+
+    def tick(self) -> None:
+        """Let time do what it does."""
+        self._timer = None
+        self._held += self._coordinator.handle(Tick(), self._now_us())
+        self._follow_up()
+
+    async def close(self) -> None:
+        """End every watch, and let the journal finish. Nothing is taken in afterwards."""
+        for timer in (self._timer, self._asking):
+            if timer is not None:
+                timer.cancel()
+        for watcher in self._watchers.values():
+            watcher.end()
+        if self._writing is not None:
+            await self._writing
+        self._writer.shutdown()
+
+    # -- how
+
+    def _take(self, statement: Statement, watcher: Watcher | None) -> Answer:
+        try:
+            effects = self._coordinator.handle(to_event(statement), self._now_us())
+        except LowmarkError as refused:
+            return refusal(refused)
+        task = statement.task.id()
+        question = self._questions.get(task) if isinstance(statement, Reply) else None
+        if question is not None and isinstance(statement, Reply) and statement.timestamp >= question.timestamp:
+            del self._questions[task]  # it is answered already
+        if isinstance(statement, Deregister):
+            self._forget(task)
+        elif watcher is not None and self._watcher_of.get(task) is not watcher:
+            self._forget(task)
+            self._watcher_of[task] = watcher
+            watcher.tasks.add(task)
+        self._held += effects
+        return Taken()
+
+    def _with_news(self, statement: Statement, watcher: Watcher | None) -> Taken:
+        task = statement.task.id()
+        low_us = self._coordinator.low_watermark_us(task.job_id, task.source_id)
+        return Taken(low_us, None if watcher is None else watcher.caps.get(task))
+
+    def _forget(self, task: TaskId) -> None:
+        watcher = self._watcher_of.pop(task, None)
+        if watcher is not None:
+            watcher.tasks.discard(task)
+            watcher.caps.pop(task, None)
+
+    def _follow_up(self) -> None:
+        """After every change: plan the next call, tell what may be told, or write first."""
+        self._plan()
+        if self._writing is not None:
+            return  # it looks again when it is done
+        if self._journal is None:
+            self._durable = self._coordinator.epoch
+        if self._durable == self._coordinator.epoch:
+            held, self._held = self._held, []
+            self._release(held)
+        elif not self.failed.done():
+            assert self._journal is not None
+            self._writing = self._loop.create_task(self._write(self._journal))
+
+    async def _write(self, journal: Journal) -> None:
+        """Write until the journal has everything; all that came meanwhile is one write."""
+        try:
+            while self._durable < self._coordinator.epoch:
+                await asyncio.sleep(self._snapshot_at - self._loop.time())
+                began = self._loop.time()
+                epoch, state = self._coordinator.epoch, self._coordinator.snapshot()
+                self._snapshot_at = began + _SNAPSHOT_SHARE * (self._loop.time() - began)
+                held, self._held = self._held, []
+                await self._loop.run_in_executor(self._writer, journal.write, state)
+                self._durable = epoch
+                self._release(held)
+            held, self._held = self._held, []
+            self._release(held)
+        except Exception as failed:  # noqa: BLE001  # whatever it is, nothing more may be told: `serve` raises it
+            self.failed.set_exception(failed)
+            for _, safe in self._waiting:
+                safe.cancel()
+        finally:
+            self._writing = None
+
+    def _release(self, effects: list[CoordinatorEffect]) -> None:
+        """Tell what follows from what the journal has, and answer those who waited for it."""
+        for effect in effects:
+            self._tell(effect)
+        if self._questions and self._asking is None:
+            steps = max(int(self._calm_seconds / _STEP_SECONDS), 1)
+            self._ask(max(-(-len(self._questions) // steps), _LEAST_AT_ONCE))
+        waiting, self._waiting = self._waiting, []
+        for epoch, safe in waiting:
+            if epoch > self._durable:
+                self._waiting.append((epoch, safe))
+            elif not safe.done():
+                safe.set_result(None)
+
+    def _tell(self, effect: CoordinatorEffect) -> None:
+        if isinstance(effect, TaskLost):
+            _log.warning("task %s was lost: %s", effect.task, effect.why)
+            self._forget(effect.task)
+            return
+        if isinstance(effect, TaskReturnedLate):
+            behind = format_duration_us(effect.behind_us)
+            _log.warning("task %s came in %s below the low watermark", effect.task, behind)
+            return
+        message = to_message(effect)
+        task = message.task.id()
+        if isinstance(message, Asked):
+            self._questions[task] = message
+            return
+        watcher = self._watcher_of.get(task)
+        if watcher is None:
+            return  # its application is away; it is told when it speaks
+        if isinstance(message, Capped):
+            watcher.caps[task] = message
+        watcher.tell(task, message)
+
+    def _ask(self, at_once: int) -> None:
+        """Ask some, and the others a little later."""
+        self._asking = None
+        for task in list(islice(self._questions, at_once)):
+            question, watcher = self._questions.pop(task), self._watcher_of.get(task)
+            if watcher is not None:
+                watcher.tell(task, question)
+        if self._questions:
+            self._asking = self._loop.call_later(_STEP_SECONDS, self._ask, at_once)
+
+    def _plan(self) -> None:
+        now_us = self._now_us()
+        wake_at_us = self._coordinator.wake_at_us(now_us)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at_us is not None:
+            self._timer = self._loop.call_later(max(wake_at_us - now_us, _SHORTEST_US) / 1e6, self.tick)
+
+
+# -- gRPC
+
+Question = TypeVar("Question", bound=msgspec.Struct)
+
+
+async def serve(
+    authority: Authority, door: Door, *, stop: asyncio.Event, ready: Callable[[str], None] = lambda _address: None
+) -> None:
+    """Let applications in until told to stop.
+
+    Args:
+        authority: answers them; closed at the end.
+        door: where, and who.
+        stop: set it to end in good order.
+        ready: called with the address once calls are answered.
+
+    Raises:
+        AddressRefused, SocketsRefused, TokenRefused: see ``Door``.
+        JournalRefused: the journal could not be written any more.
+    """
+    token = door.token()
+    server = grpc.aio.server(
+        interceptors=() if token is None else (TokenCheck(token),),
+        options=_SERVER_OPTIONS,
+    )
+    healthy = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(authority))])
+    try:
+        address = door.open(server)
+        await server.start()
+        for name in ("", SERVICE):
+            await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
+        ready(address)
+        stopped = asyncio.ensure_future(stop.wait())
+        both: list[asyncio.Future[Any]] = [stopped, authority.failed]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        await healthy.enter_graceful_shutdown()
+    finally:
+        await authority.close()
+        await server.stop(_GRACE_SECONDS)
+    if authority.failed.done():
+        authority.failed.result()
+
+
+def _handlers(authority: Authority) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    # Handlers take and give bytes: what gRPC says of bytes that it cannot decode itself names no field.
+    async def say(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        said = await _question(SAY, data, context)
+        try:
+            return encode(await authority.say(said))
+        except asyncio.CancelledError:
+            if authority.failed.done():
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator's journal cannot be written")
+            raise
+
+    async def status(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        await _question(STATUS, data, context)
+        return encode(authority.status())
+
+    async def watch(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+        question = await _question(WATCH, data, context)
+        async for told in authority.watch(question.application):
+            yield encode(told)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator ends, or the application watches elsewhere")
+
+    return {
+        SAY.name: grpc.unary_unary_rpc_method_handler(say),
+        STATUS.name: grpc.unary_unary_rpc_method_handler(status),
+        WATCH.name: grpc.unary_stream_rpc_method_handler(watch),
+    }
+
+
+async def _question(
+    method: Method[Question, Any], data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
+) -> Question:
+    try:
+        return method.decode_question(data)
+    except MalformedMessage as malformed:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(malformed))

@@ -1,0 +1,139 @@
+"""What `lowmark status` and `explain` show of a coordinator that applications share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from lowmark.watermark import (
+    CoordinatorStatus,
+    GroupStatus,
+    SourceStatus,
+    SplitState,
+    TaskStatus,
+    format_duration_us,
+    format_time_us,
+)
+from rich.console import Console
+from rich.table import Table
+
+from .errors import UnknownStream
+from .wire import StatusAnswer
+
+__all__ = ["explanations", "only", "show_coordinator", "status_json"]
+
+_TASKS_SHOWN = 10
+_BY_NEED = (SplitState.PENDING, SplitState.ACTIVE, SplitState.PAUSED, SplitState.IDLE, SplitState.FINISHED)
+
+
+def only(name: str, answer: StatusAnswer) -> StatusAnswer:
+    """The sources of one name, of whatever job, and the groups their tasks are in. Raises UnknownStream."""
+    seen = answer.coordinator
+    sources = tuple(source for source in seen.sources if source.source_id == name)
+    if not sources:
+        raise UnknownStream(name, tuple(sorted({source.source_id for source in seen.sources})))
+    names = {task.group for source in sources for task in source.tasks}
+    groups = tuple(group for group in seen.groups if group.group in names)
+    return msgspec.structs.replace(answer, coordinator=replace(seen, sources=sources, groups=groups))
+
+
+def status_json(address: str, answer: StatusAnswer) -> dict[str, Any]:
+    """All of it, as what ``json.dumps`` takes."""
+    return {"address": address, **msgspec.to_builtins(answer, enc_hook=str)}
+
+
+def explanations(seen: CoordinatorStatus) -> dict[str, list[dict[str, str]]]:
+    """In words: every source, and every group."""
+    return {
+        "sources": [
+            {"job_id": each.job_id, "source_id": each.source_id, "explanation": _source_in_words(each)}
+            for each in seen.sources
+        ],
+        "groups": [{"group": each.group, "explanation": _group_in_words(each)} for each in seen.groups],
+    }
+
+
+def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, now_us: int) -> None:
+    """Print it as tables."""
+    seen = answer.coordinator
+    watching = f"{answer.applications} application{'' if answer.applications == 1 else 's'} connected"
+    console.print(
+        f"coordinator, process {answer.pid}, {address}, {watching}", style="dim", highlight=False, soft_wrap=True
+    )
+    if not seen.sources:
+        console.print("  no task is registered")
+    for source in seen.sources:
+        console.print(_source_table(source, now_us))
+    for group in seen.groups:
+        console.print(_group_table(group))
+
+
+def _source_in_words(source: SourceStatus) -> str:
+    held = "nobody holds it" if source.holder is None else f"task {source.holder.task_id} holds it"
+    low = format_time_us(source.low_watermark_us)
+    since = "it has not risen yet" if source.since_us is None else f"it rose last at {format_time_us(source.since_us)}"
+    left_out = [task for task in source.tasks if task.state in (SplitState.IDLE, SplitState.FINISHED)]
+    lines = [
+        f"{source.source_id} of {source.job_id}: the low watermark is {low}; {since}; {held}.",
+        f"Why: {source.why}",
+    ]
+    if left_out:
+        named = ", ".join(f"{task.task.task_id} ({task.why})" for task in left_out[:_TASKS_SHOWN])
+        more = f" and {len(left_out) - _TASKS_SHOWN} more" if len(left_out) > _TASKS_SHOWN else ""
+        lines.append(f"Left out: {named}{more}.")
+    if source.returned_late:
+        lines.append(f"Times a task came in below the low watermark: {source.returned_late}.")
+    return "\n".join(lines)
+
+
+def _group_in_words(group: GroupStatus) -> str:
+    free = [str(member.task) for member in group.members if not member.throttled]
+    lines = [f"Group {group.group}: the cap is {group.cap}.", f"Why: {group.why}"]
+    lines += [f"Waiting: {member.task}: {member.why}" for member in group.members if member.waiting]
+    if free:
+        lines.append(f"Not throttled, they only take part in the minimum: {', '.join(free)}.")
+    return "\n".join(lines)
+
+
+def _source_table(source: SourceStatus, now_us: int) -> Table:
+    left = len(source.tasks) - _TASKS_SHOWN
+    table = Table(
+        title=f"{source.source_id} of {source.job_id}: {format_time_us(source.low_watermark_us)}, {source.why}",
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        caption=f"and {left:,} more" if left > 0 else None,
+        caption_justify="left",
+    )
+    for column in ("task", "state", "low watermark", "behind now", "group", "why"):
+        table.add_column(column, justify="right" if column == "behind now" else "left")
+    for task in sorted(source.tasks, key=_need)[:_TASKS_SHOWN]:
+        low_us = task.low_watermark_us
+        behind = "" if low_us is None else format_duration_us((now_us - low_us) // 1_000_000 * 1_000_000)
+        group = "" if task.group is None else task.group
+        table.add_row(task.task.task_id, task.state.value, format_time_us(low_us), behind, group, task.why)
+    return table
+
+
+def _need(task: TaskStatus) -> tuple[int, bool, int]:
+    """Who holds the low watermark back comes first."""
+    low_us = task.low_watermark_us
+    return _BY_NEED.index(task.state), low_us is not None, 0 if low_us is None else low_us
+
+
+def _group_table(group: GroupStatus) -> Table:
+    table = Table(
+        title=f"group {group.group}: cap {group.cap}, {group.why}",
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+    )
+    for column in ("task", "state", "low watermark", "cap", "obeys the cap", "why"):
+        table.add_column(column)
+    for member in group.members[:_TASKS_SHOWN]:
+        obeys = "yes" if member.throttled else "no"
+        table.add_row(
+            str(member.task), member.state.value, format_time_us(member.low_us), str(member.cap), obeys, member.why
+        )
+    return table

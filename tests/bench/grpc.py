@@ -1,0 +1,180 @@
+"""A thousand streams of several applications at one `lowmark serve`, with its journal: what a call takes.
+
+Each application is a process with a `Member`; each of its streams reports once a second, at a moment of its own. What
+is timed is what a user waits for: from the call of `report` until the coordinator has acknowledged it, queueing and
+gathering included; and from a round's question until the new low watermark is heard, which includes the journal.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lowmark.integration.member import Member
+from lowmark.integration.wire import Asked, Lowered, Reply
+from lowmark.watermark import TaskId
+
+from tests.live.servers import wait_until
+
+from .measure import Bound, Row
+
+SERVE = [sys.executable, "-c", "from lowmark.integration.cli import main; main()", "serve", "--json"]
+MOST_MS = 20  # asked of the 99th percentile
+WARM_SECONDS = 3
+START_SECONDS = 60
+
+
+def run(folder: Path, *, streams: int, applications: int, seconds: int) -> list[Row]:
+    private = folder / "grpc"
+    private.mkdir(mode=0o700)
+    address, table = f"unix:{private}/c.sock", []
+    for shape, what in (("streams", f"{streams:,} streams"), ("tasks", f"1 stream of {streams:,} tasks")):
+        with subprocess.Popen(
+            [*SERVE, "--address", address, "--journal", str(private / f"{shape}.journal")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as server:
+            assert server.stdout is not None
+            try:
+                assert json.loads(server.stdout.readline())["address"] == address
+                measured = _measure(address, shape, streams, applications, seconds)
+            finally:
+                server.terminate()
+        section = f"gRPC: {what} of {applications} applications report once a second, journal on; ms"
+        table += _rows(section, measured)
+    return table
+
+
+def _measure(address: str, shape: str, streams: int, applications: int, seconds: int) -> dict[str, list[float]]:
+    share = streams // applications
+    clients = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.grpc", address, shape, str(number * share), str(share), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(applications)
+    ]
+    measured: dict[str, list[float]] = {}
+    try:
+        for client in clients:
+            said, _ = client.communicate(timeout=seconds + 2 * START_SECONDS)
+            for what, ms in json.loads(said).items():
+                measured.setdefault(what, []).extend(ms)
+    finally:
+        for client in clients:
+            client.kill()
+            client.wait()
+    return measured
+
+
+def _rows(section: str, measured: dict[str, list[float]]) -> list[Row]:
+    rows = []
+    for what, ms in measured.items():
+        ranked = sorted(ms)
+        if not ranked:
+            raise RuntimeError(f"{section}: nothing was measured of: {what}; let it run for longer")
+        for name, rank in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+            value = ranked[min(int(rank * len(ranked)), len(ranked) - 1)]
+            bound = Bound(MOST_MS, "at most") if (what, name) == (REPORT, "p99") else None
+            rows.append(Row(section, f"{what}, {name}", "ms", None, value, bound=bound, note=f"{len(ms):,} measured"))
+    return rows
+
+
+# -- an application
+
+REPORT, ROUND, HEARD = "report until acknowledged", "question until low watermark", "report until low watermark"
+
+
+class _Timed:
+    """Times what a member does, from outside: in its own thread, where it takes in what comes."""
+
+    def __init__(self, member: Member) -> None:
+        self.ms: dict[str, list[float]] = {REPORT: [], ROUND: [], HEARD: []}
+        self.begun = float("inf")  # nothing before it counts: connections are made, files are read
+        self._member = member
+        self._reported: dict[TaskId, list[tuple[int, float]]] = {}  # not acknowledged
+        self._unheard: dict[TaskId, list[tuple[int, float]]] = {}
+        self._asked: dict[TaskId, float] = {}
+        state: Any = member._state
+        self._told, self._answered, self._state = state.told, state.answered, state
+        state.told, state.answered = self._hear, self._acknowledge
+
+    def report(self, task: TaskId, low_us: int) -> None:
+        now = time.perf_counter()
+        self._reported.setdefault(task, []).append((low_us, now))
+        self._unheard.setdefault(task, []).append((low_us, now))
+        self._member.report(task, low_us)
+
+    def _hear(self, messages: Sequence[Any], now_us: int) -> None:
+        now = time.perf_counter()
+        for message in messages:
+            task = message.task.id()
+            if isinstance(message, Asked):
+                self._asked[task] = now
+            elif isinstance(message, Lowered):
+                if task in self._asked:
+                    self._note(ROUND, self._asked.pop(task), now)
+                self._reach(HEARD, self._unheard.get(task, []), message.new_low_watermark, now)
+        self._told(messages, now_us)
+
+    def _acknowledge(self, answers: Sequence[Any], now_us: int) -> None:
+        now = time.perf_counter()
+        for statement in self._state._under_way or ():
+            if isinstance(statement, Reply) and statement.current_low_watermark is not None:
+                task = statement.task.id()
+                self._reach(REPORT, self._reported.get(task, []), statement.current_low_watermark, now)
+        self._answered(answers, now_us)
+
+    def _reach(self, what: str, open_: list[tuple[int, float]], low_us: int, now: float) -> None:
+        while open_ and open_[0][0] <= low_us:
+            self._note(what, open_.pop(0)[1], now)
+
+    def _note(self, what: str, since: float, now: float) -> None:
+        if since >= self.begun:
+            self.ms[what].append(1_000 * (now - since))
+
+
+def _application(address: str, shape: str, first: int, count: int, seconds: int) -> dict[str, list[float]]:
+    numbers = range(first, first + count)
+    tasks = [
+        TaskId("bench", f"stream-{n}", "0") if shape == "streams" else TaskId("bench", "all", str(n)) for n in numbers
+    ]
+    with Member(address) as member:
+        timed = _Timed(member)
+        for task in tasks:
+            member.register(task)
+        wait_until(lambda: member.connected and member._state.quiet, "registered")
+        phases, pause = random.Random(first), threading.Event()
+        start = time.perf_counter()
+        timed.begun = start + WARM_SECONDS
+        due = [(start + phases.random(), task) for task in tasks]
+        heapq.heapify(due)
+        while due[0][0] < start + WARM_SECONDS + seconds:
+            at, task = heapq.heappop(due)
+            pause.wait(max(0, at - time.perf_counter()))
+            timed.report(task, int(1e6 * (at - start)))
+            heapq.heappush(due, (at + 1, task))
+        wait_until(lambda: member._state.quiet, "everything was said")
+        for task in tasks:
+            member.deregister(task)
+    return timed.ms
+
+
+def main(arguments: Iterable[str]) -> None:
+    address, shape, *numbers = arguments
+    first, count, seconds = map(int, numbers)
+    print(json.dumps(_application(address, shape, first, count, seconds)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

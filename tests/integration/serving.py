@@ -1,0 +1,113 @@
+"""A coordinator in a thread of the test's process, and what tests of it need again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lowmark.integration.authority import Authority, restore, serve
+from lowmark.integration.clock import SteadyClock
+from lowmark.integration.journal import Journal
+from lowmark.integration.trust import Door
+from lowmark.watermark import LowWatermarkCoordinator, TaskId
+
+INTERVAL_US = 20_000
+LEASE_US = 30_000_000
+TOKEN = "0123456789abcdef0123"
+
+
+def task(number: int, source: str = "orders", job: str = "job") -> TaskId:
+    return TaskId(job, source, str(number))
+
+
+@contextmanager
+def serving(
+    door: Door,
+    *,
+    journal: Path | None = None,
+    now_us: Callable[[], int] | None = None,
+    interval_us: int = INTERVAL_US,
+    lease_us: int = LEASE_US,
+) -> Iterator[str]:
+    """A coordinator, and its address. What it raises at its start or its end is raised here."""
+    clock = SteadyClock().now_us if now_us is None else now_us
+    ready = threading.Event()
+    failure: list[BaseException] = []
+    address: list[str] = []
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    settings: dict[str, Any] = {"interval_us": interval_us, "lease_us": lease_us}
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loops.append((asyncio.get_running_loop(), stop))
+        kept = None if journal is None else Journal(journal)
+        try:
+            coordinator = LowWatermarkCoordinator(**settings) if kept is None else restore(kept, clock(), **settings)
+            authority = Authority(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
+            await serve(authority, door, stop=stop, ready=listens)
+        finally:
+            if kept is not None:
+                kept.close()
+
+    def listens(at: str) -> None:
+        address.append(at)
+        ready.set()
+
+    def thread() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as failed:  # noqa: BLE001  # raised again in the test's thread
+            failure.append(failed)
+        ready.set()
+
+    running = threading.Thread(target=thread, daemon=True)
+    running.start()
+    assert ready.wait(20)
+    try:
+        if failure:
+            raise failure[0]
+        yield address[0]
+    finally:
+        if running.is_alive():
+            loop, stop = loops[0]
+            loop.call_soon_threadsafe(stop.set)
+        running.join(20)
+    assert not running.is_alive()
+    if failure:
+        raise failure[0]
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine, and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            "-keyout", str(key), "-out", str(cert),
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+def token_file(folder: Path, text: str = TOKEN, name: str = "token") -> Path:
+    file = folder / name
+    file.touch(mode=0o600)
+    file.write_text(f"{text}\n")
+    return file
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder only this user can enter, with a path short enough for a socket."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="lm") as folder:
+        yield Path(folder)

@@ -1,0 +1,498 @@
+"""The coordinator as a server: what is safe before it is told, who hears what, and what it answers to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from lowmark.integration import wire
+from lowmark.integration.authority import Authority, Watcher, restore, serve
+from lowmark.integration.errors import AddressRefused, JournalRefused
+from lowmark.integration.journal import Journal
+from lowmark.integration.member import ask_status
+from lowmark.integration.trust import Caller, Door
+from lowmark.integration.wire import (
+    Alignment,
+    Asked,
+    Capped,
+    Deregister,
+    Finished,
+    Lowered,
+    Message,
+    Refused,
+    Register,
+    Renew,
+    Reply,
+    Say,
+    Statement,
+    Taken,
+    Told,
+)
+from lowmark.watermark import CapKind, LowWatermarkCoordinator
+
+from tests.integration.serving import TOKEN, certificate, private_folder, serving, task, token_file
+
+SECOND = 1_000_000
+
+
+def who(number: int = 0, source: str = "orders") -> wire.Task:
+    return wire.Task.of(task(number, source))
+
+
+class SlowJournal(Journal):
+    """Counts its writes, and lets none through before it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.states: list[bytes] = []
+        self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
+        self.fails = False
+
+    def write(self, state: bytes) -> None:
+        self.begun.release()
+        assert self.go.acquire(timeout=20)
+        if self.fails:
+            raise JournalRefused(str(self.path), "it is full", "make room.")
+        super().write(state)
+        self.states.append(state)
+
+
+class Scene:
+    """An authority on a virtual clock, in a loop of its own, and what its watchers heard."""
+
+    def __init__(self, journal: Journal | None) -> None:
+        self.now_us = 0
+        coordinator = LowWatermarkCoordinator()
+        self.authority = Authority(coordinator, lambda: self.now_us, journal=journal)
+        self.watches: dict[str, AsyncIterator[Told]] = {}
+
+    async def watch(self, application: str) -> None:
+        """Begin, and hear that it has begun."""
+        self.watches[application] = aiter_ = self.authority.watch(application)
+        assert (await anext_(aiter_)).messages == []
+
+    async def hear(self, application: str) -> list[Message]:
+        return (await asyncio.wait_for(anext_(self.watches[application]), 20)).messages
+
+    async def say(self, application: str, *statements: Statement) -> list[Taken | Refused]:
+        return (await asyncio.wait_for(self.authority.say(Say(application, list(statements))), 20)).answers
+
+    def pass_time(self, us: int) -> None:
+        self.now_us += us
+        self.authority.tick()
+
+    async def close(self) -> None:
+        await self.authority.close()
+        for watch in self.watches.values():
+            await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def anext_(told: AsyncIterator[Told]) -> Told:
+    return await told.__anext__()
+
+
+def play(script: Callable[[Scene], Coroutine[Any, Any, None]], journal: Journal | None = None) -> None:
+    async def run() -> None:
+        scene = Scene(journal)
+        try:
+            await script(scene)
+        finally:
+            await scene.close()
+
+    asyncio.run(run())
+
+
+async def until(semaphore: threading.Semaphore) -> None:
+    assert await asyncio.get_running_loop().run_in_executor(None, lambda: semaphore.acquire(timeout=20))
+
+
+# -- rounds over a watch
+
+
+def test_a_round_asks_on_the_watch_and_tells_the_new_low_watermark_there() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        assert await scene.say("a", Register(who(0), "r"), Register(who(1), "r")) == [Taken(), Taken()]
+        scene.pass_time(SECOND)
+        asked = await scene.hear("a")
+        assert asked == [Asked(who(0), SECOND), Asked(who(1), SECOND)]
+        assert await scene.say("a", Reply(who(0), "r", SECOND, 0)) == [Taken()]
+        assert await scene.say("a", Reply(who(1), "r", SECOND, 7)) == [Taken(0)]
+        assert await scene.hear("a") == [Lowered(who(0), SECOND, 0), Lowered(who(1), SECOND, 0)]
+
+    play(script)
+
+
+def test_everybody_hears_what_is_for_his_own_tasks_and_a_task_may_move() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        await scene.watch("b")
+        await scene.say("a", Register(who(0), "r0"))
+        await scene.say("b", Register(who(1), "r1"))
+        scene.pass_time(SECOND)
+        assert await scene.hear("a") == [Asked(who(0), SECOND)]
+        assert await scene.hear("b") == [Asked(who(1), SECOND)]
+        await scene.say("b", Renew(who(0), "r0"))
+        scene.pass_time(SECOND)
+        assert await scene.hear("b") == [Asked(who(0), SECOND), Asked(who(1), SECOND)]
+
+    play(script)
+
+
+def test_a_statement_that_is_refused_moves_nothing_and_the_others_of_the_message_count() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        await scene.watch("thief")
+        await scene.say("a", Register(who(0), "r0"))
+        answers = await scene.say("thief", Renew(who(0), "wrong"), Reply(who(8), "r", 1, 1), Register(who(1), "r1"))
+        assert [getattr(answer, "error", None) for answer in answers] == ["StaleRun", "UnknownTask", None]
+        assert [getattr(answer, "status", None) for answer in answers[:2]] == ["FAILED_PRECONDITION", "NOT_FOUND"]
+        scene.pass_time(SECOND)
+        assert await scene.hear("a") == [Asked(who(0), SECOND)]
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("alignment", "error", "status"),
+    [
+        (Alignment("g", 2, SECOND), "DisagreeingGroup", "FAILED_PRECONDITION"),
+        (Alignment("g", -1, SECOND), "InvalidStrategy", "INVALID_ARGUMENT"),
+        (Alignment("", 1, SECOND), "InvalidStrategy", "INVALID_ARGUMENT"),
+        (Alignment("g", 2**63, SECOND), "InvalidMessage", "INVALID_ARGUMENT"),
+    ],
+)
+def test_alignment_that_cannot_be_is_refused_with_its_sentence(alignment: Alignment, error: str, status: str) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.say("a", Register(who(0), "r", alignment=Alignment("g", 1, SECOND)))
+        [answer] = await scene.say("a", Register(who(1), "r", alignment=alignment))
+        assert isinstance(answer, Refused)
+        assert (answer.error, answer.status) == (error, status)
+        assert "Hint:" in answer.text
+
+    play(script)
+
+
+def test_a_cap_is_told_on_the_watch_and_again_in_answers() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        await scene.say("a", Register(who(0), "r", alignment=Alignment("g", 10, SECOND)))
+        await scene.say("a", Reply(who(0), "r", 1, 5))
+        scene.pass_time(2 * SECOND)
+        caps = [each for each in await scene.hear("a") if isinstance(each, Capped)]
+        assert [(cap.kind, cap.us) for cap in caps] == [(CapKind.UP_TO, 15)]
+        [answer] = await scene.say("a", Renew(who(0), "r"))
+        assert isinstance(answer, Taken)
+        assert answer.cap == caps[0]
+
+    play(script)
+
+
+def test_a_slow_watcher_is_told_the_newest_and_what_waits_for_it_is_bounded() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("slow")
+        await scene.say("slow", Register(who(0), "r"))
+        for low_us in range(1, 1_001):
+            scene.pass_time(SECOND)
+            await scene.say("slow", Reply(who(0), "r", scene.now_us, low_us))
+        heard = await scene.hear("slow")
+        assert [each for each in heard if isinstance(each, Lowered)] == [Lowered(who(0), scene.now_us, 1_000)]
+        assert len(heard) <= 3
+
+    play(script)
+
+
+def test_a_second_watch_of_an_application_ends_the_first() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        first = scene.watches["a"]
+        await scene.say("a", Register(who(0), "r"))
+        await scene.watch("a")
+        with pytest.raises(StopAsyncIteration):
+            await anext_(first)
+        await scene.say("a", Renew(who(0), "r"))
+        scene.pass_time(SECOND)
+        assert await scene.hear("a") == [Asked(who(0), SECOND)]
+
+    play(script)
+
+
+def test_a_round_of_many_is_asked_in_portions_and_who_answers_before_is_not_asked() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        await scene.say("a", *(Register(who(n), "r") for n in range(100)))
+        scene.pass_time(SECOND)
+        first = await scene.hear("a")
+        assert len(first) == 16
+        await scene.say("a", Reply(who(99), "r", SECOND, 1))
+        asked = list(first)
+        while len(asked) < 99:
+            asked += await scene.hear("a")
+        assert len({each.task for each in asked}) == 99
+        assert who(99) not in {each.task for each in asked}
+
+    play(script)
+
+
+# -- the journal
+
+
+def test_nothing_is_told_before_the_journal_has_it(tmp_path: Path) -> None:
+    journal = SlowJournal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        registering = asyncio.ensure_future(scene.say("a", Register(who(0), "r")))
+        await until(journal.begun)
+        assert not registering.done()
+        journal.go.release()
+        assert await registering == [Taken()]
+
+        scene.pass_time(SECOND)
+        assert await scene.hear("a") == [Asked(who(0), SECOND)]
+        # The answer ends the round. It is acknowledged at once, but what it made is told by nobody yet.
+        assert await scene.say("a", Reply(who(0), "r", SECOND, 42)) == [Taken()]
+        await until(journal.begun)
+        assert await scene.say("a", Renew(who(0), "r")) == [Taken()]
+        hearing = asyncio.ensure_future(scene.hear("a"))
+        await asyncio.wait([hearing], timeout=0.05)
+        assert not hearing.done()
+        assert len(journal.states) == 1
+        journal.go.release()
+        assert await hearing == [Lowered(who(0), SECOND, 42)]
+        journal.go.release()
+
+    play(script, journal)
+    last = LowWatermarkCoordinator.restore(journal.states[-1], now_us=0)
+    assert last.low_watermark_us("job", "orders") == 42
+    journal.close()
+
+
+def test_what_comes_while_a_write_is_under_way_is_one_more_write(tmp_path: Path) -> None:
+    journal = SlowJournal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        first = asyncio.ensure_future(scene.say("a", Register(who(0), "r")))
+        await until(journal.begun)
+        others = [asyncio.ensure_future(scene.say("a", Register(who(n), "r"))) for n in range(1, 50)]
+        for _ in range(3):
+            journal.go.release()
+        await asyncio.gather(first, *others)
+
+    play(script, journal)
+    assert len(journal.states) == 2
+    assert len(LowWatermarkCoordinator.restore(journal.states[-1], now_us=0).status(0).sources[0].tasks) == 50
+    journal.close()
+
+
+def test_a_journal_that_fails_ends_it_and_nothing_more_is_told(tmp_path: Path) -> None:
+    journal = SlowJournal(tmp_path / "j")
+    journal.fails = True
+
+    async def script(scene: Scene) -> None:
+        registering = asyncio.ensure_future(scene.say("a", Register(who(0), "r")))
+        await until(journal.begun)
+        journal.go.release()
+        with pytest.raises(asyncio.CancelledError):
+            await registering
+        with pytest.raises(asyncio.CancelledError):
+            await scene.say("a", Register(who(1), "r"))
+        with pytest.raises(JournalRefused, match="it is full"):
+            scene.authority.failed.result()
+
+    play(script, journal)
+    journal.close()
+
+
+def test_a_failing_journal_is_an_error_to_the_sender_and_ends_the_process(folder: Path) -> None:
+    journal = folder / "state" / "j"
+
+    async def run() -> None:
+        kept = Journal(journal)
+        authority = Authority(restore(kept, 0), lambda: 0, journal=kept)
+        (folder / "state").rename(folder / "gone")
+        calls: list[asyncio.Future[grpc.StatusCode]] = []
+
+        def register() -> grpc.StatusCode:
+            with Caller(f"unix:{folder}/c.sock").channel() as channel, pytest.raises(grpc.RpcError) as failed:
+                say(channel, Say("a", [Register(who(0), "r")]))
+            return status_of(failed.value)
+
+        def ready(_address: str) -> None:
+            calls.append(asyncio.ensure_future(asyncio.to_thread(register)))
+
+        with pytest.raises(JournalRefused, match="cannot be used"):
+            await serve(authority, Door(f"unix:{folder}/c.sock"), stop=asyncio.Event(), ready=ready)
+        assert await calls[0] is grpc.StatusCode.UNAVAILABLE
+        kept.close()
+
+    asyncio.run(run())
+
+
+def test_a_finished_task_stays_finished_over_a_crash_once_that_was_answered(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        await scene.say("a", Register(who(0), "r"), Reply(who(0), "r", 1, 9), Register(who(1), "r"))
+        await scene.say("a", Finished(who(0), "r"))
+        left = restore(journal, scene.now_us).status(scene.now_us).sources[0].tasks
+        assert [each.state.value for each in left] == ["finished", "pending"]
+        await scene.say("a", Deregister(who(1), "r"))
+        left = restore(journal, scene.now_us).status(scene.now_us).sources[0].tasks
+        assert [each.why for each in left] == ["every row of it was processed", "it has deregistered"]
+
+    play(script, journal)
+    journal.close()
+
+
+# -- over gRPC
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with private_folder() as made:
+        yield made
+
+
+@pytest.fixture
+def channel(folder: Path) -> Iterator[grpc.Channel]:
+    with serving(Door(f"unix:{folder}/c.sock")) as address, Caller(address).channel() as made:
+        yield made
+
+
+def say(channel: grpc.Channel, message: Say, **options: Any) -> list[Any]:
+    call: Any = channel.unary_unary(
+        wire.SAY.path, request_serializer=wire.encode, response_deserializer=wire.SAY.decode_answer
+    )
+    return list(call(message, timeout=20, **options).answers)
+
+
+def raw(channel: grpc.Channel, data: bytes, path: str = wire.SAY.path) -> grpc.RpcError:
+    call: Any = channel.unary_unary(path)
+    with pytest.raises(grpc.RpcError) as failed:
+        call(data, timeout=20)
+    return failed.value
+
+
+def status_of(failed: Any) -> grpc.StatusCode:
+    code = failed.code()
+    assert isinstance(code, grpc.StatusCode)
+    return code
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        (b"", "Say: "),
+        (b"\xc1\xff", "Say: "),
+        (wire.encode([]), "Say: Expected `object`, got `array`"),
+        (wire.encode({"statements": []}), "missing required field `application`"),
+        (wire.encode({"application": "", "statements": []}), "at `$.application`"),
+        (wire.encode({"application": "a", "statements": [], "more": 1}), "unknown field `more`"),
+        (wire.encode({"application": "a", "statements": [{"type": "Steal"}]}), "at `$.statements[0].type`"),
+        (
+            wire.encode({"application": "a", "statements": [{"type": "Renew", "task": {}, "run": "r"}]}),
+            "at `$.statements[0].task`",
+        ),
+    ],
+)
+def test_a_malformed_message_is_answered_with_the_field_at_fault(
+    channel: grpc.Channel, data: bytes, names: str
+) -> None:
+    failed: Any = raw(channel, data)
+    assert status_of(failed) is grpc.StatusCode.INVALID_ARGUMENT
+    assert names in failed.details()
+    assert "Hint:" in failed.details()
+    assert say(channel, Say("a", [Register(who(0), "r")])) == [Taken()]
+
+
+def test_an_oversized_message_is_refused_and_nothing_else_disturbed(channel: grpc.Channel) -> None:
+    large = wire.encode(Say("a", [Register(who(0), "x" * wire.MOST_BYTES)]))
+    assert status_of(raw(channel, large)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert say(channel, Say("a", [Register(who(0), "r")])) == [Taken()]
+
+
+def test_an_unknown_method_is_answered(channel: grpc.Channel) -> None:
+    assert status_of(raw(channel, b"", f"/{wire.SERVICE}/Steal")) is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_the_standard_health_service_answers(channel: grpc.Channel) -> None:
+    health = health_pb2_grpc.HealthStub(channel)
+    for name in ("", wire.SERVICE):
+        answer = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=20)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("method", ["Say", "Watch", "Status", "health"])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("authorization", "Bearer wrong-token-of-some-length"),),
+        (("authorization", TOKEN),),
+        (("authorization", f"Bearer {TOKEN}x"),),
+        (("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")),
+    ],
+    ids=["none", "wrong", "bare", "longer", "twice"],
+)
+def test_without_the_token_no_method_answers(guarded: str, tmp_path: Path, method: str, metadata: Any) -> None:
+    with Caller(guarded, token_file=token_file(tmp_path)).channel() as channel:
+        path = "/grpc.health.v1.Health/Check" if method == "health" else f"/{wire.SERVICE}/{method}"
+        call: Any = channel.unary_stream(path) if method == "Watch" else channel.unary_unary(path)
+        with pytest.raises(grpc.RpcError) as failed:
+            list(call(wire.encode(wire.Watch("a")), timeout=20, metadata=metadata))
+    assert status_of(failed.value) is grpc.StatusCode.UNAUTHENTICATED
+    assert TOKEN not in str(failed.value)
+
+
+@pytest.fixture
+def guarded(folder: Path, tmp_path: Path) -> Iterator[str]:
+    """Over a socket, to see the token alone."""
+    with serving(Door(f"unix:{folder}/c.sock", token_file=token_file(tmp_path))) as address:
+        assert ask_status(address, token_file=token_file(tmp_path)).applications == 0
+        yield address
+
+
+def test_a_port_is_not_shared_with_another_process(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    door = Door("127.0.0.1:0", cert, key, token_file(tmp_path))
+    with (
+        serving(door) as address,
+        pytest.raises(AddressRefused, match="cannot listen there"),
+        serving(Door(address, cert, key, token_file(tmp_path))),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("door", "says"),
+    [
+        (Door("nowhere"), "it is neither unix:/path nor host:port"),
+        (Door(":1"), "it is neither unix:/path nor host:port"),
+        (Door("unix:relative"), "the path is relative"),
+        (Door("unix:/x/y", tls_cert=Path("/c")), "TLS is for host:port"),
+        (Door("127.0.0.1:0"), "--tls-cert and --tls-key and --token-file are missing"),
+    ],
+)
+def test_an_address_that_is_not_safe_or_not_one_is_refused(door: Door, says: str) -> None:
+    with pytest.raises(AddressRefused, match=says), serving(door):
+        pass
+
+
+def test_a_watcher_keeps_the_newest_of_each_kind() -> None:
+    async def run() -> None:
+        watcher = Watcher()
+        watcher.tell(task(0), Lowered(who(0), 1, 1))
+        watcher.tell(task(0), Asked(who(0), 2))
+        watcher.tell(task(0), Lowered(who(0), 3, 3))
+        assert await watcher.next() == [Asked(who(0), 2), Lowered(who(0), 3, 3)]
+        watcher.end()
+        assert await watcher.next() is None
+
+    asyncio.run(run())

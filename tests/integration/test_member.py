@@ -1,0 +1,508 @@
+"""What a member says and hears, on a virtual clock; then its threads, against a real coordinator in this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from lowmark.integration import wire
+from lowmark.integration.errors import AddressRefused, TokenRefused
+from lowmark.integration.member import Member
+from lowmark.integration.member_state import BackOff, GivenUp, MemberState, NewCap, NewLow
+from lowmark.integration.trust import Door
+from lowmark.integration.wire import Deregister, Finished, Refused, Register, Renew, Reply, Say, Statement, Taken
+from lowmark.watermark import (
+    Cap,
+    CapAnnounced,
+    InvalidMessage,
+    LeftOut,
+    LowmarkError,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    RetrieveLowWatermark,
+    TaskId,
+    Tick,
+    UnknownTask,
+)
+
+from tests.integration.serving import private_folder, serving, task, token_file
+from tests.live.servers import wait_until
+
+SECOND = 1_000_000
+WHO = wire.Task.of(task(0))
+
+
+def member(*, connected: bool = True, tasks: int = 1) -> MemberState:
+    state = MemberState("app", Random(7))
+    for n in range(tasks):
+        state.register(Register(wire.Task.of(task(n)), f"run-{n}"))
+    if connected:
+        state.attached(30 * SECOND, 0)
+        said(state, 0)
+        state.answered([Taken()] * tasks, 0)
+    return state
+
+
+def said(state: MemberState, now_us: int) -> list[Statement]:
+    message = state.take(now_us)
+    return [] if message is None else message.statements
+
+
+def names(statements: list[Statement]) -> list[str]:
+    return [type(each).__name__ for each in statements]
+
+
+def refused(error: str) -> Refused:
+    return Refused("FAILED_PRECONDITION", error, "a sentence")
+
+
+# -- what it says
+
+
+def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> None:
+    state = member()
+    state.report(task(0), 0)
+    assert said(state, SECOND) == [Reply(WHO, "run-0", SECOND, 0, sequence=1)]
+    state.answered([Taken()], SECOND)
+    state.told([wire.Asked(WHO, 5)], 2 * SECOND)
+    assert said(state, 2 * SECOND) == [Reply(WHO, "run-0", 5, 0, sequence=2)]
+    state.answered([Taken()], 2 * SECOND)
+    assert said(state, 3 * SECOND) == []
+    assert state.quiet
+
+
+def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
+    state = member()
+    state.told([wire.Asked(WHO, 5)], SECOND)
+    assert said(state, SECOND) == [Reply(WHO, "run-0", 5, None, sequence=1)]
+
+
+def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> None:
+    state = member()
+    state.report(task(0), 1)
+    first = said(state, SECOND)
+    for low_us in (2, 3, 4):
+        state.report(task(0), low_us, left_out=LeftOut.IDLE, next_wanted_us=9)
+        assert said(state, 2 * SECOND) == []
+    state.answered([Taken()] * len(first), 2 * SECOND)
+    assert said(state, 3 * SECOND) == [Reply(WHO, "run-0", 3 * SECOND, 4, LeftOut.IDLE, 9, 2)]
+
+
+def test_messages_are_gathered_for_a_moment_and_a_clock_set_back_holds_nobody() -> None:
+    state = member()
+    state.report(task(0), 1)
+    assert said(state, SECOND)
+    state.answered([Taken()], SECOND + 1_000)
+    state.report(task(0), 2)
+    assert said(state, SECOND + 1_000) == []
+    assert state.wake_at_us == SECOND + 5_000
+    assert names(said(state, SECOND + 5_000)) == ["Reply"]
+    state.answered([Taken()], SECOND + 5_000)
+    state.report(task(0), 3)
+    assert names(said(state, -SECOND)) == ["Reply"]
+
+
+def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
+    long = "x" * 1_000
+    state = MemberState("app", Random(7))
+    count = 2_000
+    for n in range(count):
+        state.register(Register(wire.Task(long, long, f"{n}{long}"[:1_000]), long))
+    state.attached(30 * SECOND, 0)
+    seen: set[str] = set()
+    now_us = 0
+    while message := state.take(now_us):
+        assert len(wire.encode(message)) <= wire.MOST_BYTES
+        seen |= {each.task.task_id for each in message.statements}
+        state.answered([Taken()] * len(message.statements), now_us)
+        now_us += SECOND // 100
+    assert len(seen) == count
+
+
+def test_an_end_is_said_after_the_last_report() -> None:
+    for ending in (Finished, Deregister):
+        state = member()
+        state.report(task(0), 7)
+        state.end(task(0), ending)
+        assert names(said(state, SECOND)) == ["Reply", ending.__name__]
+        state.answered([Taken(), Taken()], SECOND)
+        assert said(state, 2 * SECOND) == []
+        assert state.quiet
+
+
+def test_who_deregisters_before_it_could_register_says_nothing() -> None:
+    state = member(connected=False)
+    state.end(task(0), Deregister)
+    state.attached(30 * SECOND, 0)
+    assert said(state, 0) == []
+
+
+def test_silence_is_broken_three_times_in_a_lease_also_in_one_of_its_own() -> None:
+    state = member(tasks=2)
+    assert state.wake_at_us == 10 * SECOND
+    assert names(said(state, 10 * SECOND)) == ["Renew", "Renew"]
+    state.answered([Taken(), Taken()], 10 * SECOND)
+    state.report(task(0), 1)
+    assert names(said(state, 15 * SECOND)) == ["Reply"]
+    state.answered([Taken()], 15 * SECOND)
+    assert [each.task.task_id for each in said(state, 20 * SECOND)] == ["1"]
+    state.answered([Taken()], 20 * SECOND)
+    state.register(Register(wire.Task.of(task(2)), "run-2", lease_us=3 * SECOND))
+    assert names(said(state, 21 * SECOND)) == ["Register"]
+    state.answered([Taken()], 21 * SECOND)
+    assert state.wake_at_us == 22 * SECOND
+
+
+# -- over a lost connection
+
+
+def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
+    state = member()
+    state.report(task(0), 1)
+    assert names(said(state, SECOND)) == ["Reply"]
+    state.detached("gone", 2 * SECOND)
+    state.report(task(0), 2)
+    assert said(state, 2 * SECOND) == []
+    assert (state.connected, state.since_us, state.why) == (False, 2 * SECOND, "gone")
+    state.detached("gone still", 3 * SECOND)
+    assert (state.since_us, state.why) == (2 * SECOND, "gone still")
+    state.attached(30 * SECOND, 4 * SECOND)
+    again = said(state, 4 * SECOND)
+    assert again == [Renew(WHO, "run-0", None), Reply(WHO, "run-0", 4 * SECOND, 2, sequence=2)]
+    assert (state.connected, state.since_us, state.why) == (True, 4 * SECOND, "")
+
+
+def test_a_report_that_was_under_way_is_not_lost_with_its_answer() -> None:
+    state = member()
+    state.report(task(0), 1)
+    said(state, SECOND)
+    state.detached("gone", 2 * SECOND)
+    state.attached(30 * SECOND, 3 * SECOND)
+    assert names(said(state, 3 * SECOND)) == ["Renew", "Reply"]
+
+
+def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
+    state = member()
+    state.report(task(0), 77)
+    said(state, SECOND)
+    state.answered([refused("UnknownTask")], SECOND)
+    [registration] = said(state, 2 * SECOND)
+    assert isinstance(registration, Register)
+    assert registration.run != "run-0"
+    assert registration.low_watermark_us == 77
+    assert state.heard() == []
+
+
+def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
+    state = member(connected=False)
+    state.attached(30 * SECOND, 0)
+    assert names(said(state, 0)) == ["Register"]
+    state.detached("gone", SECOND)
+    state.attached(30 * SECOND, 2 * SECOND)
+    assert said(state, 2 * SECOND) == [Renew(WHO, "run-0")]
+    state.answered([refused("UnknownTask")], 2 * SECOND)
+    [registration] = said(state, 3 * SECOND)
+    assert isinstance(registration, Register)
+    assert registration.run != "run-0"
+
+
+@pytest.mark.parametrize("error", ["StaleRun", "DisagreeingGroup", "InvalidMessage"])
+def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error: str) -> None:
+    state = member(tasks=2)
+    state.report(task(0), 1)
+    state.report(task(1), 1)
+    said(state, SECOND)
+    state.answered([refused(error), Taken()], SECOND)
+    [heard] = state.heard()
+    assert isinstance(heard, GivenUp)
+    assert str(heard.error) == f"task job/orders/0 was refused by its coordinator ({error}): a sentence"
+    state.report(task(0), 2)
+    state.report(task(1), 2)
+    assert [each.task.task_id for each in said(state, 2 * SECOND)] == ["1"]
+
+
+def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
+    state = member()
+    state.report(task(0), 1)
+    said(state, SECOND)
+    state.register(Register(WHO, "run-new"))
+    state.answered([refused("StaleRun")], SECOND)
+    assert state.heard() == []
+    assert said(state, 2 * SECOND) == [Register(WHO, "run-new")]
+
+
+def test_a_run_that_finished_while_nobody_listened_still_says_its_last_values() -> None:
+    state = member()
+    state.detached("gone", SECOND)
+    state.report(task(0), 99)
+    state.end(task(0), Finished)
+    state.attached(30 * SECOND, 2 * SECOND)
+    assert names(said(state, 2 * SECOND)) == ["Renew", "Reply", "Finished"]
+    state.answered([refused("UnknownTask")] * 3, 2 * SECOND)
+    [registration] = said(state, 3 * SECOND)
+    assert isinstance(registration, Register)
+    assert registration.low_watermark_us == 99
+    state.answered([Taken()], 3 * SECOND)
+    assert names(said(state, 4 * SECOND))[-1] == "Finished"
+
+
+# -- what it hears
+
+
+def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
+    state = member()
+    for low_us in (-5, 0, 0, -1, 3, 2):
+        state.told([wire.Lowered(WHO, 1, low_us)], SECOND)
+    assert state.heard() == [NewLow(task(0), low_us) for low_us in (-5, 0, 3)]
+    said(state, SECOND)
+    state.report(task(0), 9)
+    said(state, 2 * SECOND)
+    state.answered([Taken(low_watermark_us=1)], 2 * SECOND)
+    assert (state.heard(), state.low_us(task(0))) == ([], 3)
+
+
+def test_of_caps_the_newest_epoch_counts_and_it_may_go_down() -> None:
+    state = member()
+    for epoch, cap in ((5, Cap.up_to(10)), (4, Cap.free()), (6, Cap.up_to(10)), (7, Cap.up_to(0)), (7, Cap.hold())):
+        message = wire.to_message(CapAnnounced("g", task(0), epoch, cap))
+        state.told([message], SECOND)
+    assert state.heard() == [NewCap(task(0), Cap.up_to(10)), NewCap(task(0), Cap.up_to(0))]
+    assert state.cap(task(0)) == Cap.up_to(0)
+
+
+def test_what_is_for_nobody_here_is_not_heard() -> None:
+    state = member()
+    other = wire.Task.of(task(9))
+    state.told([wire.Asked(other, 1), wire.Lowered(other, 1, 1)], SECOND)
+    assert (state.heard(), said(state, SECOND)) == ([], [])
+
+
+# -- waits
+
+
+def test_waits_double_up_to_a_limit_differ_between_applications_and_begin_anew() -> None:
+    def waits(seed: int) -> list[int]:
+        back_off = BackOff(first_us=100, most_us=1_600, random=Random(seed))
+        return [back_off.next_us() for _ in range(7)]
+
+    for seed in range(50):
+        for wait_us, longest_us in zip(waits(seed), (100, 200, 400, 800, 1_600, 1_600, 1_600), strict=True):
+            assert longest_us / 2 <= wait_us <= longest_us, f"seed {seed}"
+    assert len({tuple(waits(seed)) for seed in range(50)}) == 50
+    back_off = BackOff(first_us=100, most_us=1_600, random=Random(7))
+    for _ in range(5):
+        back_off.next_us()
+    back_off.reset()
+    assert back_off.next_us() <= 100
+
+
+def test_attempts_begin_anew_after_one_that_worked() -> None:
+    state = MemberState("app", Random(7))
+    for _ in range(20):
+        state.detached("no", 0)
+    assert state.retry_at_us is not None
+    assert state.retry_at_us > 2 * SECOND
+    state.attached(30 * SECOND, 0)
+    state.detached("gone", 0)
+    assert state.retry_at_us <= 100_000
+
+
+# -- against the coordinator itself, with a network that loses everything it can
+
+
+class Lossy:
+    """Two applications of three tasks each, one coordinator, and a network between them that loses what it can."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.random, self.now_us = seed, Random(seed), 0
+        self.coordinator = LowWatermarkCoordinator(interval_us=SECOND, lease_us=5 * SECOND)
+        self.states = [MemberState(f"app-{n}", Random(seed + n)) for n in range(2)]
+        self.newest = {task(n): 0 for n in range(6)}
+        self.lows: dict[TaskId, list[int]] = {each: [] for each in self.newest}
+        for n in range(6):
+            self.states[n % 2].register(Register(wire.Task.of(task(n)), f"run-{n}"))
+
+    def loses(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def report_some(self) -> None:
+        for n in range(6):
+            if self.loses(0.3):
+                self.newest[task(n)] += self.random.randrange(1, 100)
+                self.states[n % 2].report(task(n), self.newest[task(n)])
+
+    def step(self, loss: float) -> None:
+        """Each application says what it has to, if it can; then time does what it does."""
+        if self.loses(0.2 * loss):
+            self.coordinator = LowWatermarkCoordinator.restore(
+                self.coordinator.snapshot(), now_us=self.now_us, interval_us=SECOND, lease_us=5 * SECOND
+            )
+        for state in self.states:
+            self.connect_or_cut(state, loss)
+            message = state.take(self.now_us)
+            if message is not None:
+                self.exchange(state, message, loss)
+        self.deliver(self.coordinator.handle(Tick(), self.now_us), loss)
+        for state in self.states:
+            for heard in state.heard():
+                assert isinstance(heard, NewLow), f"seed {self.seed}: {heard}"
+                self.lows[heard.task].append(heard.low_us)
+
+    def connect_or_cut(self, state: MemberState, loss: float) -> None:
+        if state.connected and self.loses(0.5 * loss):
+            state.detached("cut", self.now_us)
+        elif not state.connected and (state.retry_at_us is None or self.now_us >= state.retry_at_us):
+            state.attached(5 * SECOND, self.now_us)
+
+    def exchange(self, state: MemberState, message: Say, loss: float) -> None:
+        if self.loses(loss):
+            state.detached("the message was lost", self.now_us)
+            return
+        answers, effects = exchange(self.coordinator, message, self.now_us)
+        self.deliver(effects, loss)
+        if self.loses(loss):
+            state.detached("the answer was lost", self.now_us)
+        else:
+            state.answered(answers, self.now_us)
+
+    def deliver(self, effects: list[Any], loss: float) -> None:
+        for effect in effects:
+            if isinstance(effect, RetrieveLowWatermark | NotifyNewLowWatermark) and not self.loses(3 * loss):
+                for state in self.states:
+                    if state.connected:
+                        state.told([wire.to_message(effect)], self.now_us)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_lost_low_watermarks_only_rise_and_arrive_in_the_end(seed: int) -> None:
+    network = Lossy(seed)
+    for _ in range(200):
+        network.now_us += network.random.choice([10_000, 200_000, SECOND])
+        network.report_some()
+        network.step(loss=0.1)
+    for _ in range(60):
+        network.now_us += 200_000
+        network.step(loss=0)
+    for each, heard in network.lows.items():
+        assert heard == sorted(set(heard)), f"seed {seed}: {each}"
+    published = network.coordinator.low_watermark_us("job", "orders")
+    assert published is not None, f"seed {seed}"
+    assert published >= min(network.newest.values()), f"seed {seed}"
+    heard_last = {network.states[n % 2].low_us(task(n)) for n in range(6)}
+    assert heard_last == {published}, f"seed {seed}"
+
+
+def key(statement: Statement) -> tuple[str, str]:
+    return statement.task.job_id, statement.task.source_id
+
+
+def exchange(coordinator: LowWatermarkCoordinator, message: Say, now_us: int) -> tuple[list[Any], list[Any]]:
+    """What a coordinator answers, over the real bytes."""
+    answers: list[Any] = []
+    effects: list[Any] = []
+    for statement in wire.SAY.decode_question(wire.encode(message)).statements:
+        try:
+            effects += coordinator.handle(wire.to_event(statement), now_us)
+            answers.append(Taken(coordinator.low_watermark_us(*key(statement))))
+        except LowmarkError as error:
+            answers.append(wire.refusal(error))
+    return msgspec.msgpack.decode(wire.encode(wire.SayAnswer(answers)), type=wire.SayAnswer).answers, effects
+
+
+# -- its threads
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with private_folder() as made:
+        yield made
+
+
+def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import threading
+
+    threads, lows = set(), []
+
+    def hear(_task: TaskId, low_us: int) -> None:
+        threads.add(threading.current_thread().name)
+        lows.append(low_us)
+        raise ValueError("the application's own fault")
+
+    with (
+        caplog.at_level(logging.ERROR),
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        Member(address, on_low=hear) as one,
+    ):
+        one.register(task(0))
+        for low_us in (1, 2, 3):
+            one.report(task(0), low_us)
+            wait_until(lambda low_us=low_us: lows[-1:] == [low_us], "it is heard")  # type: ignore[misc]
+    assert threads == {"lowmark-member"}
+    assert "a callback of the application raised" in caplog.text
+
+
+def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
+    given_up: list[TaskId] = []
+    with (
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        Member(address, on_given_up=lambda who, _error: given_up.append(who)) as old,
+        Member(address) as new,
+    ):
+        old.register(task(0))
+        old.report(task(0), 1)
+        wait_until(lambda: old.low_us(task(0)) == 1, "the first")
+        new.register(task(0))
+        new.report(task(0), 5)
+        wait_until(lambda: given_up, "the first is told that it was replaced")
+        wait_until(lambda: new.low_us(task(0)) == 5, "the second")
+        old.report(task(0), 9)
+    assert given_up == [task(0)]
+
+
+def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
+    with Member(f"unix:{folder}/nobody.sock") as alone:
+        with pytest.raises(UnknownTask, match="task job/orders/0 is not known to this application"):
+            alone.report(task(0), 1)
+        alone.register(task(0))
+        with pytest.raises(InvalidMessage, match="current_low_watermark"):
+            alone.report(task(0), 2**63)
+        with pytest.raises(InvalidMessage, match="task_id"):
+            alone.register(TaskId("job", "orders", ""))
+        alone.deregister(task(0))
+        with pytest.raises(UnknownTask):
+            alone.finish(task(0))
+        wait_until(lambda: alone.why.startswith("UNAVAILABLE"), "the reason")
+        assert not alone.connected
+
+
+def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
+        Member("localhost:1")
+    readable = token_file(tmp_path)
+    readable.chmod(0o640)
+    with pytest.raises(TokenRefused, match="its permissions are 0640, expected 0600") as refusal:
+        Member("unix:/nobody.sock", token_file=readable)
+    assert "0123456789abcdef" not in str(refusal.value)
+    with pytest.raises(TokenRefused, match="16 or more plain characters"):
+        Member("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s"))
+
+
+def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
+    with serving(Door(f"unix:{folder}/c.sock")) as address, Member(address) as one:
+        one.register(task(0))
+        one.report(task(0), 1)
+        wait_until(lambda: one.low_us(task(0)) == 1, "connected")
+        with Member(address) as other:
+            wait_until(lambda: other.connected, "connected")
+            other.register(task(1), low_watermark_us=3)
+            other.report(task(1), 10)
+            other.finish(task(1))
+        one.report(task(0), 20)
+        wait_until(lambda: one.low_us(task(0)) == 20, "the other one holds nothing")

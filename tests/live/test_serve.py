@@ -1,0 +1,333 @@
+"""`lowmark serve` as a real process: killed, restarted, terminated; over a socket, and over TCP with TLS and token."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from lowmark.integration import wire
+from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
+from lowmark.integration.member import Member, ask_status
+from lowmark.integration.trust import Caller
+from lowmark.watermark import AlignmentParams, Cap, CapKind, TaskId
+
+from tests.integration.serving import certificate, private_folder, task, token_file
+from tests.live.servers import wait_until
+
+LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main()"]
+SECONDS = 60  # for what takes one, on a machine with more to do
+
+
+@dataclass
+class Served:
+    """A coordinator's process."""
+
+    process: subprocess.Popen[str]
+    address: str
+    journal: Path
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def served(folder: Path, *options: str, address: str | None = None, lease: str = "30 seconds") -> Iterator[Served]:
+    """Start one, and wait until it says that it listens."""
+    process = subprocess.Popen(
+        [
+            *LOWMARK, "serve", "--json", "--address", address or f"unix:{folder}/c.sock", "--lease", lease,
+            "--journal", str(folder / "journal"), "--interval", "50 milliseconds", *options,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError(f"it ended with {process.wait()}: {process.stderr.read()}")
+        yield Served(process, json.loads(line)["address"], folder / "journal")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with private_folder() as made:
+        yield made
+
+
+@dataclass
+class Lows:
+    """Every low watermark each task heard, in order."""
+
+    heard: dict[TaskId, list[int]] = field(default_factory=dict)
+
+    def __call__(self, who: TaskId, low_us: int) -> None:
+        self.heard.setdefault(who, []).append(low_us)
+
+    def has(self, low_us: int) -> bool:
+        return any(low_us in lows for lows in self.heard.values())
+
+    def newest(self) -> list[int]:
+        return [lows[-1] for lows in self.heard.values()]
+
+
+def test_a_coordinator_that_is_killed_resumes_and_no_low_watermark_goes_back(folder: Path) -> None:
+    lows = Lows()
+    tasks = [task(n, source=f"source-{n % 2}") for n in range(20)]
+    with Member(f"unix:{folder}/c.sock", on_low=lows) as one, Member(f"unix:{folder}/c.sock", on_low=lows) as two:
+        members = [one if n < 10 else two for n in range(20)]
+        for each, member in zip(tasks, members, strict=True):
+            member.register(each)
+        for life in range(1, 4):
+            with served(folder) as coordinator:
+
+                def risen(to_us: int) -> bool:
+                    for n, (each, member) in enumerate(zip(tasks, members, strict=True)):
+                        member.report(each, to_us + n)
+                    return len(lows.heard) == 20 and min(lows.newest()) >= to_us
+
+                wait_until(partial(risen, 1_000 * life), f"life {life}", seconds=SECONDS)
+                # While reports are under way; what was told is in the journal by then.
+                for n, (each, member) in enumerate(zip(tasks, members, strict=True)):
+                    member.report(each, 1_000 * life + 500 + n)
+                coordinator.kill()
+            told = lows.newest()
+            wait_until(lambda: not one.connected and not two.connected, "they notice", seconds=SECONDS)
+            assert [member.low_us(each) for each, member in zip(tasks, members, strict=True)] == [
+                lows.heard[each][-1] for each in tasks
+            ]
+            assert min(told) >= 1_000 * life
+    for each in tasks:
+        assert lows.heard[each] == sorted(set(lows.heard[each])), each
+
+
+def test_what_was_told_is_published_still_after_a_kill_at_once(folder: Path) -> None:
+    for number in range(1, 6):
+        lows = Lows()
+        with served(folder) as coordinator:
+            sources = ask_status(coordinator.address).coordinator.sources
+            assert [source.low_watermark_us for source in sources] == [10 * (number - 1)] * (number > 1)
+            with Member(coordinator.address, on_low=lows) as member:
+                member.register(task(0))
+                member.report(task(0), 10 * number)
+                wait_until(partial(lows.has, 10 * number), f"{number} is told", seconds=SECONDS)
+                coordinator.kill()
+
+
+def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more(folder: Path) -> None:
+    address = f"unix:{folder}/c.sock"
+    program = (
+        "import sys\n"
+        "from lowmark.integration.member import Member\n"
+        "from tests.integration.serving import task\n"
+        f"member = Member({address!r})\n"
+        "member.register(task(0), lease_us=1_000_000)\n"
+        "member.report(task(0), 10)\n"
+        "print('here', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with served(folder), Member(address) as alive:
+        alive.register(task(1))
+        alive.report(task(1), 5)
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "here\n"
+            wait_until(lambda: len(ask_status(address).coordinator.sources[0].tasks) == 2, "both", seconds=SECONDS)
+            alive.report(task(1), 99)
+            wait_until(lambda: alive.low_us(task(1)) == 10, "the other one holds it", seconds=SECONDS)
+            other.kill()
+        wait_until(lambda: alive.low_us(task(1)) == 99, "the dead one is left out", seconds=SECONDS)
+        seen = ask_status(address).coordinator
+        assert (seen.lost, [each.task for each in seen.sources[0].tasks]) == (1, [task(1)])
+
+
+def capped(member: Member, each: TaskId, us: int) -> bool:
+    return member.cap(each) == Cap.up_to(us)
+
+
+def test_two_applications_of_one_group_hear_one_cap(folder: Path) -> None:
+    params = AlignmentParams("g", max_drift_us=100, update_interval_us=50_000)
+    fast, slow = task(0, job="fast"), task(0, job="slow")
+    with served(folder) as coordinator, Member(coordinator.address) as one, Member(coordinator.address) as two:
+        for member, each, low_us in ((one, fast, 5_000), (two, slow, 1_000)):
+            member.register(each, alignment=params)
+            member.report(each, low_us)
+        for member, each in ((one, fast), (two, slow)):
+            wait_until(partial(capped, member, each, 1_100), "the cap", seconds=SECONDS)
+        two.report(slow, 1_700)
+        wait_until(lambda: one.cap(fast) == Cap.up_to(1_800), "the next cap", seconds=SECONDS)
+
+        refused: list[str] = []
+        with Member(coordinator.address, on_given_up=lambda _t, error: refused.append(str(error))) as third:
+            third.register(task(0, job="third"), alignment=AlignmentParams("g", 7, 50_000))
+            wait_until(lambda: refused, "the refusal", seconds=SECONDS)
+        assert "DisagreeingGroup" in refused[0]
+        assert "third/orders/0" in refused[0]
+        assert re.search(r"task (fast|slow)/orders/0 joined with max drift 0.0001s", refused[0])  # whoever was first
+        assert one.cap(fast) == Cap.up_to(1_800)
+        assert one.connected
+        two.deregister(slow)
+        wait_until(lambda: one.cap(fast) not in (None, Cap.up_to(1_800)), "alone", seconds=SECONDS)
+        cap = one.cap(fast)
+        assert cap is not None
+        assert cap.kind is CapKind.UP_TO
+
+
+def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    good, bad = token_file(tmp_path), token_file(tmp_path, "another-token-altogether", "bad")
+    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(good))
+    with served(folder, *options, address="127.0.0.1:0") as coordinator:
+        address = coordinator.address
+        assert not address.endswith(":0")
+        with Member(address, tls_ca=cert, token_file=good) as member:
+            member.register(task(0))
+            member.report(task(0), 7)
+            wait_until(lambda: member.low_us(task(0)) == 7, "it works", seconds=SECONDS)
+
+            with pytest.raises(CoordinatorUnreachable, match=r"UNAUTHENTICATED.*token file"):
+                ask_status(address, tls_ca=cert, token_file=bad)
+            with Member(address, tls_ca=cert, token_file=bad) as stranger:
+                wait_until(lambda: "UNAUTHENTICATED" in stranger.why, "the reason", seconds=SECONDS)
+                assert not stranger.connected
+            with grpc.insecure_channel(address) as plain:
+                call: Any = plain.unary_unary(wire.STATUS.path, request_serializer=wire.encode)
+                with pytest.raises(grpc.RpcError) as failed:
+                    call(wire.StatusQuestion(), timeout=10, metadata=(("authorization", "Bearer x"),))
+                assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+            with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
+                Member(address)
+            with pytest.raises(AddressRefused, match="token_file is missing"):
+                ask_status(address, tls_ca=cert)
+
+            member.report(task(0), 8)
+            wait_until(lambda: member.low_us(task(0)) == 8, "and goes on working", seconds=SECONDS)
+    assert coordinator.process.returncode is not None
+
+
+def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
+    who = wire.Task("job", "orders", "0")
+    replayed = wire.Say(
+        "old", [wire.Register(who, "run-1", 5), wire.Reply(who, "run-1", 1, 5), wire.Deregister(who, "run-1")]
+    )
+    with served(folder) as coordinator, Member(coordinator.address) as member:
+        member.register(task(0), run="run-1")
+        member.report(task(0), 5)
+        wait_until(lambda: member.low_us(task(0)) == 5, "the first run", seconds=SECONDS)
+        member.register(task(0), run="run-2")
+        member.report(task(0), 9)
+        wait_until(lambda: member.low_us(task(0)) == 9, "the second run", seconds=SECONDS)
+        with Caller(coordinator.address).channel() as channel:
+            say = channel.unary_unary(
+                wire.SAY.path, request_serializer=wire.encode, response_deserializer=wire.SAY.decode_answer
+            )
+            answers = say(replayed, timeout=10).answers
+        # That it is over is no news: said again, it is taken.
+        assert [getattr(answer, "error", None) for answer in answers] == ["StaleRun", "StaleRun", None]
+        assert [getattr(answer, "status", None) for answer in answers[:2]] == ["FAILED_PRECONDITION"] * 2
+        member.report(task(0), 12)
+        wait_until(lambda: member.low_us(task(0)) == 12, "undisturbed", seconds=SECONDS)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_it_ends_cleanly_on_signals_also_while_somebody_watches(
+    folder: Path, number: signal.Signals, code: int
+) -> None:
+    with served(folder) as coordinator, Member(coordinator.address) as member:
+        wait_until(lambda: member.connected, "connected", seconds=SECONDS)
+        coordinator.process.send_signal(number)
+        assert coordinator.process.wait(30) == code
+        assert coordinator.process.stderr is not None
+        assert "Traceback" not in coordinator.process.stderr.read()
+        assert not (folder / "c.sock").exists()
+
+
+def test_what_is_not_safe_is_refused_at_the_start(folder: Path, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+
+    def refused(*options: str) -> str:
+        ended = subprocess.run(
+            [*LOWMARK, "serve", "--journal", str(tmp_path / "j"), *options],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (ended.returncode, ended.stdout) == (2, ""), ended
+        return ended.stderr
+
+    assert "--tls-cert and --tls-key and --token-file are missing" in refused("--address", "127.0.0.1:0")
+    assert "--token-file is missing" in refused(
+        "--address", "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key)
+    )
+    open_to_all = token_file(tmp_path)
+    open_to_all.chmod(0o644)
+    assert "its permissions are 0644, expected 0600" in refused(
+        "--address", "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(open_to_all)
+    )
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    shared.chmod(0o755)
+    assert "its permissions are 0755, expected 0700" in refused("--address", f"unix:{shared}/c.sock")
+    with served(folder) as coordinator:
+        assert "somebody listens there already" in refused("--address", coordinator.address)
+        assert "another coordinator writes it" in refused(
+            "--address", f"unix:{folder}/other.sock", "--journal", str(coordinator.journal)
+        )
+    (tmp_path / "damaged").write_bytes(b"LWMC and nothing of use")
+    assert "are no state that can be restored" in refused(
+        "--address", f"unix:{folder}/c.sock", "--journal", str(tmp_path / "damaged")
+    )
+    assert (tmp_path / "damaged").read_bytes() == b"LWMC and nothing of use"
+
+
+def test_status_and_explain_on_the_command_line(folder: Path) -> None:
+    def lowmark(*arguments: str) -> str:
+        done = subprocess.run([*LOWMARK, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with served(folder) as coordinator, Member(coordinator.address) as member:
+        for n in range(2):
+            member.register(task(n), alignment=AlignmentParams("g", 100, 50_000))
+            member.report(task(n), n)
+        wait_until(lambda: member.low_us(task(1)) == 0, "a low watermark", seconds=SECONDS)
+        seen = json.loads(lowmark("status", "--coordinator", coordinator.address, "--json"))
+        assert seen["coordinator"]["sources"][0]["low_watermark_us"] == 0
+        assert seen["coordinator"]["sources"][0]["holder"]["task_id"] == "0"
+        assert seen["applications"] == 1
+        text = lowmark("status", "orders", "--coordinator", coordinator.address)
+        assert "orders of job" in text
+        assert "group g" in text
+        told = lowmark("explain", "--coordinator", coordinator.address)
+        assert "task 0 has the smallest low watermark of 2 tasks" in told
+        assert "Group g: the cap is 100 us." in told
+        unknown = subprocess.run(
+            [*LOWMARK, "status", "order", "--coordinator", coordinator.address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (unknown.returncode, 'did you mean "orders"?' in unknown.stderr) == (1, True)
