@@ -128,6 +128,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         self._client: Client | None = None
         self._last: HeartbeatOffset | None = None  # None until this process has attached
         self._batch_planned = False
+        self._available_now = False
         self._asked_at_us: int | None = None
         self._polled_until_us: int | None = None
         self._planned_at_us: int | None = None
@@ -139,7 +140,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:
         # Nothing to fix in advance: a heartbeat follows a report, so heartbeats end when the data end.
-        pass
+        self._available_now = True
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
         now_us = monotonic_us()
@@ -241,8 +242,10 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
                 first=resumes is not None,
                 epoch=0 if resumes is None else resumes.epoch,
                 state=None if resumes is None else resumes.state,
+                low_watermark_us=None if resumes is None else resumes.low_us,
                 planned_at_us=self._planned_at_us,
                 polled_until_us=self._polled_until_us,
+                available_now=self._available_now,
             )
         )
 

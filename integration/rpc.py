@@ -36,9 +36,10 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         run: the reader's own token, new in every reader process.
         resumes: token in the offset the reader was started from, None for a new query.
         first: the reader attaches; the service does not know it yet.
-        epoch, state: of that offset, only in the first request.
+        epoch, state, low_watermark_us: of that offset, only in the first request.
         planned_at_us: monotonic time at which the last batch was planned, None before the first.
         polled_until_us: monotonic time up to which Spark asked the sources and none had anything new, or None.
+        available_now: the query ends when no source has anything new, so nobody asks a second time.
     """
 
     stream_id: str
@@ -47,8 +48,10 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: bool = False
     epoch: int = 0
     state: str | None = None
+    low_watermark_us: int | None = None
     planned_at_us: int | None = None
     polled_until_us: int | None = None
+    available_now: bool = False
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from lowmark.watermark import (
     Event,
     NotifyNewLowWatermark,
     Polled,
+    SplitColumn,
     SplitId,
     SplitReturnedLate,
     SplitsDiscovered,
@@ -146,6 +147,9 @@ class StreamRun:
         failed: it has terminated with an error.
         reported_at_us: when the last report was taken.
         seen_at_us: when Spark last said that the query lives.
+        restored_low_us: the low watermark in the offset it started from.
+        shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
+        has_backlog: its sources are known to have rows that are not read yet.
     """
 
     stream: Stream
@@ -165,11 +169,25 @@ class StreamRun:
     failed: bool = False
     reported_at_us: int | None = None
     seen_at_us: int = 0
+    restored_low_us: int | None = None
+    shares: bool = False
+    has_backlog: bool = False
+    _shared_low_us: int | None = None
+    _shared_rises: int = 0
     _partitions: dict[tuple[str, int], int] = field(default_factory=dict)
 
     @classmethod
-    def attach(cls, stream: Stream, *, token: str, resumes: str | None, state: str | None, now_us: int) -> StreamRun:
-        """Start a run, from the state in the checkpoint if there is one.
+    def attach(
+        cls,
+        stream: Stream,
+        *,
+        token: str,
+        resumes: str | None,
+        state: str | None,
+        now_us: int,
+        restored_low_us: int | None = None,
+    ) -> StreamRun:
+        """Start a run, from the state and the low watermark in the checkpoint if there are any.
 
         Raises:
             CorruptSnapshot: the state in the checkpoint cannot be read.
@@ -181,8 +199,27 @@ class StreamRun:
         else:
             coordinator = StreamCoordinator(stream.strategy, **ids)
         run = cls(stream, token, resumes, coordinator, asked_at_us=now_us, seen_at_us=now_us)
+        run.restored_low_us = run._shared_low_us = restored_low_us
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run
+
+    @property
+    def low_watermark_us(self) -> int | None:
+        """What the heartbeat carries."""
+        return self._shared_low_us if self.shares else self.coordinator.low_watermark_us
+
+    @property
+    def epoch(self) -> int:
+        """Grows when the heartbeat needs a new offset."""
+        return self.coordinator.epoch + self._shared_rises
+
+    def share(self, low_us: int | None) -> bool:
+        """Take in what the coordinator of the job published: it never goes back. Returns whether it rose."""
+        if low_us is None or (self._shared_low_us is not None and low_us <= self._shared_low_us):
+            return False
+        self._shared_low_us = low_us
+        self._shared_rises += 1
+        return True
 
     def state(self) -> str:
         """Return what the offset carries to restore this run, base64."""
@@ -192,7 +229,9 @@ class StreamRun:
         return base64.b64encode(self.coordinator.snapshot(names)).decode()
 
     def status(self, now_us: int) -> StreamStatus:
-        return self.coordinator.status(now_us, self.stream.name_of)
+        """Where the stream stands in this query; of its own splits, unless the low watermark is shared."""
+        status = self.coordinator.status(now_us, self.stream.name_of)
+        return replace(status, low_watermark_us=self._shared_low_us) if self.shares else status
 
     def run_status(self, now_us: int) -> RunStatus:
         return RunStatus(
@@ -257,11 +296,13 @@ class StreamRun:
         return effects
 
     def _measured(self, progress: Progress, sources: list[SourceProgress], planned_at_us: int) -> BatchReported:
+        backlog = self._by_split(backlog_rows(sources))
+        self.has_backlog = any(rows > 0 for rows in backlog.values())
         bare = BatchReported(
             batch_id=progress.batch_id,
             planned_at_us=planned_at_us,
             watermarks_us={},
-            backlog_rows=self._by_split(backlog_rows(sources)),
+            backlog_rows=backlog,
             in_force_us=progress.watermark_us,
             counts=BatchCounts(dropped_rows=progress.dropped_rows),
         )
@@ -308,13 +349,13 @@ class StreamRun:
             counts=bare.counts + track.counts(),
         )
 
-    def _watermarks(self, splits: Ids, latest_us: Micros) -> dict[SplitId, int]:
+    def _watermarks(self, splits: Ids, latest_us: Micros) -> Mapping[SplitId, int]:
         """What `WatermarkStrategy.watermark_of_max` says, for a whole batch at once."""
         if not self.stream.strategy.emits:
             return {}
         on_time_us = latest_us - self.stream.strategy.out_of_orderness_us
         watermarks_us = on_time_us // _MILLISECOND_US * _MILLISECOND_US - _MILLISECOND_US
-        return dict(zip(splits.tolist(), watermarks_us.tolist(), strict=True))
+        return SplitColumn(splits, watermarks_us)
 
     def _sources(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:
         """The sources of this stream: those nearest before its heartbeat.

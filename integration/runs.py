@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
-from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus
+from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus, TaskId
 
 from .checkpoint import Farewell
 from .clock import SteadyClock
-from .errors import UnknownStream
+from .cooperation import Cooperation
+from .errors import RefusedByCoordinator, UnknownStream
 from .progress import Progress
 from .queries import Queries
 from .rpc import HeartbeatReply, HeartbeatRequest
@@ -24,6 +25,8 @@ from .run import RunStatus, Stream, StreamRun
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
+    from .member import Member
+
 __all__ = ["Runs"]
 
 log = logging.getLogger("lowmark")
@@ -31,6 +34,8 @@ log = logging.getLogger("lowmark")
 _ENDED_RUNS_KEPT = 100
 # Spark's assertion when a checkpoint has another number of sources than the query.
 _NO_HEARTBEAT = "sources in the checkpoint offsets"
+# All that Spark says when a process it talks to is gone.
+_PROCESS_GONE = ("Connection reset", "Broken pipe", "EOFException")
 
 
 class Runs:
@@ -39,16 +44,33 @@ class Runs:
     Args:
         queries: Spark's running queries.
         notify: called with every new low watermark; must not block.
+        member, job: see `Cooperation`.
+
+    Attributes:
+        cooperation: what the runs have to do with others.
     """
 
-    def __init__(self, queries: Queries, notify: Callable[[NotifyNewLowWatermark], None]) -> None:
+    def __init__(
+        self,
+        queries: Queries,
+        notify: Callable[[NotifyNewLowWatermark], None],
+        member: Member | None = None,
+        job: str | None = None,
+    ) -> None:
         self._queries, self._notify = queries, notify
         self._clock = SteadyClock()
+        self.cooperation = Cooperation(self._clock.now_us, member, job)
+        self._shares = job is not None
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
 
     def add(self, stream: Stream) -> None:
-        """Know a wrapped stream, before its first heartbeat asks."""
+        """Know a wrapped stream, before its first heartbeat asks.
+
+        Raises:
+            DisagreeingGroup: its alignment group has other parameters.
+        """
+        self.cooperation.check(stream)
         self._streams[stream.stream_id] = stream
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
@@ -66,15 +88,16 @@ class Runs:
         self._catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         run.asked_at_us = now_us
         if request.polled_until_us is not None and not run.stream.withholds:
-            self._publish(run.polled(self._own_time(request.polled_until_us), now_us))
+            self._publish(run, run.polled(self._own_time(request.polled_until_us), now_us))
         else:
-            self._publish(run.tick(now_us))
-        wake_at_us = run.coordinator.wake_at_us(now_us)
+            self._publish(run, run.tick(now_us))
+        self._cooperate(run, now_us)
+        wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
             wake_at_us = None  # a silence that only a batch can settle, since polls show nothing here
-        run.told_epoch = run.coordinator.epoch
+        run.told_epoch = run.epoch
         return HeartbeatReply(
-            low_watermark_us=run.coordinator.low_watermark_us,
+            low_watermark_us=run.low_watermark_us,
             epoch=run.told_epoch,
             state=run.state(),
             wake_at_us=None if wake_at_us is None else self._clock.to_monotonic_us(wake_at_us),
@@ -88,10 +111,18 @@ class Runs:
         left_behind = self._farewell(request)
         state = request.state if left_behind is None else left_behind.state
         try:
-            run = StreamRun.attach(stream, token=request.run, resumes=request.resumes, state=state, now_us=now_us)
+            run = StreamRun.attach(
+                stream,
+                token=request.run,
+                resumes=request.resumes,
+                state=state,
+                now_us=now_us,
+                restored_low_us=request.low_watermark_us,
+            )
         except CorruptSnapshot as corrupt:
             run = StreamRun.attach(stream, token=request.run, resumes=request.resumes, state=None, now_us=now_us)
             run.refusal = f'stream "{stream.name}": the state in the checkpoint cannot be read. {corrupt}'
+        run.shares = self._shares and stream.strategy.emits
         self._runs[request.run] = run
         self._forget_old_runs()
         return run
@@ -135,7 +166,8 @@ class Runs:
             run.tie(progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
-                self._publish(run.report(progress, index, planned_at_us=planned_at_us, now_us=self._clock.now_us()))
+                now_us = self._clock.now_us()
+                self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
         query = self._queries.get(run.run_id)
         if query is not None and not run.checked:
             run.checked = True
@@ -148,13 +180,29 @@ class Runs:
             return False
         return any(run.wrote(offset) for _, offset in progress.heartbeats())
 
-    def _publish(self, effects: list[Effect]) -> None:
+    def _publish(self, run: StreamRun, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, NotifyNewLowWatermark):
+            if isinstance(effect, NotifyNewLowWatermark) and not run.shares:
                 self._notify(effect)
+
+    def _cooperate(self, run: StreamRun, now_us: int) -> None:
+        if self.cooperation.report(run) and (low_us := run.low_watermark_us) is not None:
+            ids = (run.stream.stream_id, run.stream.name, run.token)
+            self._notify(NotifyNewLowWatermark(*ids, now_us, low_us))
 
     def _own_time(self, monotonic_us: int | None) -> int:
         return self._clock.now_us() if monotonic_us is None else self._clock.from_monotonic_us(monotonic_us)
+
+    def worth_waiting(self, request: HeartbeatRequest) -> bool:
+        """Whether the answer to a reader that will not ask again may soon be a better one."""
+        run = self._runs.get(request.run)
+        return request.available_now and run is not None and self.cooperation.worth_waiting(run)
+
+    def refuse(self, task: TaskId, refused: RefusedByCoordinator) -> None:
+        """The coordinator does not take a run: without it the query would hold for ever, so it ends and says why."""
+        for run in self._runs.values():
+            if not run.ended and self.cooperation.is_task(run, task):
+                run.refusal = f'stream "{run.stream.name}": {refused}'
 
     # -- events of queries ----------------------------------------------------------------------------------------
 
@@ -181,6 +229,7 @@ class Runs:
             progress = Progress.from_json(java_progress.json())
             for run in behind:
                 self._take_report(run, progress, planned_at_us=run.asked_at_us)
+                self._cooperate(run, self._clock.now_us())
 
     def _take_sign_of_life(self, event: JavaObject) -> None:
         """Spark says every ten seconds that a query lives and has nothing to do."""
@@ -191,20 +240,31 @@ class Runs:
 
     def _take_end(self, event: JavaObject) -> None:
         run_id = event.runId().toString()
-        if event.exception().isDefined() and _NO_HEARTBEAT in event.exception().get():
+        failure = event.exception().get() if event.exception().isDefined() else ""
+        if _NO_HEARTBEAT in failure:
             log.error(
                 "query %s: its checkpoint was written without lowmark's heartbeat, and Spark does not let a checkpoint "
                 "gain a source. Hint: start with a new checkpoint; `lowmark offsets CHECKPOINT` prints the Kafka "
                 "startingOffsets that continue from the old one.",
                 event.id().toString(),
             )
+        if any(sign in failure for sign in _PROCESS_GONE):
+            names = ", ".join(sorted(run.stream.name for run in self._runs.values() if run.run_id == run_id))
+            log.error(
+                'query %s on "%s": a Python process that Spark reads from is gone, and the heartbeat is one. It was '
+                "killed, or the host ran out of memory. Nothing is lost: start the query again, it goes on from its "
+                "checkpoint with the low watermark it had.",
+                event.id().toString(),
+                names,
+            )
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._catch_up(run, planned_at_us=run.asked_at_us)
                 self._say_farewell(run)
-                run.ended, run.failed = True, event.exception().isDefined()
+                self.cooperation.end(run)
+                run.ended, run.failed = True, bool(failure)
         self._queries.forget(run_id)
-        self._end_untied(failed=event.exception().isDefined())
+        self._end_untied(failed=bool(failure))
 
     def _end_untied(self, *, failed: bool) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
@@ -232,7 +292,7 @@ class Runs:
             query = self._queries.get(run.run_id)
             if query is None or run.last_batch_id is None:
                 return
-            if run.coordinator.epoch != run.told_epoch:
+            if run.epoch != run.told_epoch:
                 query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
             if run.resumes is not None:
                 query.farewells.forget(run.resumes)
@@ -259,6 +319,12 @@ class Runs:
         if not candidates:
             return StreamRun.attach(streams[0], token="", resumes=None, state=None, now_us=now_us).status(now_us)
         return min((r.status(now_us) for r in candidates), key=_furthest_behind)
+
+    def explain_others(self, name: str, query: str | None) -> list[str]:
+        """Return what the runs of a stream have to do with others, in words: a sentence each."""
+        runs = [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
+        said = [self.cooperation.explain(run) for run in runs if not run.ended]
+        return [sentence for sentence in said if sentence is not None]
 
     def statuses(self) -> list[tuple[str | None, StreamStatus]]:
         """Return (query, status) of every run of a running query."""

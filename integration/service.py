@@ -9,15 +9,19 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Callable, Container, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowmark.watermark import (
+    GroupStatus,
     LowWatermarkListener,
     NotifyNewLowWatermark,
     StreamStatus,
+    TaskId,
     WatermarkStrategy,
     explain,
     to_json,
@@ -25,7 +29,7 @@ from lowmark.watermark import (
 
 from . import plan, sockets, wrap
 from .accumulate import BatchTrack, EventTimeMap, TrackParam, Tracks
-from .errors import ServiceStopped, StreamNameTaken, WrapRefused
+from .errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
 from .loop import Loop
 from .observe import Measurement
 from .queries import Queries
@@ -48,6 +52,7 @@ Result = TypeVar("Result")
 
 _MAX_SPLITS = 4_096
 _CALL_SECONDS = 60.0
+_ROUND_SECONDS = 2.5  # two rounds of a coordinator, and a little
 
 
 class LowWatermarkService:
@@ -57,9 +62,17 @@ class LowWatermarkService:
         spark: the session; its queries are heard of from now on.
         metrics_port: port of the Prometheus endpoint, 0 for any free one, None for no HTTP server.
         metrics_host: address the endpoint binds to.
+        coordinator: address of a `lowmark serve` that this application shares with others: ``unix:/path`` or
+            ``host:port``; None: alignment groups are kept in this driver.
+        coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
+        coordinator_token_file: file with its token; needed with ``host:port``.
+        job: the job this application is a part of, needs a coordinator. All queries of one job on streams of one name
+            share one low watermark, whichever application they run in. None: every query keeps its own.
 
     Raises:
         TypeError: the session is a Spark Connect session, whose driver is another process.
+        ValueError: a job without a coordinator.
+        AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
 
     Use it as a context manager around the queries::
 
@@ -69,19 +82,44 @@ class LowWatermarkService:
     """
 
     def __init__(
-        self, spark: SparkSession, *, metrics_port: int | None = None, metrics_host: str = "127.0.0.1"
+        self,
+        spark: SparkSession,
+        *,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
+        coordinator: str | None = None,
+        coordinator_ca: str | os.PathLike[str] | None = None,
+        coordinator_token_file: str | os.PathLike[str] | None = None,
+        job: str | None = None,
     ) -> None:
         if not hasattr(spark, "_jsparkSession"):
             raise TypeError(
                 "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
                 "accumulators live in another process. Hint: create the service in the driver itself."
             )
+        if job is not None and coordinator is None:
+            raise ValueError(
+                f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
+                'Hint: start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.'
+            )
         address = sockets.new_address()  # before anything is started: it may be refused
+        self._low_heard = threading.Event()
+        self._member = None
+        if coordinator is not None:
+            from .member import Member
+
+            self._member = Member(
+                coordinator,
+                tls_ca=None if coordinator_ca is None else Path(coordinator_ca),
+                token_file=None if coordinator_token_file is None else Path(coordinator_token_file),
+                on_low=lambda *_: self._low_heard.set(),
+                on_given_up=self._enqueue_refusal,
+            )
         self._spark = spark
         self._stopping = False
         self._listeners: list[LowWatermarkListener] = []
         self._queries = Queries(self._enqueue_event)
-        self._runs = Runs(self._queries, self._notify)
+        self._runs = Runs(self._queries, self._notify, self._member, job)
         self._names: set[str] = set()
         self._loop = Loop("lowmark-loop")
         self._notifier = Loop("lowmark-listeners")  # a slow listener must not delay heartbeats
@@ -132,6 +170,7 @@ class LowWatermarkService:
         Raises:
             WrapRefused: df cannot be wrapped; the text says why and what to do.
             StreamNameTaken: the name is in use.
+            DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
             ServiceStopped: the service was stopped.
         """
         self._check_open(f'wrap stream "{name}"')
@@ -217,7 +256,14 @@ class LowWatermarkService:
 
     def explain(self, name: str, *, query: str | None = None) -> str:
         """Return who holds the low watermark, why, since when and what would move it, in words."""
-        return explain(self.status(name, query=query))
+        return self._explained(self.status(name, query=query), query)
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        """Return the alignment groups of this application's streams, by name.
+
+        Empty where they are kept by a coordinator elsewhere, which `lowmark status --coordinator ADDRESS` asks.
+        """
+        return self._call(self._runs.cooperation.groups, "give the status of the alignment groups")
 
     def add_listener(self, listener: LowWatermarkListener) -> None:
         """Call `listener.on_new_low_watermark` on every new low watermark, in order, on a thread of its own."""
@@ -244,6 +290,8 @@ class LowWatermarkService:
                 self._metrics.stop()
             self._loop.stop()
             self._notifier.stop()
+            if self._member is not None:
+                self._member.close()
             sockets.remove(self.address)
 
     def __enter__(self) -> Self:
@@ -262,6 +310,9 @@ class LowWatermarkService:
         if self._stopping:
             raise ServiceStopped(action)
 
+    def _enqueue_refusal(self, task: TaskId, refused: RefusedByCoordinator) -> None:
+        self._loop.post(lambda: self._runs.refuse(task, refused))
+
     def _enqueue_event(self, kind: str, event: JavaObject) -> None:
         self._loop.post(lambda: self._runs.take_event(kind, event))
 
@@ -276,7 +327,13 @@ class LowWatermarkService:
                 log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
 
     def _answer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        return self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+        self._low_heard.clear()
+        reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+        # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
+        # round. A low watermark that the others hold does not come: that is what the time is bounded for.
+        if self._runs.worth_waiting(request) and self._low_heard.wait(_ROUND_SECONDS):
+            reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+        return reply
 
     def _answer_status(self, request: StatusRequest) -> StatusReply:
         pairs = [(q, s) for q, s in self.statuses() if request.stream in (None, s.name)]
@@ -284,8 +341,12 @@ class LowWatermarkService:
             application=self._spark.sparkContext.applicationId,
             pid=os.getpid(),
             streams=[{"query": query, **to_json(status)} for query, status in pairs],
-            explanations=[explain(status) for _, status in pairs],
+            explanations=[self._explained(status, query) for query, status in pairs],
         )
+
+    def _explained(self, status: StreamStatus, query: str | None) -> str:
+        others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
+        return "\n".join([explain(status), *others])
 
 
 def _taker(accumulator: Accumulator[Tracks]) -> Callable[[str, int], BatchTrack | None]:
