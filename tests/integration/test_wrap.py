@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.watermark import NotifyNewLowWatermark, WatermarkStrategy
+from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -208,3 +210,35 @@ def test_rows_and_earliest_times_per_split_on_demand(service: LowWatermarkServic
     splits = service.status("orders").splits
 
     assert {name: (s.rows, seconds(s.first_us)) for name, s in splits.items()} == {"a": (2, 100), "b": (1, 120)}
+
+
+def test_a_name_with_quotes_comes_through_spark_checkpoint_status_and_metrics(
+    spark: SparkSession, feed: Feed, checkpoint: str
+) -> None:
+    stream, split = 'or"d`e\\rs\n2', "a'b\"c`d\\e"
+    with LowWatermarkService(spark, metrics_port=0) as service:
+
+        def wrapped_again() -> DataFrame:
+            name = stream if feed.files == 0 else f"{stream} again"
+            return service.wrap(feed.df, name=name, event_time="ts", split="split")
+
+        ran = run(windows(wrapped_again(), "split"), feed, [[(split, 1, 100)], [(split, 1, 200)]], checkpoint)
+        status = service.status(stream)
+        assert status.holder == split
+        assert [offset.stream for offset in ran.heartbeats] == [stream] * len(ran.heartbeats)
+        scraped = scrape(service)
+        ran.query.stop()
+        again = run(windows(wrapped_again(), "split"), feed, [[(split, 1, 300)]], checkpoint)
+        again.query.stop()
+
+    assert ran.by_split() == {split: 1}
+    assert again.by_split() == {split: 1}
+    [low] = [labels for name, labels in scraped if name == "lowmark_low_watermark_timestamp_seconds"]
+    assert low["stream"] == stream
+
+
+def scrape(service: LowWatermarkService) -> list[tuple[str, dict[str, str]]]:
+    """Name and labels of every sample that a scrape gives, read by Prometheus' own parser."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.metrics_port}/metrics") as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return [(sample.name, sample.labels) for family in families for sample in family.samples]
