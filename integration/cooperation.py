@@ -48,11 +48,14 @@ class Cooperation:
         now_us: the service's clock.
         member: the way to a coordinator elsewhere; None: groups are kept here.
         job: the job whose low watermarks are shared; None: every query keeps its own.
+        job_queries: how many queries share one; nothing is published before so many are there.
     """
 
-    def __init__(self, now_us: Callable[[], int], member: Member | None = None, job: str | None = None) -> None:
+    def __init__(
+        self, now_us: Callable[[], int], member: Member | None = None, job: str | None = None, job_queries: int = 1
+    ) -> None:
         assert job is None or member is not None, "a job is shared through a coordinator"
-        self._now_us, self._member, self._job = now_us, member, job
+        self._now_us, self._member, self._job, self._job_queries = now_us, member, job, job_queries
         self._groups: dict[str, AlignmentGroup] = {}
         self._params: dict[str, tuple[Stream, AlignmentParams]] = {}  # by group; the stream that named it first
         self._tasks: dict[str, TaskId] = {}  # by the run's token
@@ -173,6 +176,7 @@ class Cooperation:
                 low_watermark_us=run.restored_low_us,
                 alignment=alignment,
                 throttled=False,
+                expected_tasks=1 if self._job is None else self._job_queries,
             )
         elif alignment is not None:
             group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))

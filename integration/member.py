@@ -124,6 +124,7 @@ class Member:
         throttled: bool = True,
         priority: int = 0,
         lease_us: int | None = None,
+        expected_tasks: int = 1,
     ) -> str:
         """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns at once.
 
@@ -134,13 +135,14 @@ class Member:
             InvalidMessage: a value cannot be.
         """
         run = uuid.uuid4().hex if run is None else run
-        check_registration(TaskRegistered(task, run, low_watermark_us, alignment, throttled, priority, lease_us))
+        settings = (throttled, priority, lease_us, expected_tasks)
+        check_registration(TaskRegistered(task, run, low_watermark_us, alignment, *settings))
         group = (
             None
             if alignment is None
             else Alignment(alignment.group, alignment.max_drift_us, alignment.update_interval_us)
         )
-        wanted = Register(Task.of(task), run, low_watermark_us, group, throttled, priority, lease_us)
+        wanted = Register(Task.of(task), run, low_watermark_us, group, *settings)
         self._runs[task] = run
         self._work.put(partial(self._state.register, wanted))
         return run

@@ -44,7 +44,7 @@ class Runs:
     Args:
         queries: Spark's running queries.
         notify: called with every new low watermark; must not block.
-        member, job: see `Cooperation`.
+        member, job, job_queries: see `Cooperation`.
 
     Attributes:
         cooperation: what the runs have to do with others.
@@ -56,10 +56,11 @@ class Runs:
         notify: Callable[[NotifyNewLowWatermark], None],
         member: Member | None = None,
         job: str | None = None,
+        job_queries: int = 1,
     ) -> None:
         self._queries, self._notify = queries, notify
         self._clock = SteadyClock()
-        self.cooperation = Cooperation(self._clock.now_us, member, job)
+        self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
         self._shares = job is not None
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment

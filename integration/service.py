@@ -68,10 +68,12 @@ class LowWatermarkService:
         coordinator_token_file: file with its token; needed with ``host:port``.
         job: the job this application is a part of, needs a coordinator. All queries of one job on streams of one name
             share one low watermark, whichever application they run in. None: every query keeps its own.
+        job_queries: how many queries these are. Before so many have begun there is no low watermark: otherwise the
+            application that starts first would run ahead of the others.
 
     Raises:
         TypeError: the session is a Spark Connect session, whose driver is another process.
-        ValueError: a job without a coordinator.
+        ValueError: a job without a coordinator, or of no queries.
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
 
     Use it as a context manager around the queries::
@@ -91,6 +93,7 @@ class LowWatermarkService:
         coordinator_ca: str | os.PathLike[str] | None = None,
         coordinator_token_file: str | os.PathLike[str] | None = None,
         job: str | None = None,
+        job_queries: int = 1,
     ) -> None:
         if not hasattr(spark, "_jsparkSession"):
             raise TypeError(
@@ -102,6 +105,8 @@ class LowWatermarkService:
                 f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
                 'Hint: start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.'
             )
+        if job_queries < 1:
+            raise ValueError(f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}")
         address = sockets.new_address()  # before anything is started: it may be refused
         self._low_heard = threading.Event()
         self._member = None
@@ -119,7 +124,7 @@ class LowWatermarkService:
         self._stopping = False
         self._listeners: list[LowWatermarkListener] = []
         self._queries = Queries(self._enqueue_event)
-        self._runs = Runs(self._queries, self._notify, self._member, job)
+        self._runs = Runs(self._queries, self._notify, self._member, job, job_queries)
         self._names: set[str] = set()
         self._loop = Loop("lowmark-loop")
         self._notifier = Loop("lowmark-listeners")  # a slow listener must not delay heartbeats

@@ -124,6 +124,7 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
     throttled: bool = True
     priority: int = 0
     lease_us: int | None = None
+    expected_tasks: int = 1
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -367,6 +368,7 @@ def to_event(said: Statement) -> Event:
                 said.throttled,
                 said.priority,
                 said.lease_us,
+                said.expected_tasks,
             )
         case Finished():
             return TaskFinished(task, said.run)

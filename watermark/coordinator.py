@@ -280,6 +280,7 @@ class LowWatermarkCoordinator:
             self._sources[key] = SourceRounds(*key, quorum=self._quorum)
         self._emptied_us.pop(key, None)
         rounds = self._sources[key]
+        rounds.expect(event.expected_tasks)
         behind_us = rounds.begin(task.task_id, event.low_watermark_us)
         self._tell_group(task, now_us)
         self._epoch += 1

@@ -126,6 +126,8 @@ def source_status(
 
 def _source_why(rounds: SourceRounds) -> str:
     holder, states = rounds.holder, [rounds.state(task_id) for task_id in rounds.answers]
+    if rounds.missing:
+        return f"{rounds.missing} of {rounds.expected} expected tasks did not register yet."
     if not states:
         return "no task is registered."
     if holder is None:

@@ -41,6 +41,7 @@ def check_registration(message: TaskRegistered) -> None:
     """Raises InvalidMessage."""
     check_sender(message)
     _number(message, "priority", message.priority)
+    _number(message, "expected_tasks", message.expected_tasks, least=1)
     if message.low_watermark_us is not None:
         _number(message, "low_watermark_us", message.low_watermark_us)
     if message.lease_us is not None:

@@ -134,6 +134,7 @@ class TaskRegistered:
         throttled: whether it obeys the group's cap.
         priority: in the group, it may not pass what a member with a larger one has sent.
         lease_us: how long it may be silent before it counts as lost; None: as the coordinator says.
+        expected_tasks: how many tasks its source has in all: nothing is published before so many have registered.
     """
 
     task: TaskId
@@ -143,6 +144,7 @@ class TaskRegistered:
     throttled: bool = True
     priority: int = 0
     lease_us: int | None = None
+    expected_tasks: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ Rule 4: who leaves (it is idle, has no splits any more, has finished, has deregi
         published: nobody of them has anything below it. So the last values of a source that drains are published,
         and the order of the answers within a round has no influence.
 
+Rule 5: nothing is published before as many tasks have come as are expected: of several applications one starts
+        first, and the rows of the others would be late before they could speak.
+
 Source: FLINK-4576; section 7.2 of the MillWheel paper.
 """
 
@@ -93,6 +96,8 @@ class SourceRounds:
         self.deadline_us: int | None = None
         """When the open round ends at the latest; None between rounds."""
         self._last_asked_us: int | None = None
+        self._expected = 1
+        self._came: set[str] = set()  # the tasks that ever registered, until something is published
         self.rose_at_us: int | None = None
         """When the low watermark rose last."""
         self.returned_late = 0
@@ -112,6 +117,16 @@ class SourceRounds:
         """The task that keeps it from rising; None if none does."""
         held = self._coalescer.holder
         return None if held is None else str(held)
+
+    @property
+    def expected(self) -> int:
+        """How many tasks have to come before anything is published."""
+        return self._expected
+
+    @property
+    def missing(self) -> int:
+        """How many of them have not come yet; 0 once something was published."""
+        return 0 if self.low_us is not None else max(0, self._expected - len(self._came))
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -157,11 +172,17 @@ class SourceRounds:
             How far it comes in below the low watermark; None if it does not.
         """
         self.forget(task_id)
+        if self.low_us is None:
+            self._came.add(task_id)
         self._answers[task_id] = Answer()
         self._live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
         self._coalescer.assign(task_id, state=state, watermark_us=low_us)
         return self._behind(low_us)
+
+    def expect(self, tasks: int) -> None:
+        """Publish nothing before so many tasks have come; the largest number that anybody says counts."""
+        self._expected = max(self._expected, tasks)
 
     def take(self, reply: ReplyLowWatermark) -> int | None:
         """Take a reply in: any, late ones and repeated ones too.
@@ -243,6 +264,8 @@ class SourceRounds:
         """End the open round: publish the minimum if it rose. Every task is told, in the order of their ids."""
         self.asked_at_us = self.deadline_us = None
         self._unanswered = set()
+        if self.missing:
+            return []
         self._let_go({task_id for task_id in self._leaving if self.task_low_us(task_id) is None})
         advance = self._coalescer.advance()
         blocked = bool(self._coalescer.pending)  # then nobody who spoke is in the way, and its value may be needed
@@ -271,6 +294,8 @@ class SourceRounds:
             "rose_at_us": self.rose_at_us,
             "last_asked_us": self._last_asked_us,
             "returned_late": self.returned_late,
+            "expected": self._expected,
+            "came": sorted(self._came) if self.low_us is None else [],
             "tasks": [
                 {
                     "task_id": task_id,
@@ -296,6 +321,7 @@ class SourceRounds:
         rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"])
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
         rounds._last_asked_us = data["last_asked_us"]
+        rounds._expected, rounds._came = data["expected"], set(data["came"])
         for saved in data["tasks"]:
             task_id = saved["task_id"]
             answer = rounds._answers[task_id] = Answer(

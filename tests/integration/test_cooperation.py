@@ -101,7 +101,7 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
         rans = []
         with serving(door, journal=journal) as address:
             for feed, at in zip(feeds, (500, 100), strict=True):
-                one = LowWatermarkService(spark, coordinator=address, job="billing")
+                one = LowWatermarkService(spark, coordinator=address, job="billing", job_queries=2)
                 service = applications.enter_context(one)
                 feed.put(("a", 1, at))
                 frame = windows(wrapped(service, feed, "orders"), "split")

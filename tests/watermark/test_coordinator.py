@@ -776,3 +776,37 @@ def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening
 
 def test_no_error_of_the_coordinator_is_anything_but_a_lowmark_error() -> None:
     assert all(issubclass(error, LowmarkError) for error in (StaleRun, UnknownTask, InvalidMessage, DisagreeingGroup))
+
+
+def test_nothing_is_published_before_the_expected_tasks_have_come() -> None:
+    coordinator = LowWatermarkCoordinator()
+    first, second = TaskId("job", "orders", "0"), TaskId("job", "orders", "1")
+    now_us = 0
+    coordinator.handle(TaskRegistered(first, "a", expected_tasks=2), now_us)
+    for _ in range(3):
+        now_us += 1_000_000
+        coordinator.handle(Tick(), now_us)
+        coordinator.handle(ReplyLowWatermark("job", "orders", "0", now_us, 500, "a"), now_us)
+    assert coordinator.low_watermark_us("job", "orders") is None
+    assert coordinator.status(now_us).sources[0].why == "1 of 2 expected tasks did not register yet."
+
+    coordinator = LowWatermarkCoordinator.restore(coordinator.snapshot(), now_us=now_us)
+    assert coordinator.status(now_us).sources[0].why == "1 of 2 expected tasks did not register yet."
+    coordinator.handle(TaskRegistered(second, "b", 100), now_us)
+    now_us += 1_000_000
+    coordinator.handle(Tick(), now_us)
+    for task_id, low_us, run in (("0", 500, "a"), ("1", 100, "b")):
+        coordinator.handle(ReplyLowWatermark("job", "orders", task_id, now_us, low_us, run), now_us)
+    assert coordinator.low_watermark_us("job", "orders") == 100
+
+
+def test_a_task_that_came_and_went_has_come() -> None:
+    coordinator = LowWatermarkCoordinator()
+    first, second = TaskId("job", "orders", "0"), TaskId("job", "orders", "1")
+    coordinator.handle(TaskRegistered(first, "a", 500, expected_tasks=2), 0)
+    coordinator.handle(TaskDeregistered(first, "a"), 1)
+    coordinator.handle(TaskRegistered(second, "b", 900, expected_tasks=2), 2)
+    coordinator.handle(Tick(), 1_000_000)
+    coordinator.handle(ReplyLowWatermark("job", "orders", "1", 1_000_000, 900, "b"), 1_000_001)
+
+    assert coordinator.low_watermark_us("job", "orders") == 900
