@@ -161,10 +161,9 @@ def test_a_killed_heartbeat_reader_fails_the_query_and_a_restart_resumes_its_low
         assert held_us == T0_US + 5 * MINUTE_US - BOUND_US - 1_000
         [reader] = set(heartbeat_processes(spark)) - before
         os.kill(reader, signal.SIGKILL)
-        with pytest.raises(StreamingQueryException) as died:
+        with pytest.raises(StreamingQueryException):
             query.awaitTermination(60)
-        # Spark says no more than this, so the service says the rest.
-        assert "Connection reset" in str(died.value)
+        # Spark says "Connection reset" or, of an end of file, nothing at all; so the service says what it means.
         wait_until(lambda: "and the heartbeat is one" in caplog.text, "the service's word on it", seconds=30)
         assert 'on "orders": a Python process' in caplog.text
         assert "start the query again" in caplog.text
