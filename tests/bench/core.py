@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark import BatchReported, Coalescer, SplitId, StreamCoordinator, WatermarkStrategy
+from lowmark.watermark import BatchReported, Coalescer, SplitColumn, SplitId, StreamCoordinator, WatermarkStrategy
 
 from tests.live.servers import jars
 
@@ -236,13 +236,12 @@ def _other_order(n: int) -> Row:
 def _coordinator(n: int) -> Row:
     """The same batch as an event to the coordinator of the stream, with all that it keeps of each split."""
     rng = np.random.default_rng(SEED)
-    ids = _splits(n, rng).tolist()
+    ids = _splits(n, rng)
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     coordinator = StreamCoordinator(strategy, job_id="bench", source_id="core", task_id="0")
     spent = []
     for turn in range(1, 16):
-        watermarks_us: dict[SplitId, int] = dict(zip(ids, _watermarks(n, turn, rng).tolist(), strict=True))
-        event = BatchReported(turn, turn, watermarks_us)
+        event = BatchReported(turn, turn, SplitColumn(ids, _watermarks(n, turn, rng)))
         began = time.perf_counter_ns()
         coordinator.handle(event, now_us=turn)
         spent.append(time.perf_counter_ns() - began)
