@@ -336,7 +336,9 @@ class LowWatermarkService:
         reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
         # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
         # round. A low watermark that the others hold does not come: that is what the time is bounded for.
-        if self._runs.worth_waiting(request) and self._low_heard.wait(_ROUND_SECONDS):
+        if request.available_now and self._call(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
+            # Asked again in any case: another stream's heartbeat may have cleared what was heard.
+            self._low_heard.wait(_ROUND_SECONDS)
             reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
         return reply
 

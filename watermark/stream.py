@@ -223,7 +223,7 @@ class StreamCoordinator:
     @property
     def states(self) -> Mapping[SplitState, int]:
         """How many splits are in each state; every state is there."""
-        return self._coalescer.states
+        return self._lineage.states
 
     @property
     def splits(self) -> tuple[SplitId, ...]:
