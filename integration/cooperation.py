@@ -12,7 +12,6 @@ run takes the place of the one before it at once. Belongs to the service's loop.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from .member import Member
 
 __all__ = ["Cooperation"]
-
-log = logging.getLogger("lowmark")
 
 SHARED_STEP_US = 1_000_000
 """How often a heartbeat asks for the low watermark of a job while its own query has nothing to do."""
@@ -72,9 +69,13 @@ class Cooperation:
             if present != wanted:
                 raise DisagreeingGroup(wanted.group, stream.name, _shown(wanted), first.name, _shown(present))
 
-    def takes_part(self, run: StreamRun) -> bool:
-        """Whether this run concerns others at all."""
-        return run.stream.strategy.emits and (self._job is not None or run.stream.strategy.alignment is not None)
+    def shares(self, stream: Stream) -> bool:
+        """Whether the low watermark of this stream is that of a job."""
+        return self._job is not None and stream.strategy.emits
+
+    def takes_part(self, stream: Stream) -> bool:
+        """Whether this stream concerns others at all."""
+        return self.shares(stream) or (stream.strategy.emits and stream.strategy.alignment is not None)
 
     def report(self, run: StreamRun) -> bool:
         """Say how far a run is. It begins as a task when it is tied to its query, whose id it needs.
@@ -82,7 +83,7 @@ class Cooperation:
         Returns:
             Whether the low watermark that it shares rose.
         """
-        if run.query_id is None or run.ended or not self.takes_part(run):
+        if run.query_id is None or run.ended or not self.takes_part(run.stream):
             return False
         if run.token not in self._tasks:
             self._begin(run, run.query_id)

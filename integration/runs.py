@@ -61,7 +61,6 @@ class Runs:
         self._queries, self._notify = queries, notify
         self._clock = SteadyClock()
         self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
-        self._shares = job is not None
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
 
@@ -123,7 +122,7 @@ class Runs:
         except CorruptSnapshot as corrupt:
             run = StreamRun.attach(stream, token=request.run, resumes=request.resumes, state=None, now_us=now_us)
             run.refusal = f'stream "{stream.name}": the state in the checkpoint cannot be read. {corrupt}'
-        run.shares = self._shares and stream.strategy.emits
+        run.shares = self.cooperation.shares(stream)
         self._runs[request.run] = run
         self._forget_old_runs()
         return run
@@ -197,7 +196,7 @@ class Runs:
     def worth_waiting(self, request: HeartbeatRequest) -> bool:
         """Whether the answer to a reader that will not ask again may soon be a better one."""
         run = self._runs.get(request.run)
-        return request.available_now and run is not None and self.cooperation.worth_waiting(run)
+        return run is not None and self.cooperation.worth_waiting(run)
 
     def refuse(self, task: TaskId, refused: RefusedByCoordinator) -> None:
         """The coordinator does not take a run: without it the query would hold for ever, so it ends and says why."""
@@ -313,7 +312,7 @@ class Runs:
         if not streams:
             raise UnknownStream(name, self.names())
         now_us = self._clock.now_us()
-        runs = [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
+        runs = self._runs_of(name, query)
         live = [r for r in runs if not r.ended]
         tied = [r for r in live if r.run_id is not None]  # the others may be of a query that has failed at once
         candidates = tied if tied else live if live else runs[-1:]
@@ -323,8 +322,7 @@ class Runs:
 
     def explain_others(self, name: str, query: str | None) -> list[str]:
         """Return what the runs of a stream have to do with others, in words: a sentence each."""
-        runs = [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
-        said = [self.cooperation.explain(run) for run in runs if not run.ended]
+        said = [self.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
         return [sentence for sentence in said if sentence is not None]
 
     def statuses(self) -> list[tuple[str | None, StreamStatus]]:
@@ -340,6 +338,9 @@ class Runs:
         """Return all runs but those whose token is given."""
         now_us = self._clock.now_us()
         return [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
+
+    def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
+        return [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""
