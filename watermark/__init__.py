@@ -31,6 +31,7 @@ from .errors import (
 )
 from .events import (
     BatchCounts,
+    BatchPlanned,
     BatchReported,
     Effect,
     Event,
@@ -90,6 +91,7 @@ __all__ = [
     "AllIdle",
     "Answer",
     "BatchCounts",
+    "BatchPlanned",
     "BatchReported",
     "BoundedOutOfOrderness",
     "Cap",

@@ -2,7 +2,11 @@
 
     "LWMC"  version  crc32  JSON        integers are little-endian; the checksum is of the JSON
 
-Keys are sorted and nothing depends on time or memory, so equal states give equal bytes.
+Nothing depends on time or memory, so equal states give equal bytes.
+
+A coordinator makes snapshots all the time, and most of its tasks have said nothing since the one before. So every part
+keeps its text, and ``EncodedParts`` that of its elements; whoever changes an element says so, and only that one is
+encoded again.
 """
 
 from __future__ import annotations
@@ -10,8 +14,8 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from .errors import CorruptSnapshot
 
@@ -20,18 +24,80 @@ _MAGIC = b"LWMC"
 _HEAD = struct.Struct("<4sBI")
 
 
-def encode(state: Mapping[str, Any]) -> bytes:
-    """The state as bytes; equal states give equal bytes.
+to_json = json.JSONEncoder(separators=(",", ":")).encode
+"""A value as JSON: without spaces, keys in the order they have."""
 
-    >>> decode(encode({"lost": 0}))
+Key = TypeVar("Key")
+
+
+def json_object(fields: dict[str, Any], **encoded: str) -> str:
+    """An object of JSON, some of whose fields are JSON already: these come last.
+
+    >>> json_object({"epoch": 7}, members="[1,2]")
+    '{"epoch":7,"members":[1,2]}'
+    """
+    last = ",".join(f'"{name}":{text}' for name, text in encoded.items())
+    return f"{to_json(fields)[:-1]}{',' if fields else ''}{last}}}"
+
+
+class EncodedParts(Generic[Key]):
+    """An array of JSON, one element per key, sorted; encodes only the elements that were changed since.
+
+    Args:
+        part: what stands for a key, as ``json.dumps`` takes it; None if the key has gone.
+        order: what keys are sorted by; None: themselves.
+
+    >>> lows_us = {"b": 20}
+    >>> parts = EncodedParts(lambda name: [name, lows_us[name]] if name in lows_us else None)
+    >>> parts.changed("b"), parts.text()
+    (None, '[["b",20]]')
+    >>> lows_us |= {"a": 10, "b": 30}
+    >>> parts.changed("a"), parts.text()        # nobody said that b has changed
+    (None, '[["a",10],["b",20]]')
+    """
+
+    def __init__(self, part: Callable[[Key], Any], order: Callable[[Key], Any] | None = None) -> None:
+        self._part, self._order = part, order
+        self._texts: dict[Key, str] = {}  # sorted
+        self._changed: set[Key] = set()
+        self._text = "[]"
+
+    def changed(self, key: Key) -> None:
+        """What stands for this key is new, or another, or has gone. O(1)."""
+        self._changed.add(key)
+
+    def text(self) -> str:
+        """The array. What was changed costs as much as encoding it, the rest as much as copying it."""
+        if not self._changed:
+            return self._text
+        unsorted = False
+        for key in self._changed:
+            part = self._part(key)
+            if part is None:
+                self._texts.pop(key, None)
+                continue
+            unsorted |= key not in self._texts
+            self._texts[key] = to_json(part)
+        self._changed.clear()
+        if unsorted:
+            keys: list[Any] = sorted(self._texts, key=self._order)  # type: ignore[type-var,arg-type]
+            self._texts = {key: self._texts[key] for key in keys}
+        self._text = f"[{','.join(self._texts.values())}]"
+        return self._text
+
+
+def encode(text: str) -> bytes:
+    """The state, as JSON, in its envelope.
+
+    >>> decode(encode('{"lost":0}'))
     {'lost': 0}
     """
-    body = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
+    body = text.encode()
     return _HEAD.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """The state that ``encode`` was given.
+    """The state that ``encode`` was given, read.
 
     Raises:
         CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot.

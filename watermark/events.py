@@ -140,6 +140,25 @@ class BatchReported:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchPlanned:
+    """A micro-batch that is not read yet, of a source that knows how far it will take each split. May come twice.
+
+    What it promises holds for every row after the batch, so it may be published with the batch: Spark puts a watermark
+    in force one batch later. What was in the batch comes afterwards, as ``BatchReported``.
+
+    Attributes:
+        planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
+        watermarks_us: watermark of each split whose next row is known to be beyond it, bound already taken off.
+            Unknown splits are discovered by being here.
+        backlog_rows: rows each split will have unread after this batch; missing means not known.
+    """
+
+    planned_at_us: int
+    watermarks_us: Mapping[SplitId, int]
+    backlog_rows: Mapping[SplitId, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Polled:
     """The sources were asked until ``until_us`` and had nothing new."""
 
@@ -214,6 +233,7 @@ Event = (
     SplitsDiscovered
     | SplitsResharded
     | BatchReported
+    | BatchPlanned
     | Polled
     | SplitsFinished
     | SplitsPaused

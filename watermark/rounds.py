@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .coalescer import Advance, Coalescer
+from .coordinator_snapshot import EncodedParts, json_object
 from .history import History
 from .protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
 from .state import SplitState
@@ -104,6 +105,8 @@ class SourceRounds:
         """Times a task came in below the low watermark."""
         self.history: History[str] = History()
         """The low watermark of the last hour, and the tasks that held it."""
+        self._encoded: str | None = None  # the snapshot as JSON; None: something was changed since
+        self._encoded_tasks: EncodedParts[str] = EncodedParts(self._task_snapshot)
 
     # -- what is known
 
@@ -178,11 +181,13 @@ class SourceRounds:
         self._live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
         self._coalescer.assign(task_id, state=state, watermark_us=low_us)
+        self._changed(task_id)
         return self._behind(low_us)
 
     def expect(self, tasks: int) -> None:
         """Publish nothing before so many tasks have come; the largest number that anybody says counts."""
         self._expected = max(self._expected, tasks)
+        self._changed()
 
     def take(self, reply: ReplyLowWatermark) -> int | None:
         """Take a reply in: any, late ones and repeated ones too.
@@ -192,6 +197,7 @@ class SourceRounds:
         """
         task_id, low_us = reply.task_id, reply.current_low_watermark
         answer, before = self._answers[task_id], self.state(task_id)
+        self._changed(task_id)
         if self.asked_at_us is not None and reply.timestamp >= self.asked_at_us:
             self._unanswered.discard(task_id)
         order = _order(reply)
@@ -211,6 +217,7 @@ class SourceRounds:
     def finish(self, task_id: str) -> None:
         """The task will never deliver again: leave it out for good, from the next round on."""
         answer = self._answers[task_id]
+        self._changed(task_id)
         self._live -= answer.live
         answer.finished = True
         self._unanswered.discard(task_id)
@@ -222,6 +229,7 @@ class SourceRounds:
         if not answer.counted:
             self.forget(task_id)
             return
+        self._changed(task_id)
         self._live -= answer.live
         answer.gone = True
         self._unanswered.discard(task_id)
@@ -232,6 +240,7 @@ class SourceRounds:
         answer = self._answers.pop(task_id, None)
         if answer is None:
             return False
+        self._changed(task_id)
         self._live -= answer.live
         self._leaving.discard(task_id)
         self._unanswered.discard(task_id)
@@ -249,6 +258,7 @@ class SourceRounds:
         if self.asked_at_us is None:
             self.asked_at_us = now_us if self._last_asked_us is None else max(now_us, self._last_asked_us + 1)
             self._last_asked_us, self.deadline_us = self.asked_at_us, deadline_us
+            self._changed()
             self._unanswered = {task_id for task_id, answer in self._answers.items() if answer.live}
         return [self._question(task_id, self.asked_at_us) for task_id in sorted(self._unanswered)]
 
@@ -275,6 +285,7 @@ class SourceRounds:
             advance = self._advance_over_idle() or advance
         if advance is None:
             return []
+        self._changed()
         self.rose_at_us = now_us
         self.history.rose(now_us, advance.after_us, self.holder)
         return [self.notice(task_id, advance.after_us, now_us) for task_id in sorted(self._answers)]
@@ -287,29 +298,13 @@ class SourceRounds:
 
     def snapshot(self) -> dict[str, Any]:
         """All but the open round and the history, as what ``json.dumps`` takes. Deterministic."""
-        return {
-            "job_id": self.job_id,
-            "source_id": self.source_id,
-            "low_us": self.low_us,
-            "rose_at_us": self.rose_at_us,
-            "last_asked_us": self._last_asked_us,
-            "returned_late": self.returned_late,
-            "expected": self._expected,
-            "came": sorted(self._came) if self.low_us is None else [],
-            "tasks": [
-                {
-                    "task_id": task_id,
-                    "low_us": self.task_low_us(task_id),
-                    "order": None if answer.order is None else list(answer.order),
-                    "left_out": None if answer.left_out is None else answer.left_out.value,
-                    "next_wanted_us": answer.next_wanted_us,
-                    "finished": answer.finished,
-                    "gone": answer.gone,
-                    "counted": answer.counted,
-                }
-                for task_id, answer in sorted(self._answers.items())
-            ],
-        }
+        return {**self._own_snapshot(), "tasks": [self._task_snapshot(task_id) for task_id in sorted(self._answers)]}
+
+    def encoded(self) -> str:
+        """The snapshot as JSON. Costs no more than what was changed since the last time."""
+        if self._encoded is None:
+            self._encoded = json_object(self._own_snapshot(), tasks=self._encoded_tasks.text())
+        return self._encoded
 
     @classmethod
     def restore(cls, data: Mapping[str, Any], *, quorum: float) -> SourceRounds:
@@ -340,9 +335,43 @@ class SourceRounds:
                 if answer.leaves:
                     rounds._leaving.add(task_id)
             rounds._coalescer.assign(task_id, state=state, watermark_us=saved["low_us"])
+            rounds._changed(task_id)
         return rounds
 
     # -- how
+
+    def _own_snapshot(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "source_id": self.source_id,
+            "low_us": self.low_us,
+            "rose_at_us": self.rose_at_us,
+            "last_asked_us": self._last_asked_us,
+            "returned_late": self.returned_late,
+            "expected": self._expected,
+            "came": sorted(self._came) if self.low_us is None else [],
+        }
+
+    def _task_snapshot(self, task_id: str) -> dict[str, Any] | None:
+        answer = self._answers.get(task_id)
+        if answer is None:
+            return None
+        return {
+            "task_id": task_id,
+            "low_us": self.task_low_us(task_id),
+            "order": answer.order,
+            "left_out": None if answer.left_out is None else answer.left_out.value,
+            "next_wanted_us": answer.next_wanted_us,
+            "finished": answer.finished,
+            "gone": answer.gone,
+            "counted": answer.counted,
+        }
+
+    def _changed(self, task_id: str | None = None) -> None:
+        """A snapshot would be another now: of this task, and in any case of the source."""
+        self._encoded = None
+        if task_id is not None:
+            self._encoded_tasks.changed(task_id)
 
     def _advance_over_idle(self) -> Advance | None:
         """Nobody takes part: publish what all who are left out, and live, have said."""
@@ -366,6 +395,7 @@ class SourceRounds:
                 self.forget(task_id)
                 continue
             answer.counted = False
+            self._changed(task_id)
             leave = self._coalescer.finish if answer.finished else self._coalescer.idle
             leave(task_id)
         self._leaving -= task_ids

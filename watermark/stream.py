@@ -29,6 +29,7 @@ from .cohort import Cohort
 from .duration import format_duration_us
 from .errors import InvalidSplitId, InvalidWatermark
 from .events import (
+    BatchPlanned,
     BatchReported,
     Effect,
     Event,
@@ -138,6 +139,8 @@ class StreamCoordinator:
                 self._reshard(event, now_us)
             case BatchReported():
                 self._report(event, now_us)
+            case BatchPlanned():
+                self._plan(event, now_us)
             case Polled(until_us):
                 self._read(until_us)
             case SplitsFinished(splits):
@@ -309,22 +312,33 @@ class StreamCoordinator:
             self._gather(event)
 
     def _report_each(self, event: BatchReported, now_us: int) -> None:
-        for split, watermark_us in event.watermarks_us.items():
-            if watermark_us not in _WATERMARK_RANGE:
-                raise InvalidWatermark(split, watermark_us)
-        delivered = [*event.watermarks_us, *(split for split, rows in event.rows.items() if rows > 0)]
-        self._discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
-        self._read(event.planned_at_us)
-        fresh, regressions = self._tally.fresh(event.batch_id), self._coalescer.regressions
+        low_us, regressions = self._coalescer.low_us, self._coalescer.regressions
+        fresh = self._tally.fresh(event.batch_id)
+        self._deliver_each(event, "delivered rows", now_us)
         if fresh:
-            self._tally.count(event, self._coalescer.low_us, now_us)
+            self._tally.count(event, low_us, now_us)
             self._planned_us = event.planned_at_us
-        for split in sorted(set(delivered), key=split_order):
-            self._deliver(split, event, now_us)
-        if fresh:
             self._learn_backlog(event, now_us)
         else:
             self._coalescer.regressions = regressions  # they were counted when the batch came first
+
+    def _plan(self, event: BatchPlanned, now_us: int) -> None:
+        """Take a promise like a report, but count nothing: no row was seen."""
+        self._dissolve()
+        regressions = self._coalescer.regressions
+        self._deliver_each(event, "its next row is known", now_us)
+        self._learn_backlog(event, now_us)
+        self._coalescer.regressions = regressions  # a split may have rows beyond what was promised of it before
+
+    def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
+        for split, watermark_us in event.watermarks_us.items():
+            if watermark_us not in _WATERMARK_RANGE:
+                raise InvalidWatermark(split, watermark_us)
+        delivered = [*event.watermarks_us, *(split for split, rows in _rows(event).items() if rows > 0)]
+        self._discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
+        self._read(event.planned_at_us)
+        for split in sorted(set(delivered), key=split_order):
+            self._deliver(split, event, why, now_us)
 
     def _report_together(self, event: BatchReported, cohort: Cohort, now_us: int) -> None:
         """What ``_report_each`` does to active splits that all have news, for all of them at once."""
@@ -371,7 +385,7 @@ class StreamCoordinator:
                 self._time_silence(split, cohort.heard_us)
                 self._tally.splits[split] = cohort.tally(split, self._tally.splits.get(split, SplitTally()))
 
-    def _deliver(self, split: SplitId, event: BatchReported, now_us: int) -> None:
+    def _deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
         """Apply what one split reported. It was active unless this is old news of it."""
         record, before = self._records[split], self._lineage.state(split)
         if before is SplitState.FINISHED:
@@ -396,16 +410,16 @@ class StreamCoordinator:
             self._coalescer.idle(split)
         if before is SplitState.ACTIVE:
             return  # and still is
-        self._note(split, before, "delivered rows")
+        self._note(split, before, why)
         low_us, came_in = self._coalescer.low_us, before in (SplitState.IDLE, SplitState.PENDING)
         if news and came_in and low_us is not None and watermark_us is not None and watermark_us < low_us:
-            self._late.append(SplitReturnedLate(split, low_us - watermark_us, event.rows.get(split)))
+            self._late.append(SplitReturnedLate(split, low_us - watermark_us, _rows(event).get(split)))
             self._tally.returned_late += 1
 
-    def _learn_backlog(self, event: BatchReported, now_us: int) -> None:
+    def _learn_backlog(self, event: BatchReported | BatchPlanned, now_us: int) -> None:
         """A backlog holds until it is told again, or until rows were read and nobody told."""
         if self._backlog_rows:
-            for split in event.rows.keys() | event.watermarks_us.keys():
+            for split in _rows(event).keys() | event.watermarks_us.keys():
                 self._backlog_rows.pop(split, None)
         self._backlog_rows.update(event.backlog_rows)
         idle = self._lineage.states[SplitState.IDLE] > 0
@@ -579,3 +593,7 @@ class StreamCoordinator:
                 raise InvalidSplitId(repr(split), "a number of 0 or more in 64 bits")
             known = kind
         self._kind = known
+
+
+def _rows(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
+    return event.rows if isinstance(event, BatchReported) else {}

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lowmark.watermark import (
     AllIdle,
     BatchCounts,
+    BatchPlanned,
     BatchReported,
     Effect,
     Event,
@@ -114,6 +115,12 @@ class Definition:
                 split.backlog_rows = rows
                 if rows > 0 and split.state is IDLE:
                     split.state, split.silent_since_us = split.live, max(split.silent_since_us, now_us)
+
+    def plan(self, event: BatchPlanned, now_us: int) -> None:
+        """What is promised is as good as delivered; every plan is news of the backlog."""
+        counted, self.batches = self.batches, []
+        self.report(BatchReported(0, event.planned_at_us, event.watermarks_us, backlog_rows=event.backlog_rows), now_us)
+        self.batches = counted
 
     def delivered(self, split: Split, watermark_us: int | None, planned_us: int) -> None:
         news = split.heard_us is None or planned_us > split.heard_us
@@ -282,6 +289,12 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             counts=BatchCounts(rows=sum(rows.values())),
         )
         self.definition.report(event, self.now_us)
+        self.handle(event)
+
+    @rule(watermarks=reports, backlog=st.dictionaries(splits, st.sampled_from((0, 1, 9)), max_size=3))
+    def plan(self, watermarks: dict[SplitId, int], backlog: dict[SplitId, int]) -> None:
+        event = BatchPlanned(self.now_us, watermarks, backlog)
+        self.definition.plan(event, self.now_us)
         self.handle(event)
 
     @rule(ago_us=st.sampled_from((0, 0, 1, TIMEOUT_US)))

@@ -1,0 +1,50 @@
+"""Counters and gauges that enumerators and readers keep, by name: numbers here, Prometheus elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["Counter", "MetricGroup"]
+
+
+class Counter:
+    """A number that only grows."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def inc(self, by: int = 1) -> None:
+        """Add `by`, which is 0 or more."""
+        if by < 0:
+            raise ValueError(f"a counter only grows, got {by}")
+        self.count += by
+
+
+class MetricGroup:
+    """The metrics of one enumerator or reader (Flink's `MetricGroup`). Names are in snake_case, with their unit.
+
+    >>> group = MetricGroup()
+    >>> group.counter("records_in").inc(3)
+    >>> group.gauge("unassigned_splits", lambda: 2)
+    >>> group.values()
+    {'records_in': 3, 'unassigned_splits': 2}
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Callable[[], float]] = {}
+
+    def counter(self, name: str) -> Counter:
+        """Return the counter of that name, a new one the first time."""
+        return self._counters.setdefault(name, Counter())
+
+    def gauge(self, name: str, read: Callable[[], float]) -> None:
+        """Show what `read` returns under that name; a later one of the name replaces it."""
+        self._gauges[name] = read
+
+    def values(self) -> dict[str, float]:
+        """Return every metric's value now, sorted by name."""
+        counted: dict[str, float] = {name: counter.count for name, counter in self._counters.items()}
+        return dict(sorted((counted | {name: read() for name, read in self._gauges.items()}).items()))
