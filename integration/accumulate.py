@@ -41,11 +41,13 @@ class BatchTrack:
         tracker: event times and counts per split and task.
         watermarks_us: the largest watermark that a generator emitted, by split id.
         names: id -> name of every split seen.
+        events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
     """
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
     watermarks_us: dict[SplitId, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
@@ -53,7 +55,9 @@ class BatchTrack:
         for split, watermark_us in other.watermarks_us.items():
             known_us = marks.get(split)
             marks[split] = watermark_us if known_us is None else max(known_us, watermark_us)
-        return BatchTrack(self.tracker.merge(other.tracker), marks, self.names | other.names)
+        return BatchTrack(
+            self.tracker.merge(other.tracker), marks, self.names | other.names, self.events | other.events
+        )
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()

@@ -7,7 +7,8 @@ Rule 1: what a snapshot is for (`epoch` grew) is in the journal before anybody h
 Rule 2: nobody waits for an application. What it does not take in time is replaced by what is newer of the same kind for
         the same task, so what is kept for it is bounded by its tasks.
 Rule 3: no burst keeps others waiting: a round's questions go out over a quarter of the interval, so its answers come
-        so; and making snapshots takes a twentieth of the time at most, however large they are.
+        so; what a snapshot needs is encoded bit by bit before it is made; and putting it together takes a twentieth of
+        the time at most, writing it 2 MiB a second, however large it is.
 Rule 4: an application hears what is for its tasks on its watch. Which tasks are its own it says by speaking for them,
         and says again after the connection was lost; so where to send is no state that could be lost.
 """
@@ -70,10 +71,14 @@ from .wire import (
 
 __all__ = ["Authority", "Watcher", "restore", "serve"]
 
-_STEP_SECONDS = 0.02  # between some questions of a round and the next
+_STEP_SECONDS = 0.05  # between some questions of a round and the next: each is a message to everybody
 _CALM = 4  # the part of the interval over which questions are spread
 _LEAST_AT_ONCE = 16  # questions in one step, so that a few tasks are asked at once
 _SNAPSHOT_SHARE = 20  # the part of the time snapshots take at most, however large they are
+_JOURNAL_BYTES = 2 << 20  # written in a second at most: a disk has others to serve, and wears out
+_TAKEN_AT_ONCE = 50  # statements of one application, before others are let in
+_ENCODED_AT_ONCE = 50  # sources
+_LAST_TURNS = 50  # others get these between parts of a snapshot that is due; not more, or it might never be made
 _SHORTEST_US = 5_000  # between two calls that time alone makes: a group may ask for an announcement every microsecond
 _GRACE_SECONDS = 1.0  # for calls under way, when the process ends
 _SERVER_OPTIONS = [
@@ -190,19 +195,23 @@ class Authority:
 
     async def say(self, said: Say) -> SayAnswer:
         """Take in what tasks say, one after the other; answer who has come or gone once that is safe."""
-        if self.failed.done():
-            raise asyncio.CancelledError
-        watcher, before = self._watchers.get(said.application), self._coordinator.epoch
-        answers = [self._take(statement, watcher) for statement in said.statements]
+        before, answers = self._coordinator.epoch, list[Answer]()
+        for number, statement in enumerate(said.statements):
+            if number and number % _TAKEN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if self.failed.done():
+                raise asyncio.CancelledError
+            # Asked for every one: meanwhile the application may have begun to watch anew.
+            answers.append(self._take(statement, self._watchers.get(said.application)))
         self._follow_up()
-        epoch = self._coordinator.epoch
+        watcher, epoch = self._watchers.get(said.application), self._coordinator.epoch
         # A reply may be lost: who is asked again says it again. That a task has come or gone is said once.
         once = any(not isinstance(statement, Reply | Renew) for statement in said.statements)
         if once and epoch > before and epoch > self._durable:
             safe = self._loop.create_future()
             self._waiting.append((epoch, safe))
             await safe
-        if self._held:
+        if self._durable < self._coordinator.epoch:
             return SayAnswer(answers)  # what is published is not safe yet; the watch tells it in a moment
         return SayAnswer(
             [
@@ -228,14 +237,14 @@ class Authority:
                 if self._watcher_of.get(task) is watcher:
                     del self._watcher_of[task]
 
-    def status(self) -> StatusAnswer:
-        """What a person wants to know."""
+    def status(self, limit: int | None = None) -> StatusAnswer:
+        """What a person wants to know; with a limit, of so many tasks of each source and group."""
         return StatusAnswer(
             version=importlib.metadata.version("lowmark"),
             pid=os.getpid(),
             applications=len(self._watchers),
             journal=None if self._journal is None else str(self._journal.path),
-            coordinator=self._coordinator.status(self._now_us()),
+            coordinator=self._coordinator.status(self._now_us(), limit=limit),
         )
 
     def tick(self) -> None:
@@ -304,10 +313,11 @@ class Authority:
         """Write until the journal has everything; all that came meanwhile is one write."""
         try:
             while self._durable < self._coordinator.epoch:
-                await asyncio.sleep(self._snapshot_at - self._loop.time())
+                await self._prepare()
                 began = self._loop.time()
                 epoch, state = self._coordinator.epoch, self._coordinator.snapshot()
-                self._snapshot_at = began + _SNAPSHOT_SHARE * (self._loop.time() - began)
+                share = _SNAPSHOT_SHARE * (self._loop.time() - began)
+                self._snapshot_at = began + max(share, len(state) / _JOURNAL_BYTES)
                 held, self._held = self._held, []
                 await self._loop.run_in_executor(self._writer, journal.write, state)
                 self._durable = epoch
@@ -320,6 +330,16 @@ class Authority:
                 safe.cancel()
         finally:
             self._writing = None
+
+    async def _prepare(self) -> None:
+        """Wait until the next snapshot may be made, and have little left to do for it then."""
+        while (left := self._snapshot_at - self._loop.time()) > 0:
+            more = self._coordinator.encode(_ENCODED_AT_ONCE)
+            await asyncio.sleep(0 if more else min(left, _STEP_SECONDS))
+        for _ in range(_LAST_TURNS):
+            if not self._coordinator.encode(_ENCODED_AT_ONCE):
+                return
+            await asyncio.sleep(0)
 
     def _release(self, effects: list[CoordinatorEffect]) -> None:
         """Tell what follows from what the journal has, and answer those who waited for it."""
@@ -434,8 +454,8 @@ def _handlers(authority: Authority) -> dict[str, grpc.RpcMethodHandler[Any, Any]
             raise
 
     async def status(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        await _question(STATUS, data, context)
-        return encode(authority.status())
+        question = await _question(STATUS, data, context)
+        return encode(authority.status(question.limit))
 
     async def watch(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
         question = await _question(WATCH, data, context)

@@ -34,7 +34,7 @@ from lowmark.watermark import LowmarkError, StreamStatus, format_duration_us
 from rich.console import Console
 from typer.core import TyperGroup
 
-from .errors import NoService, ServiceUnreachable, UnknownStream
+from .errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +47,8 @@ __all__ = ["app", "main"]
 
 _NOTHING, _FAILED, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
 _DEBUG = "lowmark.debug"
-_SPLITS_SHOWN = 10
+_SHOWN = 50  # splits of a stream, tasks of a source
+_NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # what a coordinator says to the question for a service
 _EXIT_CODES = (
     "Exit codes: 0 all is well, 1 nothing to show (or the demo lost a row), 2 it could not be done, 130 interrupted, "
     "143 terminated."
@@ -113,6 +114,15 @@ TlsCa = Annotated[
 ]
 TokenFile = Annotated[
     Path | None, typer.Option(help="File with the coordinator's token (with HOST:PORT).", show_default=False)
+]
+
+
+Limit = Annotated[
+    int,
+    typer.Option(
+        help="Show so many splits of a stream, or tasks at a coordinator, those that need attention first; 0: all.",
+        min=0,
+    ),
 ]
 
 
@@ -277,30 +287,41 @@ def status(
     coordinator: AtCoordinator = None,
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
+    limit: Limit = _SHOWN,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by _Commands
 ) -> None:
-    """Show where the streams of running services stand: low watermark, who holds it, why, since when."""
+    """Show where the streams of running services and coordinators stand: low watermark, holder, why, since when."""
+    most = None if limit == 0 else limit
     if coordinator is not None:
         from .coordinator_view import show_coordinator, status_json
 
-        answer = _ask_coordinator(coordinator, name, connect, tls_ca, token_file)
+        answer = _ask_coordinator(coordinator, name, connect, tls_ca, token_file, most)
         if as_json:
             _print_json(status_json(coordinator, answer))
         else:
-            show_coordinator(coordinator, answer, Console(), now_us=time.time_ns() // 1_000)
+            show_coordinator(coordinator, answer, _console(), now_us=time.time_ns() // 1_000)
         return
-    replies = _ask(name, connect)
+    replies, coordinators = _ask(name, connect, token_file, most)
     if as_json:
+        from .coordinator_view import status_json
+
         _print_json(
             {
                 "services": [
-                    {"address": a, "application": r.application, "pid": r.pid, "streams": r.streams} for a, r in replies
-                ]
+                    {
+                        "address": a,
+                        "application": r.application,
+                        "pid": r.pid,
+                        "streams": [_stream_json(stream, most) for stream in r.streams],
+                    }
+                    for a, r in replies
+                ],
+                "coordinators": [status_json(a, answer) for a, answer in coordinators],
             }
         )
         return
-    console, now_us = Console(), time.time_ns() // 1_000
+    console, now_us = _console(), time.time_ns() // 1_000
     for address, reply in replies:
         console.print(
             f"{reply.application}, process {reply.pid}, {address}", style="dim", highlight=False, soft_wrap=True
@@ -308,7 +329,12 @@ def status(
         if not reply.streams:
             console.print("  no running query with a wrapped stream")
         for stream in reply.streams:
-            console.print(_stream_table(stream, now_us))
+            console.print(_stream_table(stream, now_us, most))
+    if coordinators:
+        from .coordinator_view import show_coordinator
+
+        for address, answer in coordinators:
+            show_coordinator(address, answer, console, now_us=now_us)
 
 
 @app.command(epilog=_EXIT_CODES, short_help="Say in words who holds the low watermark.")
@@ -326,14 +352,14 @@ def explain(
     if coordinator is not None:
         from .coordinator_view import explanations
 
-        said = explanations(_ask_coordinator(coordinator, name, connect, tls_ca, token_file).coordinator)
+        said = explanations(_ask_coordinator(coordinator, name, connect, tls_ca, token_file, _SHOWN).coordinator)
         if as_json:
             _print_json({"coordinator": coordinator, **said})
         else:
             texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
             typer.echo("\n\n".join(texts) if texts else "no task is registered")
         return
-    replies = _ask(name, connect)
+    replies, _ = _ask(name, connect)
     if as_json:
         told = [
             {
@@ -475,8 +501,10 @@ def main() -> None:
 # -- status -------------------------------------------------------------------------------------------------------
 
 
-def _ask(name: str | None, connect: str | None) -> list[tuple[str, StatusReply]]:
-    """Ask one service or all of this user's; only those that have the stream, where one is named.
+def _ask(
+    name: str | None, connect: str | None, token_file: Path | None = None, limit: int | None = None
+) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
+    """Ask one service, or all services and coordinators of this user; only who has the stream, where one is named.
 
     Raises:
         NoService: none runs.
@@ -484,30 +512,47 @@ def _ask(name: str | None, connect: str | None) -> list[tuple[str, StatusReply]]
         ServiceUnreachable: nobody answers at the address given.
     """
     from . import sockets
+    from .coordinator_view import only
+    from .member import ask_status
     from .rpc import Client, StatusRequest
 
-    replies = []
+    services, coordinators = [], []
     for address in [connect] if connect is not None else sockets.find_addresses():
         client = Client(address)
         try:
-            replies.append((address, client.status(StatusRequest())))
-        except ServiceUnreachable:
+            services.append((address, client.status(StatusRequest())))
+        except ServiceUnreachable as other:
             if connect is not None:
-                raise  # found by ourselves: it has ended since, or is ending
+                raise
+            if not other.cause.startswith(_NO_SERVICE):
+                continue  # found by ourselves: it has ended since, or is ending
+            try:
+                coordinators.append((address, ask_status(address, token_file=token_file, limit=limit)))
+            except CoordinatorUnreachable as refused:
+                typer.echo(f"lowmark: {refused}", err=True)
         finally:
             client.close()
-    if not replies:
+    if not services and not coordinators:
         raise NoService(tuple(map(str, sockets.folders())))
     if name is None:
-        return replies
-    known = sorted({str(stream["name"]) for _, reply in replies for stream in reply.streams})
-    if name not in known:
-        raise UnknownStream(name, tuple(known))
-    return [(a, _only(name, r)) for a, r in replies if any(s["name"] == name for s in r.streams)]
+        return services, coordinators
+    known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
+    shared = {source.source_id for _, answer in coordinators for source in answer.coordinator.sources}
+    if name not in known | shared:
+        raise UnknownStream(name, tuple(sorted(known | shared)))
+    return (
+        [(a, _only(name, r)) for a, r in services if any(s["name"] == name for s in r.streams)],
+        [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
+    )
 
 
 def _ask_coordinator(
-    address: str, name: str | None, connect: str | None, tls_ca: Path | None, token_file: Path | None
+    address: str,
+    name: str | None,
+    connect: str | None,
+    tls_ca: Path | None,
+    token_file: Path | None,
+    limit: int | None,
 ) -> StatusAnswer:
     """Ask a coordinator; only the sources of that name, where one is named.
 
@@ -520,8 +565,13 @@ def _ask_coordinator(
 
     if connect is not None:
         raise typer.BadParameter("--connect asks a service and --coordinator a coordinator; pass one of them")
-    answer = ask_status(address, tls_ca=tls_ca, token_file=token_file)
+    answer = ask_status(address, tls_ca=tls_ca, token_file=token_file, limit=limit)
     return answer if name is None else only(name, answer)
+
+
+def _console() -> Console:
+    """Prints names as they are: what is in brackets or between colons there is neither markup nor a picture."""
+    return Console(markup=False, emoji=False)
 
 
 def _only(name: str, reply: StatusReply) -> StatusReply:
@@ -531,7 +581,19 @@ def _only(name: str, reply: StatusReply) -> StatusReply:
     return msgspec.structs.replace(reply, streams=[s for s, _ in kept], explanations=[text for _, text in kept])
 
 
-def _stream_table(stream: dict[str, Any], now_us: int) -> Table:
+def _stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    """A stream's status with so many of its splits, and how many those are not."""
+    from lowmark.watermark import SplitState
+    from lowmark.watermark.status import need
+
+    splits: dict[str, dict[str, Any]] = stream["splits"]
+    if limit is not None and len(splits) > limit:
+        ranked = sorted(splits, key=lambda name: need(SplitState(splits[name]["state"]), splits[name]["watermark_us"]))
+        splits = {name: splits[name] for name in ranked[:limit]}
+    return {**stream, "splits": splits, "splits_not_shown": sum(stream["states"].values()) - len(splits)}
+
+
+def _stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
     import msgspec
     from rich.table import Table
 
@@ -555,7 +617,7 @@ def _stream_table(stream: dict[str, Any], now_us: int) -> Table:
         ("rows", _rows(seen)),
     ):
         facts.add_row(what, value)
-    splits = _split_table(seen, now_us)
+    splits = _split_table(seen, now_us, limit)
     whole = Table.grid()
     whole.add_row(facts)
     whole.add_row(splits)
@@ -567,12 +629,12 @@ def _rows(seen: StreamStatus) -> str:
     return f"{rows}, {counts.dropped_rows:,} dropped as late, {counts.future_rows:,} too far ahead of the clock"
 
 
-def _split_table(seen: StreamStatus, now_us: int) -> Table:
+def _split_table(seen: StreamStatus, now_us: int, limit: int | None) -> Table:
     from lowmark.watermark.status import by_need
     from rich.table import Table
 
-    shown = sorted(seen.splits.items(), key=lambda item: by_need(item[1]))[:_SPLITS_SHOWN]
-    left = len(seen.splits) - len(shown)
+    shown = sorted(seen.splits.items(), key=lambda item: by_need(item[1]))[:limit]
+    left = sum(seen.states.values()) - len(shown)
     table = Table(pad_edge=False, caption=f"and {left:,} more" if left else None, caption_justify="left")
     for column, right in (
         ("split", False),

@@ -1,7 +1,7 @@
 """What the runs of a service have to do with others: alignment groups, and low watermarks shared by applications.
 
-    in a group       the run takes part in the group's minimum. Spark cannot be told to read a wrapped stream more
-                     slowly, so the run is not throttled, and the group's status says so
+    in a group       the run takes part in the group's minimum. What one of our sources reads obeys the group's cap;
+                     Spark cannot be told to read a wrapped stream more slowly, and the group's status says so
     of a named job   all runs of one job and stream name share one low watermark, whichever application they are in: the
                      heartbeat carries what the coordinator published, never what this run alone would allow
 
@@ -13,11 +13,13 @@ run takes the place of the one before it at once. Belongs to the service's loop.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowmark.watermark import (
     AlignmentGroup,
     AlignmentParams,
+    CapKind,
     DisagreeingGroup,
     GroupStatus,
     LeftOut,
@@ -34,8 +36,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Cooperation"]
 
+_MILLISECOND_US = 1_000
 SHARED_STEP_US = 1_000_000
 """How often a heartbeat asks for the low watermark of a job while its own query has nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimit:
+    """How far a source of ours may be read; see `lowmark.sources.batches.Guidance`."""
+
+    cap_us: int | None = None
+    hold: bool = False
+    held: frozenset[str] = frozenset()
 
 
 class Cooperation:
@@ -89,16 +101,36 @@ class Cooperation:
             self._begin(run, run.query_id)
         task, left_out = self._tasks[run.token], _left_out(run)
         low_us = run.coordinator.low_watermark_us
+        next_us = None if run.next_us is None else run.stream.strategy.watermark_of_max(run.next_us)
         if self._member is not None:
-            self._member.report(task, low_us, left_out=left_out)
+            self._member.report(task, low_us, left_out=left_out, next_wanted_us=next_us)
             return run.shares and run.share(self._member.low_us(task))
         group, now_us = self._group_of(run), self._now_us()
         if left_out is None:
-            group.report(task, low_us, at_us=now_us)
+            group.report(task, low_us, at_us=now_us, next_wanted_us=next_us)
         else:
             group.idle(task, at_us=now_us)
         group.announce(now_us)
         return False
+
+    def limit(self, stream: Stream, run: StreamRun | None) -> ReadLimit:
+        """Return how far a stream may be read by now. Before its query is known it waits: the group cannot know it."""
+        if stream.strategy.alignment is None or not stream.strategy.emits:
+            return ReadLimit()
+        if run is None or run.token not in self._tasks:
+            return ReadLimit(hold=True)
+        task = self._tasks[run.token]
+        cap = self._member.cap(task) if self._member is not None else self._group_of(run).cap_of(task, self._now_us())
+        if cap is None or cap.kind is CapKind.HOLD:
+            # Nobody is passed by a stream that has not spoken. Ours speak before they read, where the source can.
+            return ReadLimit(hold=stream.promises or run.coordinator.low_watermark_us is not None)
+        if cap.us is None:
+            return ReadLimit()
+        if stream.promises:
+            # A split is at the cap when its next row is: the bound and Spark's millisecond come off an event time.
+            return ReadLimit(cap_us=cap.us + stream.strategy.out_of_orderness_us + _MILLISECOND_US)
+        of_max = stream.strategy.watermark_of_max
+        return ReadLimit(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
 
     def end(self, run: StreamRun) -> None:
         """The run's query has ended: others do not wait for it any more."""
@@ -111,9 +143,10 @@ class Cooperation:
 
     def wake_at_us(self, run: StreamRun, wake_at_us: int | None) -> int | None:
         """When the heartbeat has to ask again: a low watermark that is shared rises without it, too."""
-        if not run.shares:
+        alignment = run.stream.strategy.alignment if run.stream.reads else None
+        if not run.shares and alignment is None:
             return wake_at_us
-        step_us = self._now_us() + SHARED_STEP_US
+        step_us = self._now_us() + (SHARED_STEP_US if alignment is None else alignment.update_interval_us)
         return step_us if wake_at_us is None else min(wake_at_us, step_us)
 
     def worth_waiting(self, run: StreamRun) -> bool:
@@ -159,10 +192,12 @@ class Cooperation:
         status, task = self._group_of(run).status(self._now_us()), self._tasks[run.token]
         (member,) = (member for member in status.members if member.task == task)
         ahead = "" if member.ahead_us is None else f"; this stream is {format_duration_us(member.ahead_us)} ahead of it"
-        return (
-            f'  group  "{status.group}": its minimum is {format_time_us(status.minimum_us)}{ahead}. A wrapped '
-            "stream takes part in the minimum, and Spark cannot be told to read it more slowly"
+        obeys = (
+            "It is read no further than the group allows"
+            if run.stream.reads
+            else "A wrapped stream takes part in the minimum, and Spark cannot be told to read it more slowly"
         )
+        return f'  group  "{status.group}": its minimum is {format_time_us(status.minimum_us)}{ahead}. {obeys}'
 
     # -- how
 
@@ -176,12 +211,12 @@ class Cooperation:
                 run=run.token,
                 low_watermark_us=run.restored_low_us,
                 alignment=alignment,
-                throttled=False,
+                throttled=run.stream.reads,
                 expected_tasks=1 if self._job is None else self._job_queries,
             )
         elif alignment is not None:
             group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
-            group.join(task, alignment, now_us=self._now_us(), throttled=False)
+            group.join(task, alignment, now_us=self._now_us(), throttled=run.stream.reads)
 
     def _group_of(self, run: StreamRun) -> AlignmentGroup:
         alignment = run.stream.strategy.alignment

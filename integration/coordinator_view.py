@@ -15,6 +15,7 @@ from lowmark.watermark import (
     format_duration_us,
     format_time_us,
 )
+from lowmark.watermark.status import need
 from rich.console import Console
 from rich.table import Table
 
@@ -23,8 +24,8 @@ from .wire import StatusAnswer
 
 __all__ = ["explanations", "only", "show_coordinator", "status_json"]
 
-_TASKS_SHOWN = 10
-_BY_NEED = (SplitState.PENDING, SplitState.ACTIVE, SplitState.PAUSED, SplitState.IDLE, SplitState.FINISHED)
+_NAMED = 10  # in a sentence
+_LEFT_OUT = (SplitState.IDLE.value, SplitState.FINISHED.value)
 
 
 def only(name: str, answer: StatusAnswer) -> StatusAnswer:
@@ -55,7 +56,14 @@ def explanations(seen: CoordinatorStatus) -> dict[str, list[dict[str, str]]]:
 
 
 def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, now_us: int) -> None:
-    """Print it as tables."""
+    """Print it as tables.
+
+    Args:
+        address: the coordinator's.
+        answer: what it said.
+        console: takes names as they are, that is, without markup and emoji.
+        now_us: now, microseconds since the epoch.
+    """
     seen = answer.coordinator
     watching = f"{answer.applications} application{'' if answer.applications == 1 else 's'} connected"
     console.print(
@@ -73,42 +81,44 @@ def _source_in_words(source: SourceStatus) -> str:
     held = "nobody holds it" if source.holder is None else f"task {source.holder.task_id} holds it"
     low = format_time_us(source.low_watermark_us)
     since = "it has not risen yet" if source.since_us is None else f"it rose last at {format_time_us(source.since_us)}"
-    left_out = [task for task in source.tasks if task.state in (SplitState.IDLE, SplitState.FINISHED)]
+    left_out = [task for task in source.tasks if task.state.value in _LEFT_OUT][:_NAMED]
+    more = sum(source.states[state] for state in _LEFT_OUT) - len(left_out)
     lines = [
         f"{source.source_id} of {source.job_id}: the low watermark is {low}; {since}; {held}.",
         f"Why: {source.why}",
     ]
-    if left_out:
-        named = ", ".join(f"{task.task.task_id} ({task.why})" for task in left_out[:_TASKS_SHOWN])
-        more = f" and {len(left_out) - _TASKS_SHOWN} more" if len(left_out) > _TASKS_SHOWN else ""
-        lines.append(f"Left out: {named}{more}.")
+    if left_out or more:
+        named = [f"{task.task.task_id} ({task.why})" for task in left_out]
+        lines.append(
+            f"Left out: {', '.join(named)}{' and ' if named and more else ''}{f'{more:,} more' if more else ''}."
+        )
     if source.returned_late:
         lines.append(f"Times a task came in below the low watermark: {source.returned_late}.")
     return "\n".join(lines)
 
 
 def _group_in_words(group: GroupStatus) -> str:
-    free = [str(member.task) for member in group.members if not member.throttled]
+    free = [str(member.task) for member in group.members if not member.throttled][:_NAMED]
+    waiting = [member for member in group.members if member.waiting][:_NAMED]
     lines = [f"Group {group.group}: the cap is {group.cap}.", f"Why: {group.why}"]
-    lines += [f"Waiting: {member.task}: {member.why}" for member in group.members if member.waiting]
+    lines += [f"Waiting: {member.task}: {member.why}" for member in waiting]
     if free:
         lines.append(f"Not throttled, they only take part in the minimum: {', '.join(free)}.")
     return "\n".join(lines)
 
 
 def _source_table(source: SourceStatus, now_us: int) -> Table:
-    left = len(source.tasks) - _TASKS_SHOWN
     table = Table(
         title=f"{source.source_id} of {source.job_id}: {format_time_us(source.low_watermark_us)}, {source.why}",
         title_justify="left",
         title_style="bold",
         pad_edge=False,
-        caption=f"and {left:,} more" if left > 0 else None,
+        caption=f"and {source.tasks_not_shown:,} more" if source.tasks_not_shown else None,
         caption_justify="left",
     )
     for column in ("task", "state", "low watermark", "behind now", "group", "why"):
         table.add_column(column, justify="right" if column == "behind now" else "left")
-    for task in sorted(source.tasks, key=_need)[:_TASKS_SHOWN]:
+    for task in sorted(source.tasks, key=_need):
         low_us = task.low_watermark_us
         behind = "" if low_us is None else format_duration_us((now_us - low_us) // 1_000_000 * 1_000_000)
         group = "" if task.group is None else task.group
@@ -117,9 +127,7 @@ def _source_table(source: SourceStatus, now_us: int) -> Table:
 
 
 def _need(task: TaskStatus) -> tuple[int, bool, int]:
-    """Who holds the low watermark back comes first."""
-    low_us = task.low_watermark_us
-    return _BY_NEED.index(task.state), low_us is not None, 0 if low_us is None else low_us
+    return need(task.state, task.low_watermark_us)
 
 
 def _group_table(group: GroupStatus) -> Table:
@@ -128,10 +136,12 @@ def _group_table(group: GroupStatus) -> Table:
         title_justify="left",
         title_style="bold",
         pad_edge=False,
+        caption=f"and {group.members_not_shown:,} more" if group.members_not_shown else None,
+        caption_justify="left",
     )
     for column in ("task", "state", "low watermark", "cap", "obeys the cap", "why"):
         table.add_column(column)
-    for member in group.members[:_TASKS_SHOWN]:
+    for member in group.members:
         obeys = "yes" if member.throttled else "no"
         table.add_row(
             str(member.task), member.state.value, format_time_us(member.low_us), str(member.cap), obeys, member.why

@@ -382,8 +382,16 @@ def ask_status(
     tls_ca: Path | None = None,
     token_file: Path | None = None,
     deadline_seconds: float = 10.0,
+    limit: int | None = None,
 ) -> StatusAnswer:
     """Ask a coordinator where everything stands.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``.
+        tls_ca: as for `Member`.
+        token_file: as for `Member`.
+        deadline_seconds: how long to wait.
+        limit: how many tasks of each source and members of each group, those that need attention first; None: all.
 
     Raises:
         AddressRefused, TokenRefused: the address needs more than was given, or a file cannot be used.
@@ -393,7 +401,7 @@ def ask_status(
     with caller.channel() as channel:
         ask = channel.unary_unary(STATUS.path, request_serializer=encode, response_deserializer=STATUS.decode_answer)
         try:
-            answer: StatusAnswer = ask(StatusQuestion(), timeout=deadline_seconds, metadata=caller.metadata())
+            answer: StatusAnswer = ask(StatusQuestion(limit), timeout=deadline_seconds, metadata=caller.metadata())
         except grpc.RpcError as failed:
             raise CoordinatorUnreachable(address, "ask for the status", _cause(failed)) from failed
     return answer

@@ -260,4 +260,3 @@ def _from_json(value: Any, kind: str) -> Any:
             return base64.b64decode(value)
         case _:
             return value
-

@@ -5,6 +5,8 @@ socket in a directory that only its user can enter.
 
     Heartbeat   a heartbeat reader asks for its stream's low watermark, once per batch and when time alone may
                 have changed it
+    Guide       the planner of a source of ours asks how far it may read, before it plans a batch
+    Planned     and says what it has planned
     Status      the CLI asks for the status of every stream
 """
 
@@ -19,7 +21,18 @@ import msgspec
 
 from .errors import ServiceUnreachable
 
-__all__ = ["Client", "HeartbeatReply", "HeartbeatRequest", "Server", "StatusReply", "StatusRequest"]
+__all__ = [
+    "Client",
+    "GuideReply",
+    "GuideRequest",
+    "HeartbeatReply",
+    "HeartbeatRequest",
+    "PlannedReply",
+    "PlannedRequest",
+    "Server",
+    "StatusReply",
+    "StatusRequest",
+]
 
 _SERVICE = "lowmark.v1.Coordinator"
 # A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
@@ -72,6 +85,53 @@ class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refusal: str | None = None
 
 
+class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A planner before it plans a batch.
+
+    Attributes:
+        stream_id: which stream it reads.
+        run: the planner's own token, new in every process.
+    """
+
+    stream_id: str
+    run: str
+
+
+class GuideReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far it may read: `lowmark.sources.batches.Guidance`, on the wire."""
+
+    cap_us: int | None = None
+    hold: bool = False
+    held: list[str] = []
+    observed_us: dict[str, int] = {}
+    events: list[tuple[int, int, bytes]] = []
+
+
+class PlannedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A planner after it has planned.
+
+    Attributes:
+        stream_id, run: as in `GuideRequest`.
+        others: see `lowmark.sources.batches.Planned`.
+    """
+
+    stream_id: str
+    run: str
+    checkpoint: int
+    splits: dict[str, tuple[str, ...]]
+    reached_us: dict[str, int] = {}
+    rows: dict[str, int] = {}
+    backlog_rows: dict[str, int] = {}
+    finished: tuple[str, ...] = ()
+    held: frozenset[str] = frozenset()
+    next_us: int | None = None
+    metrics: dict[str, float] = {}
+
+
+class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """It was heard."""
+
+
 class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Asks for the status of one stream, or of all of them.
 
@@ -113,6 +173,8 @@ class _Method(Generic[Request, Reply]):
 
 
 HEARTBEAT = _Method("Heartbeat", HeartbeatRequest, HeartbeatReply)
+GUIDE = _Method("Guide", GuideRequest, GuideReply)
+PLANNED = _Method("Planned", PlannedRequest, PlannedReply)
 STATUS = _Method("Status", StatusRequest, StatusReply)
 
 
@@ -122,7 +184,7 @@ class Server:
     Args:
         address: ``unix:/path/of/socket``.
         heartbeat: answers heartbeat requests; may be called from several threads at once.
-        status: answers status requests, likewise.
+        guide, planned, status: answer the other requests, likewise.
     """
 
     def __init__(
@@ -130,6 +192,8 @@ class Server:
         address: str,
         *,
         heartbeat: Callable[[HeartbeatRequest], HeartbeatReply],
+        guide: Callable[[GuideRequest], GuideReply],
+        planned: Callable[[PlannedRequest], PlannedReply],
         status: Callable[[StatusRequest], StatusReply],
     ) -> None:
         self.address = address
@@ -138,6 +202,8 @@ class Server:
         )
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             HEARTBEAT.name: _handler(HEARTBEAT, heartbeat),
+            GUIDE.name: _handler(GUIDE, guide),
+            PLANNED.name: _handler(PLANNED, planned),
             STATUS.name: _handler(STATUS, status),
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
@@ -163,6 +229,12 @@ class Client:
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         return self._call(HEARTBEAT, request, f"ask for the low watermark of stream {request.stream_id}")
+
+    def guide(self, request: GuideRequest) -> GuideReply:
+        return self._call(GUIDE, request, f"ask how far stream {request.stream_id} may be read")
+
+    def planned(self, request: PlannedRequest) -> PlannedReply:
+        return self._call(PLANNED, request, f"say what was planned of stream {request.stream_id}")
 
     def status(self, request: StatusRequest) -> StatusReply:
         return self._call(STATUS, request, "ask for the status")

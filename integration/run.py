@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lowmark.sources.batches import Planned
+from lowmark.sources.offset import BatchOffset
 from lowmark.watermark import (
     BatchCounts,
+    BatchPlanned,
     BatchReported,
     Effect,
     Event,
@@ -23,6 +26,10 @@ from lowmark.watermark import (
     SplitId,
     SplitReturnedLate,
     SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    SplitsResharded,
+    SplitsResumed,
     SplitStateChanged,
     StreamCoordinator,
     StreamStatus,
@@ -35,6 +42,7 @@ from .errors import TooManySplits, UnreadableReport
 from .heartbeat import HeartbeatOffset
 from .observe import Ids, Measurement, Micros
 from .progress import Progress, SourceProgress, backlog_rows, kafka_positions, kafka_rows
+from .reading import Reader
 from .splits import SplitKey
 
 __all__ = ["RunStatus", "Stream", "StreamRun"]
@@ -60,6 +68,8 @@ class Stream:
         names: id -> name, learnt as the stream goes.
         tracks: takes what the accumulator holds for a query's batch; None where nothing passes through Python.
         withholds: a source may keep rows back, so a poll that led to no batch does not show that it had none.
+        reads: its source is one of ours, whose planner says what it plans.
+        promises: the times that its planner knows are the event times.
     """
 
     name: str
@@ -73,6 +83,8 @@ class Stream:
     names: dict[int, str]
     tracks: Callable[[str, int], BatchTrack | None] | None = None
     withholds: bool = False
+    reads: bool = False
+    promises: bool = False
 
     @property
     def metric(self) -> str:
@@ -150,6 +162,9 @@ class StreamRun:
         restored_low_us: the low watermark in the offset it started from.
         shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
         has_backlog: its sources are known to have rows that are not read yet.
+        reader: the planner of its source, where that is one of ours; None until a batch showed the two together.
+        observed_us: largest event time seen of each split of such a source, by name.
+        next_us: event time of the next row, where alignment alone keeps it from being read.
     """
 
     stream: Stream
@@ -172,6 +187,12 @@ class StreamRun:
     restored_low_us: int | None = None
     shares: bool = False
     has_backlog: bool = False
+    reader: Reader | None = None
+    observed_us: dict[str, int] = field(default_factory=dict)
+    next_us: int | None = None
+    _promised_us: dict[SplitId, int] = field(default_factory=dict)
+    _finished_splits: set[SplitId] = field(default_factory=set)
+    _held: frozenset[str] = frozenset()
     _shared_low_us: int | None = None
     _shared_rises: int = 0
     _partitions: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -280,13 +301,86 @@ class StreamRun:
         self.reported_at_us = self.seen_at_us = now_us
         sources = self._sources(progress, heartbeat)
         effects = self._discover(sources, now_us)
+        plan = self._plan_of(sources)
         try:
             reported = self._measured(progress, sources, planned_at_us)
         except (TooManySplits, UnreadableReport) as broken:
             self.refusal = str(broken)
             log.error("%s", broken)
             return effects
-        return effects + self.handle(reported, now_us)
+        effects += self.handle(reported, now_us)
+        return effects if plan is None else effects + self._finish(plan, now_us)
+
+    def read_by(self, progress: Progress, heartbeat: int) -> BatchOffset | None:
+        """The offset in a batch that a planner of ours wrote for this stream; None if its source is not one of ours."""
+        found = [BatchOffset.find(source.end_offset) for source in self._sources(progress, heartbeat)]
+        return next((offset for offset in found if offset is not None), None) if self.stream.reads else None
+
+    def plan(self, planned: Planned, now_us: int) -> list[Effect]:
+        """Take what the planner of its source says of a batch that is not read yet."""
+        ids = {name: self._reader_split(name) for name in planned.splits}
+        known = frozenset(self.coordinator.splits)
+        self.next_us = planned.next_us
+        self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
+        effects: list[Effect] = []
+        new = [split for split in ids.values() if split not in known]
+        if new:
+            empty = {
+                ids[name] for name, rows in planned.backlog_rows.items() if not rows and not planned.rows.get(name)
+            }
+            effects += self.handle(SplitsDiscovered(tuple(new), frozenset(empty)), now_us)
+        for name, parents in planned.splits.items():
+            if parents and ids[name] in new:
+                event = SplitsResharded(tuple(self._reader_split(parent) for parent in parents), (ids[name],))
+                effects += self.handle(event, now_us)
+        promised: dict[SplitId, int] = {}
+        if self.stream.promises:
+            of_max = self.stream.strategy.watermark_of_max
+            promised = {ids[name]: of_max(us) for name, us in planned.reached_us.items()}
+        self._promised_us.update(promised)
+        backlog: dict[SplitId, int] = {ids[name]: rows for name, rows in planned.backlog_rows.items()}
+        effects += self.handle(BatchPlanned(now_us, promised, backlog), now_us)
+        return effects + self._hold(planned.held, now_us)
+
+    def _hold(self, held: frozenset[str], now_us: int) -> list[Effect]:
+        paused, resumed = held - self._held, self._held - held
+        self._held = held
+        effects: list[Effect] = []
+        if paused:
+            effects += self.handle(SplitsPaused(tuple(map(self._reader_split, sorted(paused)))), now_us)
+        if resumed:
+            effects += self.handle(SplitsResumed(tuple(map(self._reader_split, sorted(resumed)))), now_us)
+        return effects
+
+    def _finish(self, plan: Planned, now_us: int) -> list[Effect]:
+        """After the report of a batch: splits that do not go on after it are done.
+
+        Also those that finished before a restart whose report was lost: no plan has them any more.
+        """
+        live = {self._reader_split(name) for name in plan.splits.keys() - set(plan.finished)}
+        newer = self.reader.plans.values() if self.reader is not None else ()
+        live |= {self._reader_split(name) for p in newer if p.checkpoint > plan.checkpoint for name in p.splits}
+        over = tuple(
+            split for split in self.coordinator.splits if split not in live and split not in self._finished_splits
+        )
+        if not over:
+            return []
+        self._finished_splits.update(over)
+        for split in over:
+            self._promised_us.pop(split, None)
+        return self.handle(SplitsFinished(over), now_us)
+
+    def _plan_of(self, sources: list[SourceProgress]) -> Planned | None:
+        """The plan of the batch that is reported, where a planner of ours made it."""
+        if self.reader is None:
+            return None
+        offset = next((o for s in sources if (o := BatchOffset.find(s.end_offset)) is not None), None)
+        return None if offset is None else self.reader.plans.get(offset.checkpoint)
+
+    def _reader_split(self, name: str) -> int:
+        split = self.stream.key.split_id((name,))
+        self.stream.names.setdefault(split, name)
+        return split
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         """Give the coordinator an event; log what a person should know of."""
@@ -296,8 +390,11 @@ class StreamRun:
         return effects
 
     def _measured(self, progress: Progress, sources: list[SourceProgress], planned_at_us: int) -> BatchReported:
-        backlog = self._by_split(backlog_rows(sources))
-        self.has_backlog = any(rows > 0 for rows in backlog.values())
+        if self.stream.reads:
+            backlog = self._reader_backlog()
+        else:
+            backlog = self._by_split(backlog_rows(sources))
+            self.has_backlog = any(rows > 0 for rows in backlog.values())
         bare = BatchReported(
             batch_id=progress.batch_id,
             planned_at_us=planned_at_us,
@@ -341,13 +438,36 @@ class StreamRun:
     def _from_track(self, track: BatchTrack, bare: BatchReported) -> BatchReported:
         self.stream.names.update(track.names)
         marks = track.tracker.marks()
+        if self.reader is not None:
+            self.reader.events.extend(event for task in sorted(track.events) for event in track.events[task])
+        if self.stream.reads and not self.stream.strategy.runs_python:
+            watermarks_us = self._read_marks({split: mark.max_us for split, mark in marks.items()})
+        else:
+            watermarks_us = {s: w // _MILLISECOND_US * _MILLISECOND_US for s, w in track.watermarks_us.items()}
         return replace(
             bare,
-            watermarks_us={s: w // _MILLISECOND_US * _MILLISECOND_US for s, w in track.watermarks_us.items()},
+            watermarks_us=watermarks_us,
             first_us={s: mark.min_us for s, mark in marks.items()},
             rows={s: mark.rows for s, mark in marks.items()},
             counts=bare.counts + track.counts(),
         )
+
+    def _read_marks(self, latest_us: Mapping[SplitId, int]) -> dict[SplitId, int]:
+        """What was read of each split, or what was promised of it since, if that is more."""
+        of_max, watermarks_us = self.stream.strategy.watermark_of_max, {}
+        for split, us in latest_us.items():
+            name = self.stream.name_of(split)
+            self.observed_us[name] = max(us, self.observed_us.get(name, us))
+            promised_us = self._promised_us.get(split)
+            watermarks_us[split] = of_max(us) if promised_us is None else max(of_max(us), promised_us)
+        return watermarks_us if self.stream.strategy.emits else {}
+
+    def _reader_backlog(self) -> dict[SplitId, int]:
+        """The newest that is known: the next batch is planned already when this one is reported."""
+        if self.reader is None or not self.reader.plans:
+            return {}
+        newest = list(self.reader.plans.values())[-1]
+        return {self._reader_split(name): rows for name, rows in newest.backlog_rows.items()}
 
     def _watermarks(self, splits: Ids, latest_us: Micros) -> Mapping[SplitId, int]:
         """What `WatermarkStrategy.watermark_of_max` says, for a whole batch at once."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
+from lowmark.sources.batches import Planned
 from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus, TaskId
 
 from .checkpoint import Farewell
@@ -19,7 +20,8 @@ from .cooperation import Cooperation
 from .errors import RefusedByCoordinator, UnknownStream
 from .progress import Progress
 from .queries import Queries
-from .rpc import HeartbeatReply, HeartbeatRequest
+from .reading import Reader
+from .rpc import GuideReply, GuideRequest, HeartbeatReply, HeartbeatRequest
 from .run import RunStatus, Stream, StreamRun
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Runs:
         self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
+        self._readers: dict[str, Reader] = {}  # by token of the planner
 
     def add(self, stream: Stream) -> None:
         """Know a wrapped stream, before its first heartbeat asks.
@@ -103,6 +106,67 @@ class Runs:
             wake_at_us=None if wake_at_us is None else self._clock.to_monotonic_us(wake_at_us),
             refusal=run.refusal,
         )
+
+    # -- planners of our own sources ------------------------------------------------------------------------------
+
+    def guide(self, request: GuideRequest) -> GuideReply:
+        """Say how far a planner may read.
+
+        Raises:
+            UnknownStream: it reads no stream of this service.
+        """
+        reader = self._reader(request.stream_id, request.run)
+        run = None if reader.run is None else self._runs.get(reader.run)
+        limit = self.cooperation.limit(self._streams[request.stream_id], run)
+        return GuideReply(
+            cap_us=limit.cap_us,
+            hold=limit.hold,
+            held=sorted(limit.held),
+            observed_us={} if run is None else run.observed_us,
+            events=reader.take_events(),
+        )
+
+    def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
+        """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
+        reader = self._reader(stream_id, token)
+        reader.keep(planned)
+        run = None if reader.run is None else self._runs.get(reader.run)
+        if run is not None and not run.ended:
+            self._plan(run, planned)
+
+    def _plan(self, run: StreamRun, planned: Planned) -> None:
+        now_us = self._clock.now_us()
+        self._publish(run, run.plan(planned, now_us))
+        self._cooperate(run, now_us)
+
+    def _reader(self, stream_id: str, token: str) -> Reader:
+        if stream_id not in self._streams:
+            raise UnknownStream(stream_id, self.names())
+        reader = self._readers.get(token)
+        if reader is None:
+            reader = self._readers[token] = Reader(stream_id)
+            self._forget_old_readers()
+        return reader
+
+    def _forget_old_readers(self) -> None:
+        over = [
+            token for token, reader in self._readers.items() if reader.run is not None and self._is_over(reader.run)
+        ]
+        for token in over:
+            del self._readers[token]
+
+    def _is_over(self, run: str) -> bool:
+        return run not in self._runs or self._runs[run].ended
+
+    def _tie_reader(self, run: StreamRun, progress: Progress, heartbeat: int) -> None:
+        """A batch shows which planner belongs to which heartbeat: both are in its offsets."""
+        offset = run.read_by(progress, heartbeat)
+        reader = None if offset is None or offset.run is None else self._readers.get(offset.run)
+        if reader is None or reader.run is not None or reader.stream_id != run.stream.stream_id:
+            return
+        reader.run, run.reader = run.token, reader
+        for planned in reader.plans.values():
+            self._plan(run, planned)
 
     def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
         stream = self._streams.get(request.stream_id)
@@ -166,6 +230,7 @@ class Runs:
             run.tie(progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
+                self._tie_reader(run, progress, index)
                 now_us = self._clock.now_us()
                 self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
         query = self._queries.get(run.run_id)

@@ -7,6 +7,7 @@ user's calls only hand it work.
 from __future__ import annotations
 
 import atexit
+import datetime as dt
 import logging
 import os
 import threading
@@ -16,6 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+from lowmark.sources import Source
+from lowmark.sources.batches import Planned, PlanOptions
+from lowmark.sources.spark import Binding, load
 from lowmark.watermark import (
     GroupStatus,
     LowWatermarkListener,
@@ -23,6 +28,7 @@ from lowmark.watermark import (
     StreamStatus,
     TaskId,
     WatermarkStrategy,
+    duration_us,
     explain,
     to_json,
 )
@@ -33,7 +39,18 @@ from .errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapR
 from .loop import Loop
 from .observe import Measurement
 from .queries import Queries
-from .rpc import HeartbeatReply, HeartbeatRequest, Server, StatusReply, StatusRequest
+from .reading import SPLIT_TYPE, AccumulatorRecorder, ServicePeer
+from .rpc import (
+    GuideReply,
+    GuideRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+    PlannedReply,
+    PlannedRequest,
+    Server,
+    StatusReply,
+    StatusRequest,
+)
 from .run import RunStatus, Stream
 from .runs import Runs
 from .splits import SplitKey
@@ -129,7 +146,13 @@ class LowWatermarkService:
         self._loop = Loop("lowmark-loop")
         self._notifier = Loop("lowmark-listeners")  # a slow listener must not delay heartbeats
         self.address = address
-        self._server = Server(self.address, heartbeat=self._answer_heartbeat, status=self._answer_status)
+        self._server = Server(
+            self.address,
+            heartbeat=self._answer_heartbeat,
+            guide=self._answer_guide,
+            planned=self._hear_plan,
+            status=self._answer_status,
+        )
         self._metrics = None
         if metrics_port is not None:
             from .metrics import MetricsServer
@@ -178,42 +201,22 @@ class LowWatermarkService:
             DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
             ServiceStopped: the service was stopped.
         """
-        self._check_open(f'wrap stream "{name}"')
-        strategy = WatermarkStrategy.for_monotonous_timestamps() if strategy is None else strategy
-        if not name:
-            raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
-        if name in self._names:
-            raise StreamNameTaken(name)
-        if not 1 <= max_splits <= 1 << 25:
-            raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
+        strategy = self._begin(name, strategy, max_splits)
         wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
-        types = {f.name: f.dataType.simpleString() for f in df.schema.fields}
-        key = SplitKey.of(name, wrap.split_columns(split), types)
+        key = SplitKey.of(name, wrap.split_columns(split), _types(df))
         wrap.check_session(df.sparkSession, name=name)
         plan_ = plan.analyzed(df)
         kafka = set(key.columns) <= plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
         declared = {} if splits is None else key.declared(name, splits)
-        stream_id = uuid.uuid4().hex[:12]
-        tracks = None
+        tracks = measurement = None
         if strategy.runs_python:
-            accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
-            df = EventTimeMap(name, key, event_time, strategy, accumulator).apply(df)
-            tracks = _taker(accumulator)
-            measurement = None
+            df, tracks = _through_python(df, name, key, event_time, strategy)
         else:
-            measurement = Measurement(
-                stream=name,
-                key=key,
-                event_time=event_time,
-                future_guard_us=strategy.future_guard_us,
-                # Twice the splits: a union of sketches is trimmed to its size, and nothing may be trimmed.
-                sketch_lg=max(4, (2 * max_splits - 1).bit_length()),
-                detail=detail,
-                sample_names=not (kafka or declared or key.integral),
-            )
+            sample_names = not (kafka or declared or key.integral)
+            measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=sample_names)
         stream = Stream(
             name=name,
-            stream_id=stream_id,
+            stream_id=uuid.uuid4().hex[:12],
             strategy=strategy,
             key=key,
             measurement=measurement,
@@ -224,9 +227,124 @@ class LowWatermarkService:
             tracks=tracks,
             withholds=plan.withholds_rows(plan_),
         )
-        self._call(lambda: self._runs.add(stream), f'wrap stream "{name}"')
-        self._call(lambda: self._queries.listen_to(df.sparkSession), f'wrap stream "{name}"')
-        self._names.add(name)
+        return self._build(df, stream, event_time)
+
+    def read(
+        self,
+        source: Source[Any, Any],
+        *,
+        name: str,
+        strategy: WatermarkStrategy | None = None,
+        event_time: str | None = None,
+        prepare: Callable[[DataFrame], DataFrame] | None = None,
+        split_column: str = "split_id",
+        max_rows_per_batch: int | None = 1_000_000,
+        max_bytes_per_batch: int | None = None,
+        max_slice: str | dt.timedelta | None = None,
+        by_time: bool = True,
+        tasks: int | None = None,
+        max_splits: int = _MAX_SPLITS,
+    ) -> DataFrame:
+        """Return what a source reads, under the low watermark of its splits.
+
+        A batch takes every split up to one event time, the largest whose rows fit the limits, as far as the source can
+        search by time. So a backfill comes in event-time order and keeps little state, and the watermark is known when
+        a batch is planned. In an alignment group the source is read no further than the group allows.
+
+        Args:
+            source: what to read, such as a `lowmark.sources.kafka.KafkaSource`.
+            name: of the stream, unique in this service; used in metrics and status.
+            strategy: how the watermark of a split is made; by default monotonous timestamps.
+            event_time: the TIMESTAMP column; by default the one that the source keeps.
+            prepare: turns the source's rows into yours, where event time is inside a payload:
+                ``lambda df: df.selectExpr("split_id", "from_json(...) as order")``. It must keep the split's column.
+            split_column: name of the column with the split's id, which is added.
+            max_rows_per_batch: about how many rows a batch has; None: all there are.
+            max_bytes_per_batch: about how many bytes, where the source can tell; None: no limit.
+            max_slice: how much event time a batch spans at most; None: no limit.
+            by_time: False takes a fair share of each split instead.
+            tasks: how many tasks read a batch; by default as many as the session runs at once.
+            max_splits: how many splits there may be, where rows are prepared.
+
+        Returns:
+            A DataFrame with the source's columns and the split's, all nullable. It may feed several queries.
+
+        Raises:
+            WrapRefused: it cannot be read like this; the text says why and what to do.
+            StreamNameTaken: the name is in use.
+            DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
+            ServiceStopped: the service was stopped.
+        """
+        strategy = self._begin(name, strategy, max_splits)
+        time = source.event_time if event_time is None else event_time
+        if time is None:
+            raise WrapRefused(
+                name,
+                f"{type(source).__name__} keeps no event time of its own",
+                "name the column with event_time=..., and make it with prepare=... if it is inside a payload.",
+            )
+        stream_id = uuid.uuid4().hex[:12]
+        key = SplitKey((split_column,), (SPLIT_TYPE,))
+        measured = prepare is None and not strategy.runs_python
+        tracks = measurement = recorder = None
+        if measured:
+            accumulator: Any = self._spark.sparkContext.accumulator({}, TrackParam())
+            tracks = _taker(accumulator)
+            recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
+        binding = Binding(
+            source,
+            name,
+            PlanOptions(
+                slots=self._spark.sparkContext.defaultParallelism if tasks is None else tasks,
+                max_rows=max_rows_per_batch,
+                max_bytes=max_bytes_per_batch,
+                max_slice_us=None if max_slice is None else duration_us(max_slice, what="max_slice"),
+                by_time=by_time,
+                future_guard_us=strategy.future_guard_us,
+            ),
+            split_column,
+            ServicePeer(address=self.address, stream_id=stream_id, stream=name),
+            recorder,
+        )
+        df = load(self._spark, binding)
+        df = df if prepare is None else prepare(df)
+        wrap.check_input(df, name=name, event_time=time, strategy=strategy)
+        SplitKey.of(name, [split_column], _types(df))
+        wrap.check_session(self._spark, name=name)
+        if strategy.runs_python:
+            df, tracks = _through_python(df, name, key, time, strategy)
+        elif not measured:
+            measurement = _measurement(name, key, time, strategy, max_splits, detail=False, names=False)
+        stream = Stream(
+            name=name,
+            stream_id=stream_id,
+            strategy=strategy,
+            key=key,
+            measurement=measurement,
+            sources=1,
+            kafka=False,
+            declared={},
+            names={},
+            tracks=tracks,
+            reads=True,
+            promises=measured and time == source.event_time and strategy.emits,
+        )
+        return self._build(df, stream, time)
+
+    def _begin(self, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
+        self._check_open(f'read stream "{name}"')
+        if not name:
+            raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
+        if name in self._names:
+            raise StreamNameTaken(name)
+        if not 1 <= max_splits <= 1 << 25:
+            raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
+        return WatermarkStrategy.for_monotonous_timestamps() if strategy is None else strategy
+
+    def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
+        self._call(lambda: self._runs.add(stream), f'wrap stream "{stream.name}"')
+        self._call(lambda: self._queries.listen_to(df.sparkSession), f'wrap stream "{stream.name}"')
+        self._names.add(stream.name)
         return wrap.build(df, stream, event_time=event_time, address=self.address)
 
     def status(self, name: str, *, query: str | None = None) -> StreamStatus:
@@ -342,6 +460,15 @@ class LowWatermarkService:
             reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
         return reply
 
+    def _answer_guide(self, request: GuideRequest) -> GuideReply:
+        return self._call(lambda: self._runs.guide(request), "say how far a stream may be read")
+
+    def _hear_plan(self, request: PlannedRequest) -> PlannedReply:
+        fields = msgspec.structs.asdict(request)
+        stream_id, run = fields.pop("stream_id"), fields.pop("run")
+        self._call(lambda: self._runs.take_plan(stream_id, run, Planned(**fields)), "hear of a plan")
+        return PlannedReply()
+
     def _answer_status(self, request: StatusRequest) -> StatusReply:
         pairs = [(q, s) for q, s in self.statuses() if request.stream in (None, s.name)]
         return StatusReply(
@@ -354,6 +481,40 @@ class LowWatermarkService:
     def _explained(self, status: StreamStatus, query: str | None) -> str:
         others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
         return "\n".join([explain(status), *others])
+
+
+def _types(df: DataFrame) -> dict[str, str]:
+    return {f.name: f.dataType.simpleString() for f in df.schema.fields}
+
+
+def _through_python(
+    df: DataFrame, name: str, key: SplitKey, event_time: str, strategy: WatermarkStrategy
+) -> tuple[DataFrame, Callable[[str, int], BatchTrack | None]]:
+    """Let the rows pass a timestamp assigner or a generator that is written in Python."""
+    accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
+    return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), _taker(accumulator)
+
+
+def _measurement(
+    name: str,
+    key: SplitKey,
+    event_time: str,
+    strategy: WatermarkStrategy,
+    max_splits: int,
+    *,
+    detail: bool,
+    names: bool,
+) -> Measurement:
+    return Measurement(
+        stream=name,
+        key=key,
+        event_time=event_time,
+        future_guard_us=strategy.future_guard_us,
+        # Twice the splits: a union of sketches is trimmed to its size, and nothing may be trimmed.
+        sketch_lg=max(4, (2 * max_splits - 1).bit_length()),
+        detail=detail,
+        sample_names=names,
+    )
 
 
 def _taker(accumulator: Accumulator[Tracks]) -> Callable[[str, int], BatchTrack | None]:

@@ -273,8 +273,14 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # -- status
 
 
-class StatusQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks for the status."""
+class StatusQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Asks for the status.
+
+    Attributes:
+        limit: how many tasks of each source and members of each group, those that need attention first; None: all.
+    """
+
+    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -26,26 +26,48 @@ from .api import (
     SplitsRemoval,
     VersionedSerializer,
 )
+from .coordinator import ReaderGateway, SourceCoordinator, SourceFailed
+from .coordinator_store import CoordinatorStore
+from .discovery import DiscoveringEnumerator
+from .failover import FailoverPolicy
+from .hybrid import DeferredSource, HybridSource
 from .metric_group import MetricGroup
+from .rate_limit import RateLimiter, RateLimiterStrategy
+from .reader import SplitFetcherReader, read_slices
 from .serializer import DataclassSerializer
+from .simple import SimpleSource
+from .testing import SourceBroken, check_source
 
 __all__ = [
     "Boundedness",
+    "CoordinatorStore",
     "DataclassSerializer",
+    "DeferredSource",
+    "DiscoveringEnumerator",
     "ExternallyInducedSourceReader",
+    "FailoverPolicy",
     "Fetched",
+    "HybridSource",
     "InputStatus",
     "MetricGroup",
+    "RateLimiter",
+    "RateLimiterStrategy",
+    "ReaderGateway",
     "ReaderInfo",
     "ReaderOutput",
+    "SimpleSource",
     "Source",
+    "SourceBroken",
+    "SourceCoordinator",
     "SourceEvent",
+    "SourceFailed",
     "SourceReader",
     "SourceReaderContext",
     "SourceSplit",
     "SplitEnd",
     "SplitEnumerator",
     "SplitEnumeratorContext",
+    "SplitFetcherReader",
     "SplitPlanner",
     "SplitReader",
     "SplitRows",
@@ -53,4 +75,6 @@ __all__ = [
     "SplitsAssignment",
     "SplitsRemoval",
     "VersionedSerializer",
+    "check_source",
+    "read_slices",
 ]

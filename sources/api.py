@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -332,6 +332,12 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """The batch of this checkpoint will not be read; its splits are still planned, in a later one."""
 
+    def handle_splits_finished(self, subtask: int, split_ids: Sequence[str]) -> None:
+        """Splits of a reader were planned up to their end. For sources that go on from there: hybrid ones, shards.
+
+        Flink's connectors send an event of their own for this. It comes before the next `snapshot_state`.
+        """
+
     def close(self) -> None:
         """Let go of connections. Called once, on the coordinator's thread unless that hangs."""
 
@@ -377,6 +383,24 @@ class SplitPlanner(ABC, Generic[SplitT]):
         """
         del splits, time_us
         return None
+
+    def reached_us(self, split: SplitT, position: int, time_us: int) -> int:
+        """Say which time a split has passed when it was read up to where `find_time` found a time, or further.
+
+        By default that time. A source whose positions hold more than one row has to say less: rows before the time lie
+        beside the one that was found, and are not read yet.
+
+        Args:
+            split: which.
+            position: where it goes on.
+            time_us: what was searched for; its first row lies at `position` or behind it.
+
+        Returns:
+            The event time, at most `time_us`, that no row from `position` on is before, the out-of-orderness apart
+            that the strategy allows.
+        """
+        del split, position
+        return time_us
 
     def close(self) -> None:
         """Let go of connections."""
@@ -534,9 +558,16 @@ class Source(ABC, Generic[SplitT, StateT]):
 
     Attributes:
         allow_unaligned_splits: whether alignment lets splits run on that their reader cannot pause.
+        externally_induced: whether `create_reader` makes an `ExternallyInducedSourceReader`, which decides where
+            batches end.
+        redistributes_splits_on_recovery: whether readers hand the splits of their checkpoint to the enumerator when
+            they register, instead of reading on (FLIP-537). `add_reader` takes over the reader's `reported_splits`,
+            but for those that the enumerator has, or has assigned to another reader.
     """
 
     allow_unaligned_splits: bool = False
+    externally_induced: bool = False
+    redistributes_splits_on_recovery: bool = False
 
     @property
     @abstractmethod
@@ -562,6 +593,11 @@ class Source(ABC, Generic[SplitT, StateT]):
     @abstractmethod
     def enumerator_state_serializer(self) -> VersionedSerializer[StateT]:
         """The format of the enumerator's state in checkpoints."""
+
+    @property
+    def event_serializer(self) -> VersionedSerializer[Any] | None:
+        """The format of the events that readers send to the enumerator; None: they send none."""
+        return None
 
     @abstractmethod
     def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT, StateT]:

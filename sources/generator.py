@@ -1,204 +1,102 @@
-"""A scripted stream of splits, made and not read: every row is a pure function of (script, seed, split, position).
+"""The generator: a source over a scripted stream, for demos, tests and benchmarks. No server, no file.
 
-A script says per split how its event times run: on time, behind by some minutes, silent from some point on, or with
-one row whose clock was wrong. Nothing is stored and nothing is drawn in sequence, so any range of the stream can be
-made again, anywhere, in any order, and adjacent ranges give what the joined range gives.
+    StreamScript   what the stream is: splits that are behind, fall silent, have a wrong clock, are resharded
+    seed           which of its many equals
+    position       a tick; every row is made anew from (script, seed, split, tick), so any range repeats
 
-Positions are *ticks*: in each tick every split delivers its share of rows. So a source that admits k ticks a batch
-always makes the same batches. The last tick, `ticks`, ends the stream: a split that is behind delivers what it still
-owes, and every split that has not fallen silent delivers one more row, later than all before, as any stream that goes
-on would. Without it nobody could know that the last windows are over.
-
-    tick       0         1                    ...      ticks - 1      ticks
-    regular    R rows    R rows               ...      R rows         1 last row
-    behind     R rows, each `behind_us` older ...      R rows         all it still owes, and 1 last row
-    silent     R rows    R rows, up to silent_from_tick, then nothing
-
-Within a split rows arrive shuffled: each is up to `shuffle_us` later in event time than its turn, so none arrives more
-than `shuffle_us` after a newer one.
+All of the stream is there from the beginning: how fast it is read is for the batch's limits to say.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["SCHEMA", "SplitScript", "StreamScript"]
+from .api import SourceSplit, SplitEnd
+from .script import SCHEMA, SplitScript, StreamScript
+from .simple import SimpleSource
 
-_TIME = pa.timestamp("us", tz="UTC")
-_COLUMNS: list[tuple[str, pa.DataType]] = [("split", pa.string()), ("number", pa.int64()), ("event_time", _TIME)]
-SCHEMA = pa.schema(_COLUMNS)
-"""A row: its split, its number within the split (from 0, without gaps), its event time."""
+__all__ = ["SCHEMA", "GeneratorSource", "SplitScript", "StreamScript"]
 
-_MASK = (1 << 64) - 1
+_BATCH_ROWS = 65_536
+_ROW_BYTES = 24  # number, event time, the length of the name; and the name
 
 
-@dataclass(frozen=True, slots=True)
-class SplitScript:
-    """What one split does.
+class GeneratorSource(SimpleSource[SourceSplit]):
+    """Reads a scripted stream.
 
-    Attributes:
-        name: of the split.
-        rows_per_tick: rows it delivers in a tick, 1 or more.
-        behind_us: how much older than the stream's its event times are, microseconds, a whole number of ticks.
-        silent_from_tick: the first tick without a row of it; it never comes back. None: it never falls silent.
-        stray_tick: the first row of this tick is dated `stray_us` too late. None: no such row.
-        stray_us: how far ahead that row is, microseconds.
-        last_us: event time of its last row, microseconds after the end of the last regular tick.
+    Columns: `split` (string), `number` (bigint, its number within the split), `event_time`.
+
+    Args:
+        script: what the stream is.
+        seed: any integer; one seed always gives the same rows.
+        bounded: whether the end of the script is the end of the stream; otherwise it goes silent there, as a live
+            stream does at night. Splits that have children end in any case.
+
+    >>> source = GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1), seed=7)
+    >>> (split,) = source.discover()
+    >>> source.latest([split])
+    {'a': SplitEnd(position=4, rows=7, size_bytes=175, finished=False)}
     """
 
-    name: str
-    rows_per_tick: int
-    behind_us: int = 0
-    silent_from_tick: int | None = None
-    stray_tick: int | None = None
-    stray_us: int = 0
-    last_us: int = 0
+    discover_every = None
 
+    def __init__(self, script: StreamScript, *, seed: int, bounded: bool = False) -> None:
+        self.script, self.seed, self.bounded = script, seed, bounded
 
-@dataclass(frozen=True, slots=True)
-class StreamScript:
-    """A whole stream: finite, and the same for one seed whoever makes it.
-
-    Attributes:
-        splits: at least one.
-        start_us: event time at which tick 0 begins, microseconds since the epoch.
-        ticks: how many regular ticks there are; the stream's positions are 0 to `ticks` + 1.
-        tick_us: event time that passes in a tick, microseconds.
-        shuffle_us: how much later than its turn a row's event time may be, microseconds, 1 or more.
-
-    Raises:
-        ValueError: a value makes no sense.
-
-    >>> script = StreamScript((SplitScript("a", 2), SplitScript("b", 2, silent_from_tick=1)), 0, 3, 1_000_000, 1)
-    >>> script.rows("a", 0, 4, seed=7)["event_time"].cast("int64").to_pylist()
-    [0, 500000, 1000000, 1500000, 2000000, 2500000, 3000000]
-    >>> script.count_rows("b", 0, 4)
-    2
-    """
-
-    splits: tuple[SplitScript, ...]
-    start_us: int
-    ticks: int
-    tick_us: int
-    shuffle_us: int
-
-    def __post_init__(self) -> None:
-        names = [split.name for split in self.splits]
-        if not names or len(set(names)) != len(names):
-            raise ValueError(f"splits: expected one or more, each name once, got {names}")
-        for what, value in (("ticks", self.ticks), ("tick_us", self.tick_us), ("shuffle_us", self.shuffle_us)):
-            if value < 1:
-                raise ValueError(f"{what}: expected 1 or more, got {value}")
-        for split in self.splits:
-            if split.rows_per_tick < 1:
-                raise ValueError(f"rows_per_tick of {split.name}: expected 1 or more, got {split.rows_per_tick}")
-            if split.behind_us < 0 or split.behind_us % self.tick_us:
-                raise ValueError(
-                    f"behind_us of {split.name}: expected whole ticks of {self.tick_us}, got {split.behind_us}"
-                )
+    def __repr__(self) -> str:
+        return f"GeneratorSource({len(self.script.splits)} splits, {self.script.ticks} ticks, seed={self.seed})"
 
     @property
-    def end(self) -> int:
-        """The position after the last tick."""
-        return self.ticks + 1
+    def schema(self) -> pa.Schema:
+        return SCHEMA
 
     @property
-    def end_us(self) -> int:
-        """Event time at which the last regular tick ends; only last rows and strays are later."""
-        return self.start_us + self.ticks * self.tick_us
+    def event_time(self) -> str | None:
+        return "event_time"
 
-    def rows(self, split: str, start: int, end: int, *, seed: int) -> pa.RecordBatch:
-        """Make the rows of one split in the ticks from `start` up to and without `end`.
-
-        Args:
-            split: its name.
-            start: the first tick.
-            end: the tick after the last; beyond the stream's end there is nothing.
-            seed: any integer.
-
-        Returns:
-            Rows of `SCHEMA` in order of arrival. O(rows), whatever came before them.
-
-        Raises:
-            LookupError: no split has that name.
-        """
-        _, script = self._find(split)
-        numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)
-        columns: list[pa.Array[Any]] = [
-            pa.array([script.name] * len(numbers), pa.string()),
-            pa.array(numbers),
-            pa.array(self.times_us(split, start, end, seed=seed), _TIME),
+    def discover(self) -> Sequence[SourceSplit]:
+        return [
+            SourceSplit(split_id=split.name, start=split.from_tick, parents=split.parents)
+            for split in self.script.splits
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
-    def times_us(self, split: str, start: int, end: int, *, seed: int) -> npt.NDArray[np.int64]:
-        """Make only the event times of `rows`: int64 microseconds, shape (rows,)."""
-        index, script = self._find(split)
-        numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)
-        return self._times_of(script, index, numbers, seed)
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {split.split_id: self._end(split) for split in splits}
 
-    def count_rows(self, split: str, start: int, end: int) -> int:
-        """How many rows `rows` would make. O(1)."""
-        _, script = self._find(split)
-        return max(0, self._rows_before(script, end) - self._rows_before(script, start))
+    def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
+        if end.position <= split.start + 1:
+            return end.position
+        ticks = range(split.start + 1, end.position + 1)
+        fits = bisect_right(ticks, rows, key=lambda tick: self.rows_before(split, tick))
+        return ticks[max(0, fits - 1)]
 
-    def to_plain(self) -> dict[str, Any]:
-        """The script as plain JSON data."""
-        return asdict(self)
+    def rows_before(self, split: SourceSplit, position: int) -> int:
+        return self.script.count_rows(split.split_id, split.start, position)
 
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> StreamScript:
-        """The script that `to_plain` was called on."""
-        splits = tuple(SplitScript(**split) for split in plain["splits"])
-        return cls(**{**plain, "splits": splits})
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None]:
+        return {split.split_id: self.script.first_at(split.split_id, time_us, seed=self.seed) for split in splits}
 
-    def _find(self, name: str) -> tuple[int, SplitScript]:
-        for index, split in enumerate(self.splits):
-            if split.name == name:
-                return index, split
-        raise LookupError(f"no split {name!r} in this script, which has {[split.name for split in self.splits]}")
+    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+        return min(time_us, self.script.begins_us(split.split_id, position))
 
-    def _owed_rows(self, split: SplitScript) -> int:
-        return split.behind_us // self.tick_us * split.rows_per_tick
+    def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        position, end = split.start, self._end(split)
+        while position < end.position:
+            after = self.after_rows(SourceSplit(split_id=split.split_id, start=position), _BATCH_ROWS, end)
+            yield self.script.rows(split.split_id, position, after, seed=self.seed), after
+            position = after
 
-    def _rows_before(self, split: SplitScript, tick: int) -> int:
-        """Rows in all ticks before this one, which is also the number of the next row."""
-        silent = self.end if split.silent_from_tick is None else split.silent_from_tick
-        rows = max(0, min(tick, self.ticks, silent)) * split.rows_per_tick
-        over = tick > self.ticks and silent > self.ticks
-        return rows + self._owed_rows(split) + 1 if over else rows
-
-    def _times_of(
-        self, split: SplitScript, index: int, numbers: npt.NDArray[np.int64], seed: int
-    ) -> npt.NDArray[np.int64]:
-        late_us = (_random(numbers, seed, index) % np.uint64(self.shuffle_us)).astype(np.int64)
-        times_us = self.start_us - split.behind_us + numbers * self.tick_us // split.rows_per_tick + late_us
-        if split.stray_tick is not None:
-            times_us[numbers == split.stray_tick * split.rows_per_tick] += split.stray_us
-        last = self.ticks * split.rows_per_tick + self._owed_rows(split)
-        times_us[numbers == last] = self.end_us + split.last_us
-        return times_us
-
-
-def _random(numbers: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.uint64]:
-    """64 random bits per number: a hash, so that no row depends on the rows before it.
-
-    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (SplitMix64), variant 13.
-    """
-    key = _mixed(_mixed(seed & _MASK) ^ (stream + 1))
-    bits = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
-
-
-def _mixed(bits: int) -> int:
-    bits = (bits + 0x9E3779B97F4A7C15) & _MASK
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK
-    return bits ^ (bits >> 31)
+    def _end(self, split: SourceSplit) -> SplitEnd:
+        parent_end = self.script.ends_at(split.split_id)
+        last = self.script.end if parent_end is None else parent_end
+        position = last if split.stop is None else min(split.stop, last)
+        rows = self.rows_before(split, position)
+        return SplitEnd(
+            position=max(position, split.start),
+            rows=rows,
+            size_bytes=rows * (_ROW_BYTES + len(split.split_id)),
+            finished=self.bounded or parent_end is not None or position == split.stop,
+        )

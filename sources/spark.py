@@ -13,16 +13,25 @@ again, in another process, on another day, holds the same rows, wherever the bat
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from .api import InputStatus, Source, SourceEvent, SplitRows
+from .batches import BatchPlanner, PlanOptions, PlanPeer, Task
 from .generator import StreamScript
+from .metric_group import MetricGroup
+from .offset import BatchOffset, UnreadableOffset
+from .reader import read_slices
 
 __all__ = ["GENERATOR", "GeneratorReader", "GeneratorSource", "generator_options"]
 
@@ -133,3 +142,237 @@ class GeneratorReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _offset(tick: int) -> dict[str, Any]:
     return {"tick": tick}
+
+
+# -- any source ---------------------------------------------------------------------------------------------------
+
+
+class Recording(Protocol):
+    """What one task has seen, while it reads."""
+
+    def see(self, rows: SplitRows) -> None:
+        """Rows were read."""
+        ...
+
+    def send(self, event: SourceEvent) -> None:
+        """The reader sends the enumerator an event."""
+        ...
+
+    def end(self) -> None:
+        """Every row was handed on; only now anything is reported."""
+        ...
+
+
+class Recorder(Protocol):
+    """Reports what tasks read. Picklable."""
+
+    def begin(self, task: Task[Any]) -> Recording:
+        """Begin a task, on an executor."""
+        ...
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A source as Spark shall read it. Picklable.
+
+    Attributes:
+        source: what to read.
+        name: of the stream.
+        options: how batches are cut.
+        split_column: name of a column with the split's id, None for none.
+        peer: others who have a say in what is planned.
+        recorder: measures what is read.
+    """
+
+    source: Source[Any, Any]
+    name: str
+    options: PlanOptions = field(default_factory=PlanOptions)
+    split_column: str | None = None
+    peer: PlanPeer | None = None
+    recorder: Recorder | None = None
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns that Spark gets."""
+        schema = self.source.schema
+        if self.split_column is None:
+            return schema
+        if self.split_column in schema.names:
+            raise ValueError(
+                f'source "{self.name}": it has a column "{self.split_column}" already, which shall hold the id of the '
+                "split. Hint: pass another name as split_column, or None to go without."
+            )
+        return schema.append(pa.field(self.split_column, pa.string()))
+
+
+def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
+    """Return a class for `spark.dataSource.register`, whose format is `format_name`.
+
+    The class is made here and now, so it is pickled with everything in it.
+    """
+
+    class BoundSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def schema(self) -> StructType:
+            return from_arrow_schema(binding.arrow_schema())
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return SourceStreamReader(binding, schema)
+
+    return BoundSource
+
+
+def load(spark: SparkSession, binding: Binding) -> DataFrame:
+    """Return what a source reads, as a plain streaming DataFrame: no watermark, no alignment.
+
+    >>> df = load(spark, Binding(source, "orders"))                                             # doctest: +SKIP
+    """
+    format_name = f"lowmark_{uuid.uuid4().hex[:12]}"
+    spark.dataSource.register(bound_source(binding, format_name))
+    return spark.readStream.format(format_name).load()
+
+
+class SlotInput(InputPartition):
+    """What one reader slot reads in one batch."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        super().__init__(task.subtask)
+        self.task = task
+
+
+class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's handle on any source: plans in a process of its own on the driver's host, reads in Python workers.
+
+    Args:
+        binding: what to read, and how.
+        schema: of the rows, as Spark knows it.
+    """
+
+    def __init__(self, binding: Binding, schema: StructType) -> None:
+        self._binding = binding
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._planner: BatchPlanner[Any] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._batches().initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self._binding.options.max_rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._batches().plan(self._offset(start), max_rows).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._batches().stop_at_present()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [SlotInput(task) for task in self._batches().tasks(self._offset(start), self._offset(end))]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._batches().committed(self._offset(end))
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlotInput), "Spark hands back what partitions() gave"
+        binding, task = self._binding, partition.task
+        recording = None if binding.recorder is None else binding.recorder.begin(task)
+        for rows in _rows_of(binding, task, recording):
+            if recording is not None:
+                recording.see(rows)
+            if len(rows.rows):
+                yield self._shaped(rows)
+        if recording is not None:
+            recording.end()
+
+    def _shaped(self, rows: SplitRows) -> pa.RecordBatch:
+        columns = rows.rows.columns
+        if self._binding.split_column is not None:
+            columns = [*columns, pa.repeat(pa.scalar(rows.split_id, pa.string()), len(rows.rows))]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _batches(self) -> BatchPlanner[Any]:
+        if self._planner is None:
+            binding = self._binding
+            self._planner = BatchPlanner(
+                binding.source, name=binding.name, options=binding.options, now_us=_wall_clock_us, peer=binding.peer
+            )
+        return self._planner
+
+    def _offset(self, offset: dict[str, Any]) -> BatchOffset:
+        found = BatchOffset.find(offset)
+        if found is None:
+            raise UnreadableOffset(self._binding.name, f"expected one of lowmark's, got {offset!r:.200}")
+        return found
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def _rows_of(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
+    """Read a task's slices; without a thread and a queue in between where the source has no reader of its own."""
+    if type(binding.source).create_reader is Source.create_reader:
+        return read_slices(binding.source, task.splits)
+    return _polled(binding, task, recording)
+
+
+def _polled(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
+    output = _Output()
+    reader = binding.source.create_reader(_TaskContext(binding.name, task.subtask, recording))
+    try:
+        reader.add_splits(task.splits)
+        reader.start()
+        for event in task.events:
+            reader.handle_source_event(event)
+        reader.notify_no_more_splits()
+        while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
+            yield from output.taken()
+            if status is InputStatus.NOTHING_AVAILABLE:
+                reader.is_available().result()
+        yield from output.taken()
+    finally:
+        reader.close()
+
+
+class _Output:
+    """Where a reader puts rows, until the task takes them."""
+
+    def __init__(self) -> None:
+        self._rows: list[SplitRows] = []
+
+    def collect(self, split_id: str, rows: pa.RecordBatch) -> None:
+        self._rows.append(SplitRows(split_id, rows, position=0))
+
+    def release(self, split_id: str) -> None:
+        """Which splits end with a batch was known when it was planned."""
+
+    def taken(self) -> list[SplitRows]:
+        taken, self._rows = self._rows, []
+        return taken
+
+
+class _TaskContext:
+    """What a reader may ask of its task."""
+
+    def __init__(self, name: str, subtask: int, recording: Recording | None) -> None:
+        self.subtask = subtask
+        self.metric_group = MetricGroup()
+        self._name, self._recording = name, recording
+
+    def send_split_request(self) -> None:
+        """All splits of the batch were given before it began."""
+
+    def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
+        if self._recording is None:
+            raise RuntimeError(
+                f'source "{self._name}", reader {self.subtask}: nobody takes the event {event!r} to the enumerator. '
+                "Hint: read the source by LowWatermarkService.read, which does."
+            )
+        self._recording.send(event)

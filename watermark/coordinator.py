@@ -22,13 +22,15 @@ Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the autho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Callable, Iterable
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from .alignment import AlignmentGroup
 from .cap import CapAnnounced
-from .coordinator_snapshot import decode, encode
+from .coordinator_snapshot import EncodedParts, decode, encode, json_object, to_json
 from .coordinator_status import CoordinatorStatus, source_status
 from .duration import format_duration_us
 from .errors import CorruptSnapshot, InvalidMessage
@@ -56,6 +58,7 @@ CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
 """How long the low watermark of a source without tasks is remembered: 1 hour in which the coordinator was called."""
 
+_MOMENTS = (0, 4, 2, 6, 1, 5, 3, 7)  # in an interval, when rounds are begun; of few sources or many they lie evenly
 _BY_PARTS = attrgetter("parts")
 _INT64 = range(-(2**63), 2**63)
 
@@ -106,9 +109,14 @@ class LowWatermarkCoordinator:
         self._groups: dict[str, AlignmentGroup] = {}
         self._group_of: dict[TaskId, str] = {}
         self._spoke_us: dict[TaskId, int] = {}  # what its newest report to its group was dated by
+        self._encoded_sources: EncodedParts[tuple[str, str]] = EncodedParts(self._encoded_source)
+        self._encoded_group_of: EncodedParts[TaskId] = EncodedParts(self._encoded_group_of_task, _BY_PARTS)
+        self._encoded_spoke_us: EncodedParts[TaskId] = EncodedParts(self._encoded_spoke, _BY_PARTS)
         self._announce_us: int | None = None  # when the next group announces its cap
-        self._beat_us: int | None = None  # when the next rounds are begun; None while there is no task
-        self._look_us: int | None = None  # that, or the first deadline of an open round
+        self._beats_us: dict[tuple[str, str], int] = {}  # when a source begins its next round, if somebody is live
+        self._beat_zero_us, self._next_beat = 0, 0  # the first moment, and which one is given next
+        self._look_us: dict[tuple[str, str], int] = {}  # that, or the deadline of its open round
+        self._looks: list[tuple[int, tuple[str, str]]] = []  # a heap of these, and of some that hold no more
         self._now_us: int | None = None
         self._lost = 0
         self._clock_steps_back = 0
@@ -152,12 +160,16 @@ class LowWatermarkCoordinator:
                 raise InvalidMessage(type(event).__name__, "type", repr(event)[:80], "an event of this coordinator")
         effects += self._lose(now_us)
         effects += self._look(now_us)
+        self._forget_empty()
         effects += self._announce(now_us)
         return effects
 
     def wake_at_us(self, now_us: int) -> int | None:
         """When to call ``handle(Tick(), ...)`` if nothing happens before; None while there is nothing to do."""
-        moments = (self._look_us, self._members.next_deadline_us(self._time(now_us)), self._announce_us)
+        while self._looks and not self._holds(*self._looks[0]):
+            heapq.heappop(self._looks)
+        look_us = self._looks[0][0] if self._looks else None
+        moments = (look_us, self._members.next_deadline_us(self._time(now_us)), self._announce_us)
         return min((us for us in moments if us is not None), default=None)
 
     def low_watermark_us(self, job_id: str, source_id: str) -> int | None:
@@ -170,33 +182,66 @@ class LowWatermarkCoordinator:
         """Grows when what a snapshot is for has changed: a low watermark, a task, its run or its state."""
         return self._epoch
 
-    def status(self, now_us: int) -> CoordinatorStatus:
-        """What a person wants to know. O(n log n)."""
+    def status(self, now_us: int, *, limit: int | None = None) -> CoordinatorStatus:
+        """What a person wants to know. O(n log n); with a limit O(n), and nothing is told of most tasks.
+
+        Args:
+            now_us: now, microseconds since the epoch.
+            limit: how many tasks of each source and members of each group, those that need attention first; None: all
+                of them, sorted.
+
+        Raises:
+            ValueError: the limit is negative.
+        """
+        if limit is not None and limit < 0:
+            raise ValueError(f"status of the coordinator: expected a limit of 0 or more, got {limit}")
         now_us = self._time(now_us)
         return CoordinatorStatus(
             sources=tuple(
-                source_status(self._sources[key], self._members, self._group_of, now_us)
+                source_status(self._sources[key], self._members, self._group_of, now_us, limit)
                 for key in sorted(self._sources)
             ),
-            groups=tuple(self._groups[name].status(now_us) for name in sorted(self._groups)),
+            groups=tuple(self._groups[name].status(now_us, limit) for name in sorted(self._groups)),
             lost=self._lost,
             clock_steps_back=self._clock_steps_back,
         )
 
     # -- restart
 
+    def state(self) -> dict[str, Any]:
+        """What a restart needs: everything but open rounds, what is left of leases, and the history. O(n log n)."""
+        return {
+            "lost": self._lost,
+            "runs": self._members.runs,
+            "retired": self._members.retired,
+            "sources": [self._sources[key].snapshot() for key in sorted(self._sources)],
+            "groups": [self._groups[name].snapshot() for name in sorted(self._groups)],
+            "group_of": [[*task.parts, self._group_of[task]] for task in sorted(self._group_of)],
+            "spoke_us": [[*task.parts, self._spoke_us[task]] for task in sorted(self._spoke_us)],
+        }
+
+    def encode(self, most: int) -> bool:
+        """Do a part of the work of ``snapshot`` in advance: up to so many sources, or tasks of a group.
+
+        Returns:
+            Whether there is more.
+        """
+        own = self._encoded_sources.encode(most) or self._encoded_group_of.encode(most)
+        return own or self._encoded_spoke_us.encode(most) or any(g.encode(most) for g in self._groups.values())
+
     def snapshot(self) -> bytes:
-        """What a restart needs: everything but open rounds, what is left of leases, and the history. Deterministic."""
+        """``state`` as bytes, for ``restore``. Deterministic. Encodes only what was changed since the last time."""
+        groups = ",".join(self._groups[name].encoded() for name in sorted(self._groups))
         return encode(
-            {
-                "lost": self._lost,
-                "runs": [[*task.parts, run, lease_us] for task, (run, lease_us) in self._members.runs.items()],
-                "retired": [[*task.parts, run] for task, run in self._members.retired],
-                "sources": [self._sources[key].snapshot() for key in sorted(self._sources)],
-                "groups": [self._groups[name].snapshot() for name in sorted(self._groups)],
-                "group_of": [[*task.parts, self._group_of[task]] for task in sorted(self._group_of, key=_BY_PARTS)],
-                "spoke_us": [[*task.parts, self._spoke_us[task]] for task in sorted(self._spoke_us, key=_BY_PARTS)],
-            }
+            json_object(
+                {"lost": self._lost},
+                runs=self._members.encoded_runs(),
+                retired=self._members.encoded_retired(),
+                sources=self._encoded_sources.text(),
+                groups=f"[{groups}]",
+                group_of=self._encoded_group_of.text(),
+                spoke_us=self._encoded_spoke_us.text(),
+            )
         )
 
     @classmethod
@@ -228,13 +273,13 @@ class LowWatermarkCoordinator:
 
     def _load(self, saved: dict[str, Any], now_us: int) -> None:
         self._now_us, self._lost = now_us, saved["lost"]
-        runs = {_task(parts): (run, lease_us) for *parts, run, lease_us in saved["runs"]}
-        self._members.restore(runs, [(_task(parts), run) for *parts, run in saved["retired"]], now_us)
+        self._members.restore(saved["runs"], saved["retired"], now_us)
         for source in saved["sources"]:
-            rounds = SourceRounds.restore(source, quorum=self._quorum)
-            key = rounds.job_id, rounds.source_id
+            key = source["job_id"], source["source_id"]
+            rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
             self._sources[key] = rounds
             self._note_empty(key)
+            self._begin_beat(key, now_us - self._interval_us)  # so that its first one is not ahead of now
         for group in saved["groups"]:
             due_us = group["next_us"]
             if due_us is not None:  # no later than an interval from now, even if the clock went back meanwhile
@@ -242,8 +287,9 @@ class LowWatermarkCoordinator:
             self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us})
         self._group_of = {_task(parts): name for *parts, name in saved["group_of"]}
         self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"]}
-        if self._sources:
-            self._beat_us = self._look_us = now_us
+        for task in self._group_of:
+            self._encoded_group_of.changed(task)
+            self._encoded_spoke_us.changed(task)
         self._plan_announcement()
 
     # -- what the events do
@@ -277,18 +323,17 @@ class LowWatermarkCoordinator:
         self._members.register(task, event.run, lease_us=lease_us, now_us=now_us)
         key = _key(task)
         if key not in self._sources:
-            self._sources[key] = SourceRounds(*key, quorum=self._quorum)
+            self._sources[key] = SourceRounds(*key, quorum=self._quorum, on_change=self._changed(*key))
         self._emptied_us.pop(key, None)
         rounds = self._sources[key]
         rounds.expect(event.expected_tasks)
         behind_us = rounds.begin(task.task_id, event.low_watermark_us)
         self._tell_group(task, now_us)
         self._epoch += 1
-        if self._beat_us is None or self._look_us is None:
-            self._beat_us = self._look_us = now_us + self._interval_us
+        if key not in self._beats_us:
+            self._begin_beat(key, now_us)
         questions = rounds.ask_newcomer(task.task_id, now_us + lease_us)
-        if rounds.deadline_us is not None:
-            self._look_us = min(self._look_us, rounds.deadline_us)
+        self._plan_look(key)
         return [*_late(task, behind_us), *self._tell(task, now_us), *questions]
 
     def _finish(self, event: TaskFinished, now_us: int) -> list[CoordinatorEffect]:
@@ -336,11 +381,14 @@ class LowWatermarkCoordinator:
             self._leave_group(task)
         if params is not None:
             self._group_of[task] = params.group
+            self._encoded_group_of.changed(task)
         self._plan_announcement()
 
     def _leave_group(self, task: TaskId) -> None:
         name = self._group_of.pop(task, None)
         self._spoke_us.pop(task, None)
+        self._encoded_group_of.changed(task)
+        self._encoded_spoke_us.changed(task)
         if name is not None:
             self._groups[name].leave(task)
             if not len(self._groups[name]):
@@ -359,6 +407,7 @@ class LowWatermarkCoordinator:
         rounds, group = self._sources[_key(task)], self._groups[name]
         at_us = now_us if task not in self._spoke_us else max(now_us, self._spoke_us[task] + 1)
         self._spoke_us[task] = at_us
+        self._encoded_spoke_us.changed(task)
         if rounds.state(task.task_id) is SplitState.IDLE:
             group.idle(task, at_us=at_us)
         else:
@@ -396,31 +445,65 @@ class LowWatermarkCoordinator:
         return effects
 
     def _look(self, now_us: int) -> list[CoordinatorEffect]:
-        """End the rounds whose deadline is over; at every beat begin rounds, and ask again in open ones."""
-        if self._beat_us is None or self._look_us is None or now_us < self._look_us:
-            return []
+        """Look at the sources whose moment has come. Others cost nothing."""
         effects: list[CoordinatorEffect] = []
-        beat = now_us >= self._beat_us
-        if beat:
-            self._beat_us += self._interval_us * ((now_us - self._beat_us) // self._interval_us + 1)
-        for key in sorted(self._sources):
-            rounds = self._sources[key]
-            if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
-                effects += self._end(rounds, now_us)
-            if beat and not rounds.idles:
-                effects += rounds.ask(now_us, now_us + self._shortest_lease_us(rounds))
-                if rounds.complete:  # nobody to ask: they have all left
-                    effects += self._end(rounds, now_us)
-        for key, since_us in list(self._emptied_us.items()):
-            if self._members.listened_us - since_us > EMPTY_SOURCE_KEPT_US:
-                del self._sources[key], self._emptied_us[key]
-                self._epoch += 1
-        if all(rounds.idles for rounds in self._sources.values()):
-            self._beat_us = self._look_us = None
-        else:
-            deadlines = (rounds.deadline_us for rounds in self._sources.values())
-            self._look_us = min(us for us in (self._beat_us, *deadlines) if us is not None)
+        while self._looks and self._looks[0][0] <= now_us:
+            us, key = heapq.heappop(self._looks)
+            if self._holds(us, key):
+                del self._look_us[key]
+                effects += self._look_at(key, now_us)
         return effects
+
+    def _look_at(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:
+        """End the round of a source if its deadline is over; at its beat begin one, or ask again in the open one."""
+        effects: list[CoordinatorEffect] = []
+        rounds, beat_us = self._sources[key], self._beats_us[key]
+        if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
+            effects += self._end(rounds, now_us)
+        if now_us >= beat_us and not rounds.idles:
+            effects += rounds.ask(now_us, now_us + self._shortest_lease_us(rounds))
+            if rounds.complete:  # nobody to ask: they have all left
+                effects += self._end(rounds, now_us)
+        if rounds.idles:
+            del self._beats_us[key]
+            return effects
+        if now_us >= beat_us:
+            self._beats_us[key] += self._interval_us * ((now_us - beat_us) // self._interval_us + 1)
+        self._plan_look(key)
+        return effects
+
+    def _begin_beat(self, key: tuple[str, str], now_us: int) -> None:
+        """Give a source its moment in the interval, so that not all are asked at once. The first one has all of it."""
+        if not self._beats_us:
+            self._beat_zero_us, self._next_beat = now_us, 0
+        own_us = self._beat_zero_us + _MOMENTS[self._next_beat] * self._interval_us // len(_MOMENTS)
+        self._next_beat = (self._next_beat + 1) % len(_MOMENTS)
+        self._beats_us[key] = now_us + self._interval_us - (now_us - own_us) % self._interval_us
+        self._plan_look(key)
+
+    def _plan_look(self, key: tuple[str, str]) -> None:
+        deadline_us, us = self._sources[key].deadline_us, self._beats_us[key]
+        if deadline_us is not None:
+            us = min(us, deadline_us)
+        if key not in self._look_us or us < self._look_us[key]:
+            self._look_us[key] = us
+            heapq.heappush(self._looks, (us, key))
+
+    def _holds(self, us: int, key: tuple[str, str]) -> bool:
+        """Whether an entry of the heap is the one that counts for its source."""
+        return self._look_us.get(key) == us
+
+    def _forget_empty(self) -> None:
+        """Forget the sources that have had no task for long enough."""
+        while self._emptied_us:
+            key, since_us = next(iter(self._emptied_us.items()))
+            if self._members.listened_us - since_us <= EMPTY_SOURCE_KEPT_US:
+                return
+            del self._emptied_us[key], self._sources[key]
+            self._encoded_sources.changed(key)
+            self._beats_us.pop(key, None)
+            self._look_us.pop(key, None)
+            self._epoch += 1
 
     def _shortest_lease_us(self, rounds: SourceRounds) -> int:
         live = (task_id for task_id, answer in rounds.answers.items() if answer.live)
@@ -446,6 +529,18 @@ class LowWatermarkCoordinator:
         """The published low watermark, to one task."""
         rounds = self._sources[_key(task)]
         return [] if rounds.low_us is None else [rounds.notice(task.task_id, rounds.low_us, now_us)]
+
+    def _changed(self, job_id: str, source_id: str) -> Callable[[], None]:
+        return partial(self._encoded_sources.changed, (job_id, source_id))
+
+    def _encoded_source(self, key: tuple[str, str]) -> str | None:
+        return self._sources[key].encoded() if key in self._sources else None
+
+    def _encoded_group_of_task(self, task: TaskId) -> str | None:
+        return to_json([*task.parts, self._group_of[task]]) if task in self._group_of else None
+
+    def _encoded_spoke(self, task: TaskId) -> str | None:
+        return to_json([*task.parts, self._spoke_us[task]]) if task in self._spoke_us else None
 
     def _forward(self, now_us: int) -> int:
         if now_us not in _INT64:

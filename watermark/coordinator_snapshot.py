@@ -15,6 +15,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from .errors import CorruptSnapshot
@@ -24,7 +25,7 @@ _MAGIC = b"LWMC"
 _HEAD = struct.Struct("<4sBI")
 
 
-to_json = json.JSONEncoder(separators=(",", ":")).encode
+to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 """A value as JSON: without spaces, keys in the order they have."""
 
 Key = TypeVar("Key")
@@ -44,11 +45,11 @@ class EncodedParts(Generic[Key]):
     """An array of JSON, one element per key, sorted; encodes only the elements that were changed since.
 
     Args:
-        part: what stands for a key, as ``json.dumps`` takes it; None if the key has gone.
+        part: what stands for a key, as JSON; None if the key has gone.
         order: what keys are sorted by; None: themselves.
 
     >>> lows_us = {"b": 20}
-    >>> parts = EncodedParts(lambda name: [name, lows_us[name]] if name in lows_us else None)
+    >>> parts = EncodedParts(lambda name: to_json([name, lows_us[name]]) if name in lows_us else None)
     >>> parts.changed("b"), parts.text()
     (None, '[["b",20]]')
     >>> lows_us |= {"a": 10, "b": 30}
@@ -56,33 +57,37 @@ class EncodedParts(Generic[Key]):
     (None, '[["a",10],["b",20]]')
     """
 
-    def __init__(self, part: Callable[[Key], Any], order: Callable[[Key], Any] | None = None) -> None:
+    def __init__(self, part: Callable[[Key], str | None], order: Callable[[Key], Any] | None = None) -> None:
         self._part, self._order = part, order
-        self._texts: dict[Key, str] = {}  # sorted
-        self._changed: set[Key] = set()
-        self._text = "[]"
+        self._texts: dict[Key, str] = {}  # sorted by ``text``
+        self._changed: dict[Key, None] = {}
+        self._grown = False  # since they were sorted
+        self._text: str | None = "[]"
 
     def changed(self, key: Key) -> None:
         """What stands for this key is new, or another, or has gone. O(1)."""
-        self._changed.add(key)
+        self._changed[key] = None
+
+    def encode(self, most: int) -> bool:
+        """Encode up to so many of the changed ones now, so that less is left for ``text``. Returns whether any are."""
+        for key in list(islice(self._changed, most)):
+            del self._changed[key]
+            self._text, text = None, self._part(key)
+            if text is None:
+                self._texts.pop(key, None)
+            else:
+                self._grown |= key not in self._texts
+                self._texts[key] = text
+        return bool(self._changed)
 
     def text(self) -> str:
         """The array. What was changed costs as much as encoding it, the rest as much as copying it."""
-        if not self._changed:
-            return self._text
-        unsorted = False
-        for key in self._changed:
-            part = self._part(key)
-            if part is None:
-                self._texts.pop(key, None)
-                continue
-            unsorted |= key not in self._texts
-            self._texts[key] = to_json(part)
-        self._changed.clear()
-        if unsorted:
-            keys: list[Any] = sorted(self._texts, key=self._order)  # type: ignore[type-var,arg-type]
-            self._texts = {key: self._texts[key] for key in keys}
-        self._text = f"[{','.join(self._texts.values())}]"
+        self.encode(len(self._changed))
+        if self._grown:
+            keys: list[Any] = sorted(self._texts, key=self._order)
+            self._texts, self._grown = {key: self._texts[key] for key in keys}, False
+        if self._text is None:
+            self._text = f"[{','.join(self._texts.values())}]"
         return self._text
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .alignment import GroupStatus
 from .duration import format_duration_us
@@ -12,6 +14,7 @@ from .membership import Membership
 from .protocol import LeftOut, TaskId
 from .rounds import SourceRounds
 from .state import SplitState
+from .status import need
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,9 @@ class SourceStatus:
         round_since_us: when the open round was begun; None between rounds.
         returned_late: times a task came in below the low watermark.
         held: who held it in the last hour, newest first, by task id.
-        tasks: all tasks, sorted.
+        tasks: all tasks, sorted; with a limit those that need attention first, in that order.
+        tasks_not_shown: how many the limit left out.
+        states: number of tasks by state, of all; every state is there.
     """
 
     job_id: str
@@ -65,6 +70,8 @@ class SourceStatus:
     returned_late: int
     held: tuple[Held[str], ...]
     tasks: tuple[TaskStatus, ...]
+    tasks_not_shown: int = 0
+    states: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +92,20 @@ class CoordinatorStatus:
 
 
 def source_status(
-    rounds: SourceRounds, members: Membership, group_of: Mapping[TaskId, str], now_us: int
+    rounds: SourceRounds,
+    members: Membership,
+    group_of: Mapping[TaskId, str],
+    now_us: int,
+    limit: int | None = None,
 ) -> SourceStatus:
-    """The status of one source. O(n log n).
+    """The status of one source. O(n log n), with a limit O(n).
 
     Args:
         rounds: its tasks and what they said.
         members: who is alive.
         group_of: the alignment group of the tasks that are in one.
         now_us: now; what is left of a lease is told from here.
+        limit: how many tasks, those that need attention first; None: all.
     """
 
     def task_status(task: TaskId) -> TaskStatus:
@@ -109,37 +121,48 @@ def source_status(
             why=_task_why(rounds, task.task_id),
         )
 
-    tasks = [TaskId(rounds.job_id, rounds.source_id, task_id) for task_id in sorted(rounds.answers)]
+    states = {task_id: rounds.state(task_id) for task_id in rounds.answers}
+    shown = (
+        sorted(states)
+        if limit is None
+        else heapq.nsmallest(
+            limit, states, key=lambda task_id: (need(states[task_id], rounds.task_low_us(task_id)), task_id)
+        )
+    )
+    tasks = [TaskId(rounds.job_id, rounds.source_id, task_id) for task_id in shown]
+    counts = Counter(states.values())
     return SourceStatus(
         job_id=rounds.job_id,
         source_id=rounds.source_id,
         low_watermark_us=rounds.low_us,
         holder=None if rounds.holder is None else TaskId(rounds.job_id, rounds.source_id, rounds.holder),
-        why=_source_why(rounds),
+        why=_source_why(rounds, counts),
         since_us=rounds.rose_at_us,
         round_since_us=rounds.asked_at_us,
         returned_late=rounds.returned_late,
         held=rounds.history.held(now_us),
         tasks=tuple(map(task_status, tasks)),
+        tasks_not_shown=len(states) - len(tasks),
+        states={state.value: counts[state] for state in SplitState},
     )
 
 
-def _source_why(rounds: SourceRounds) -> str:
-    holder, states = rounds.holder, [rounds.state(task_id) for task_id in rounds.answers]
+def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
+    holder, known = rounds.holder, states.total()
     if rounds.missing:
         return f"{rounds.missing} of {rounds.expected} expected tasks did not register yet."
-    if not states:
+    if not known:
         return "no task is registered."
     if holder is None:
-        return f"every task ({len(states)}) is left out, and the low watermark stays."
+        return f"every task ({known}) is left out, and the low watermark stays."
     low_us = rounds.task_low_us(holder)
     if low_us is None:
-        others = states.count(SplitState.PENDING) - 1
+        others = states[SplitState.PENDING] - 1
         return f"task {holder} has not said a low watermark yet{f', as have {others} others' if others > 0 else ''}."
     if rounds.low_us is not None and low_us < rounds.low_us:
         behind = format_duration_us(rounds.low_us - low_us)
         return f"task {holder} came in {behind} below the low watermark, which does not go back."
-    return f"task {holder} has the smallest low watermark of {states.count(SplitState.ACTIVE)} tasks that take part."
+    return f"task {holder} has the smallest low watermark of {states[SplitState.ACTIVE]} tasks that take part."
 
 
 def _task_why(rounds: SourceRounds, task_id: str) -> str:

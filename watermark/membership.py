@@ -15,9 +15,12 @@ Source: the sequencers of MillWheel (section 7.2); Numaflow's processor manager 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
+from .coordinator_snapshot import EncodedParts, to_json
 from .errors import StaleRun, UnknownTask
 from .protocol import TaskId
 
@@ -60,7 +63,8 @@ class Membership:
         self._leases: dict[TaskId, _Lease] = {}
         self._heap: list[tuple[int, int, TaskId, _Lease]] = []  # (lower bound of the end, serial, ...)
         self._serial = 0  # keeps leases from being compared
-        self._retired: dict[tuple[TaskId, str], None] = {}  # in the order in which they ended
+        self._retired: dict[tuple[TaskId, str], str] = {}  # in the order in which they ended, with the text of each
+        self._encoded_runs: EncodedParts[TaskId] = EncodedParts(self._encoded_run, attrgetter("parts"))
         self._now_us: int | None = None  # of the newest call
         self._listened_us = 0  # time that counts as silence
 
@@ -78,15 +82,14 @@ class Membership:
         return self._listened_us
 
     @property
-    def runs(self) -> Mapping[TaskId, tuple[str, int]]:
-        """Run token and lease (microseconds) of every member, sorted."""
-        tasks = sorted(self._leases.items(), key=lambda item: item[0].parts)
-        return {task: (lease.run, lease.lease_us) for task, lease in tasks}
+    def runs(self) -> list[list[Any]]:
+        """The parts of the id, the run token and the lease (microseconds) of every member, sorted."""
+        return [self._run_snapshot(task) for task in sorted(self._leases)]
 
     @property
-    def retired(self) -> tuple[tuple[TaskId, str], ...]:
-        """The runs that are over, as far as they are remembered, the oldest first."""
-        return tuple(self._retired)
+    def retired(self) -> list[list[Any]]:
+        """The parts of the id and the token of the runs that are over, as far as they are remembered, oldest first."""
+        return [[*task.parts, run] for task, run in self._retired]
 
     def run(self, task: TaskId) -> str:
         """The token of the task's run. Raises UnknownTask."""
@@ -142,8 +145,7 @@ class Membership:
             return False
         self.leave(task)
         self._listen(now_us)
-        lease = self._leases[task] = _Lease(run, lease_us, self._listened_us)
-        self._enqueue(task, lease)
+        self._begin(task, _Lease(run, lease_us, self._listened_us))
         return True
 
     def renew(self, task: TaskId, run: str, now_us: int) -> None:
@@ -162,6 +164,7 @@ class Membership:
         if lease is None:
             return False
         lease.gone = True
+        self._encoded_runs.changed(task)
         self._retire(task, lease.run)
         if len(self._heap) > 2 * len(self._leases) + _SLACK:
             self._heap = [entry for entry in self._heap if not entry[3].gone]
@@ -199,17 +202,36 @@ class Membership:
 
     # -- restart
 
-    def restore(
-        self, runs: Mapping[TaskId, tuple[str, int]], retired: Iterable[tuple[TaskId, str]], now_us: int
-    ) -> None:
+    def encoded_runs(self) -> str:
+        """``runs`` as JSON. Encodes only what was changed since the last time."""
+        return self._encoded_runs.text()
+
+    def encoded_retired(self) -> str:
+        """``retired`` as JSON; each was encoded when it ended."""
+        return f"[{','.join(self._retired.values())}]"
+
+    def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[str]], now_us: int) -> None:
         """Take in what ``runs`` and ``retired`` gave before a restart. Every lease begins anew."""
         self._listen(now_us)
-        for task, (run, lease_us) in runs.items():
-            lease = self._leases[task] = _Lease(run, lease_us, self._listened_us)
-            self._enqueue(task, lease)
-        self._retired = dict.fromkeys(retired)
+        for *parts, run, lease_us in runs:
+            task = TaskId(*parts)
+            self._begin(task, _Lease(run, lease_us, self._listened_us))
+        for *parts, run in retired:
+            self._retire(TaskId(*parts), run)
 
     # -- how
+
+    def _begin(self, task: TaskId, lease: _Lease) -> None:
+        self._leases[task] = lease
+        self._encoded_runs.changed(task)
+        self._enqueue(task, lease)
+
+    def _run_snapshot(self, task: TaskId) -> list[Any]:
+        lease = self._leases[task]
+        return [*task.parts, lease.run, lease.lease_us]
+
+    def _encoded_run(self, task: TaskId) -> str | None:
+        return to_json(self._run_snapshot(task)) if task in self._leases else None
 
     def _find(self, task: TaskId) -> _Lease:
         lease = self._leases.get(task)
@@ -234,6 +256,6 @@ class Membership:
 
     def _retire(self, task: TaskId, run: str) -> None:
         self._retired.pop((task, run), None)
-        self._retired[task, run] = None
+        self._retired[task, run] = to_json([*task.parts, run])
         while len(self._retired) > RETIRED_RUNS + len(self._leases):
             del self._retired[next(iter(self._retired))]

@@ -65,6 +65,8 @@ def _names(message: object, fields: tuple[str, ...]) -> None:
 def _name(message: object, field: str, got: object, *, least: int) -> None:
     if not isinstance(got, str) or not least <= len(got) <= MOST_NAME:
         raise _invalid(message, field, got, f"a text of {least} to {MOST_NAME} characters")
+    if not got.isascii() and any("\ud800" <= character <= "\udfff" for character in got):
+        raise _invalid(message, field, got, "a text that is UTF-8: without halves of surrogate pairs")
 
 
 def _number(message: object, field: str, got: object, *, least: int = _INT64.start) -> None:

@@ -21,15 +21,18 @@ Source: FLINK-4576; section 7.2 of the MillWheel paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .coalescer import Advance, Coalescer
-from .coordinator_snapshot import EncodedParts, json_object
+from .coordinator_snapshot import EncodedParts, json_object, to_json
 from .history import History
 from .protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
 from .state import SplitState
+
+
+def _nobody_asks() -> None: ...
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class SourceRounds:
         source_id: the source; goes into messages.
         quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
         low_us: a low watermark published before; never gone below.
+        on_change: called when a snapshot would be another than before.
 
     >>> rounds = SourceRounds("job", "orders")
     >>> rounds.begin("0", None), rounds.begin("1", 40)
@@ -85,7 +89,15 @@ class SourceRounds:
     [('0', 30), ('1', 30)]
     """
 
-    def __init__(self, job_id: str, source_id: str, *, quorum: float = 1.0, low_us: int | None = None) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        source_id: str,
+        *,
+        quorum: float = 1.0,
+        low_us: int | None = None,
+        on_change: Callable[[], None] = _nobody_asks,
+    ) -> None:
         self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
         self._coalescer = Coalescer(low_us)
         self._answers: dict[str, Answer] = {}
@@ -105,8 +117,8 @@ class SourceRounds:
         """Times a task came in below the low watermark."""
         self.history: History[str] = History()
         """The low watermark of the last hour, and the tasks that held it."""
-        self._encoded: str | None = None  # the snapshot as JSON; None: something was changed since
-        self._encoded_tasks: EncodedParts[str] = EncodedParts(self._task_snapshot)
+        self._on_change = on_change
+        self._encoded_tasks: EncodedParts[str] = EncodedParts(self._encoded_task)
 
     # -- what is known
 
@@ -301,19 +313,19 @@ class SourceRounds:
         return {**self._own_snapshot(), "tasks": [self._task_snapshot(task_id) for task_id in sorted(self._answers)]}
 
     def encoded(self) -> str:
-        """The snapshot as JSON. Costs no more than what was changed since the last time."""
-        if self._encoded is None:
-            self._encoded = json_object(self._own_snapshot(), tasks=self._encoded_tasks.text())
-        return self._encoded
+        """The snapshot as JSON. Encodes only the tasks that were changed since the last time."""
+        return json_object(self._own_snapshot(), tasks=self._encoded_tasks.text())
 
     @classmethod
-    def restore(cls, data: Mapping[str, Any], *, quorum: float) -> SourceRounds:
+    def restore(
+        cls, data: Mapping[str, Any], *, quorum: float, on_change: Callable[[], None] = _nobody_asks
+    ) -> SourceRounds:
         """The rounds that ``snapshot`` was called on, between two rounds: who was asked is asked anew.
 
         Raises:
             KeyError, TypeError, ValueError: the data is not what ``snapshot`` gives.
         """
-        rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"])
+        rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], on_change=on_change)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
         rounds._last_asked_us = data["last_asked_us"]
         rounds._expected, rounds._came = data["expected"], set(data["came"])
@@ -335,7 +347,8 @@ class SourceRounds:
                 if answer.leaves:
                     rounds._leaving.add(task_id)
             rounds._coalescer.assign(task_id, state=state, watermark_us=saved["low_us"])
-            rounds._changed(task_id)
+            rounds._encoded_tasks.changed(task_id)
+        rounds._changed()
         return rounds
 
     # -- how
@@ -352,10 +365,8 @@ class SourceRounds:
             "came": sorted(self._came) if self.low_us is None else [],
         }
 
-    def _task_snapshot(self, task_id: str) -> dict[str, Any] | None:
-        answer = self._answers.get(task_id)
-        if answer is None:
-            return None
+    def _task_snapshot(self, task_id: str) -> dict[str, Any]:
+        answer = self._answers[task_id]
         return {
             "task_id": task_id,
             "low_us": self.task_low_us(task_id),
@@ -367,11 +378,14 @@ class SourceRounds:
             "counted": answer.counted,
         }
 
+    def _encoded_task(self, task_id: str) -> str | None:
+        return to_json(self._task_snapshot(task_id)) if task_id in self._answers else None
+
     def _changed(self, task_id: str | None = None) -> None:
         """A snapshot would be another now: of this task, and in any case of the source."""
-        self._encoded = None
         if task_id is not None:
             self._encoded_tasks.changed(task_id)
+        self._on_change()
 
     def _advance_over_idle(self) -> Advance | None:
         """Nobody takes part: publish what all who are left out, and live, have said."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from . import core, grpc, kafka, many, scan, small
+from . import backfill, core, grpc, kafka, many, scan, small, throughput
 from .live import session
 from .measure import Row, Spread
 
@@ -46,6 +46,14 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
     "kafka": (
         lambda *given: kafka.run(*given, count=2_000_000, pairs=3),
         lambda *given: kafka.run(*given, count=20_000, pairs=1, warm=0),
+    ),
+    "backfill": (
+        lambda *given: backfill.run(*given, count=2_000_000, pairs=2),
+        lambda *given: backfill.run(*given, count=20_480, pairs=1),
+    ),
+    "throughput": (
+        lambda *given: throughput.run(*given, small=2_000_000, large=500_000, pairs=3),
+        lambda *given: throughput.run(*given, small=20_000, large=2_000, pairs=1, warm=0),
     ),
     "core": (
         lambda *given: core.run(given[-1], sizes=[10, 100, 1_024, 4_096, 10_000, 100_000], pairs=7, singles=2_000),

@@ -51,14 +51,18 @@ DEVIATIONS: dict[str, str] = {
     "(LowWatermarkCoordinator, tests/watermark/test_coordinator.py)",
     # Flink's sources
     "EVT-07": "there is no backlog flag that could overtake a watermark: the watermark of a batch is in the next one",
-    "TRK-01": "which reader has which split since which checkpoint is for a source's coordinator to know "
-    "(lowmark.sources); a stream's splits are in every offset, so there is no assignment that is not checkpointed",
-    "TRK-02": "see TRK-01; that a snapshot restores the same splits is a law (tests/laws/test_stream_laws.py)",
-    "TRK-04": "see TRK-01",
-    "TRK-05": "see TRK-01",
+    "TRK-02": "who has which split is in Spark's offset, beside the positions; the tracker itself begins empty after a "
+    "restart, as Flink's does since version 1 of its format",
     "KIN-03": "rows are not emitted one by one: a batch has no order, and alignment decides what is read next",
     "BUG-06": "the end of a stream is no watermark and idle is no signal to anyone downstream: a split that finishes "
     "while it is idle changes its state, and nothing waits for it to be active first",
+    "SRC-01": "a reader has the splits that its batch planned; splits are reported at registration to the coordinator "
+    "(reported_splits), where a source redistributes them",
+    "SRC-02": "a batch ends with its rows: there is no drain to tell from a stop, and nothing to finish after the end",
+    "SRC-05": "nothing can be put out before the first checkpoint: Spark writes the offset first, then reads",
+    "SRC-06": "see SRC-05: no reader waits for a checkpoint, so a stop cannot meet one that does",
+    "SRC-07": "no metric is kept per split: its watermark is read from the status when scraped, None while it has none "
+    "(tests/integration/test_metrics.py)",
     # Jet's coalescer (H) and the splits of one of its sources (HM)
     "H18": "a repeated signal is a no-op: Spark replays",
     "H20": "a timer races with the end of a split, so idle after finished is a no-op",

@@ -9,7 +9,8 @@ from tests.cases.reader import every
 
 FAMILIES = {
     "AGG": 3, "ALN": 9, "SPL": 6, "OPA": 4, "MUX": 15, "IDL": 5, "VAL": 7, "SMP": 3, "CLK": 2, "TRK": 4, "KIN": 3,
-    "BUG": 8, "EVT": 5, "BOO": 7, "STR": 5,
+    "BUG": 8, "EVT": 5, "SRC": 10, "BOO": 7, "STR": 5,
+    "CRD": 10, "CTX": 5, "NOT": 4, "PRV": 2, "RTL": 5, "HYB": 4,
     "H": 18, "HK": 4, "HM": 7, "HP": 9, "BK": 6, "BS": 5, "BE": 5, "BM": 6, "BP": 4, "BG": 5,
     "A": 5, "M": 4, "S": 6, "P": 9,
 }  # fmt: skip

@@ -160,11 +160,11 @@ def test_bug_12_a_restart_decides_who_is_late_as_if_there_had_been_none() -> Non
 
 def test_no_case_of_these_families_is_skipped() -> None:
     ran = {case["id"] for case in family("VAL")} | EVT.keys() | KIN.keys()
-    cases = {case["id"] for name in ("VAL", "EVT", "KIN", "TRK") for case in family(name)}
+    cases = {case["id"] for name in ("VAL", "EVT", "KIN") for case in family(name)}
 
     assert cases == ran | (cases & DEVIATIONS.keys())
     assert not ran & DEVIATIONS.keys()
-    assert [len(family(name)) for name in ("VAL", "EVT", "KIN", "TRK")] == [7, 5, 3, 4]
+    assert [len(family(name)) for name in ("VAL", "EVT", "KIN")] == [7, 5, 3]
 
 
 def bugs_in(module: ModuleType) -> set[str]:

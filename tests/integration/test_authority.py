@@ -108,6 +108,13 @@ def play(script: Callable[[Scene], Coroutine[Any, Any, None]], journal: Journal 
     asyncio.run(run())
 
 
+async def a_turn() -> None:
+    """Let the others go on for a moment."""
+    passed = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(passed.set_result, None)
+    await passed
+
+
 async def until(semaphore: threading.Semaphore) -> None:
     assert await asyncio.get_running_loop().run_in_executor(None, lambda: semaphore.acquire(timeout=20))
 
@@ -229,13 +236,59 @@ def test_a_round_of_many_is_asked_in_portions_and_who_answers_before_is_not_aske
         await scene.say("a", *(Register(who(n), "r") for n in range(100)))
         scene.pass_time(SECOND)
         first = await scene.hear("a")
-        assert len(first) == 16
+        assert len(first) == 20
         await scene.say("a", Reply(who(99), "r", SECOND, 1))
         asked = list(first)
         while len(asked) < 99:
             asked += await scene.hear("a")
         assert len({each.task for each in asked}) == 99
         assert who(99) not in {each.task for each in asked}
+
+    play(script)
+
+
+def test_others_are_let_in_between_the_statements_of_a_large_message() -> None:
+    async def script(scene: Scene) -> None:
+        done = list[str]()
+
+        async def say(application: str, count: int) -> None:
+            await scene.say(application, *(Register(who(n, application), "r") for n in range(count)))
+            done.append(application)
+
+        await asyncio.gather(say("large", 200), say("small", 1))
+        assert done == ["small", "large"]
+
+    play(script)
+
+
+def test_who_watches_anew_during_a_large_message_hears_of_all_its_tasks() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        saying = asyncio.ensure_future(scene.authority.say(Say("a", [Register(who(n), "r") for n in range(200)])))
+        await a_turn()
+        taken = scene.authority.status().coordinator.sources[0].tasks
+        assert 0 < len(taken) < 200
+        await scene.watch("a")
+        await saying
+        await scene.say("a", *(Renew(wire.Task.of(each.task), "r") for each in taken))  # as on a new connection
+        scene.pass_time(SECOND)
+        asked = set[wire.Task]()
+        while len(asked) < 200:
+            asked |= {each.task for each in await scene.hear("a")}
+
+    play(script)
+
+
+def test_a_large_message_ends_with_the_journal() -> None:
+    async def script(scene: Scene) -> None:
+        saying = asyncio.ensure_future(scene.authority.say(Say("a", [Register(who(n), "r") for n in range(200)])))
+        await a_turn()
+        scene.authority.failed.set_exception(JournalRefused("j", "it is full", "make room."))
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(saying, 20)
+        [source] = scene.authority.status().coordinator.sources
+        assert len(source.tasks) < 200
+        assert isinstance(scene.authority.failed.exception(), JournalRefused)
 
     play(script)
 
@@ -271,6 +324,71 @@ def test_nothing_is_told_before_the_journal_has_it(tmp_path: Path) -> None:
     play(script, journal)
     last = LowWatermarkCoordinator.restore(journal.states[-1], now_us=0)
     assert last.low_watermark_us("job", "orders") == 42
+    journal.close()
+
+
+def test_an_answer_does_not_tell_what_the_journal_does_not_have_yet(tmp_path: Path) -> None:
+    journal = SlowJournal(tmp_path / "j")
+    journal.go.release()
+
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        await scene.say("a", Register(who(0), "r"))
+        await until(journal.begun)
+        scene.pass_time(SECOND)
+        await scene.say("a", Reply(who(0), "r", SECOND, 42))
+        await until(journal.begun)
+        # Its effects are with the write by now, and this reply has none of its own.
+        assert await scene.say("a", Reply(who(0), "r", SECOND, 42)) == [Taken()]
+        journal.go.release()
+        assert await scene.hear("a") == [Asked(who(0), SECOND)]
+        assert await scene.hear("a") == [Lowered(who(0), SECOND, 42)]
+        assert await scene.say("a", Reply(who(0), "r", SECOND, 42)) == [Taken(42)]
+
+    play(script, journal)
+    journal.close()
+
+
+def test_a_snapshot_is_made_even_if_others_always_have_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LowWatermarkCoordinator, "encode", lambda _self, _most: True)
+    journal = Journal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        for number in range(3):
+            assert await scene.say("a", Register(who(number), "r")) == [Taken()]
+
+    play(script, journal)
+    journal.close()
+
+
+def test_a_large_snapshot_is_encoded_in_portions_with_others_let_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portions, answered, encode = list[int](), list[int](), LowWatermarkCoordinator.encode
+    begun = asyncio.Event()
+
+    def watched(coordinator: LowWatermarkCoordinator, most: int) -> bool:
+        portions.append(most)
+        begun.set()
+        return encode(coordinator, most)
+
+    monkeypatch.setattr(LowWatermarkCoordinator, "encode", watched)
+    journal = Journal(tmp_path / "j")
+
+    async def script(scene: Scene) -> None:
+        registering = asyncio.ensure_future(scene.say("a", *(Register(who(0, f"source-{n}"), "r") for n in range(400))))
+        await begun.wait()
+        while not registering.done():
+            await scene.say("b", Renew(who(0, "source-0"), "r"))
+            answered.append(len(portions))
+        await registering
+        # At once after a snapshot the next one waits, and is prepared meanwhile.
+        await scene.say("a", *(Register(who(1, f"source-{n}"), "r") for n in range(400)))
+
+    play(script, journal)
+    assert len(set(answered) & set(range(1, 8))) >= 2, answered
+    assert set(portions) == {50}
+    assert len(LowWatermarkCoordinator.restore(journal.read() or b"", now_us=0).status(0).sources) == 400
     journal.close()
 
 

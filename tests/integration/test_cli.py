@@ -6,17 +6,28 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from lowmark.integration import cli, sockets
 from lowmark.integration.errors import CheckpointUnreadable
-from lowmark.watermark import WatermarkStrategy
+from lowmark.integration.member import Member
+from lowmark.integration.rpc import Server, StatusReply
+from lowmark.integration.trust import Door
+from lowmark.watermark import (
+    BatchReported,
+    SplitsDiscovered,
+    StreamCoordinator,
+    TaskId,
+    WatermarkStrategy,
+    to_json,
+)
 from typer.testing import CliRunner
 
 from tests.integration.feed import us
+from tests.integration.serving import private_folder, serving, token_file
 from tests.live.servers import wait_until
 
 if TYPE_CHECKING:
@@ -245,6 +256,110 @@ def test_status_and_explain_of_a_running_query(
         assert 'did you mean "orders"?' in err
     finally:
         query.stop()
+
+
+def stream_of(count: int) -> dict[str, object]:
+    """What a service says of a stream of many splits: split 7 is silent, of the others the last is furthest behind."""
+    splits = [Arrived(n, None if n == 7 else 1_000 * (1_000 - n)) for n in range(count)]
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    coordinator = StreamCoordinator(strategy, job_id="job", source_id="[orders] :smile:", task_id="0")
+    coordinator.handle(SplitsDiscovered(tuple(split.number for split in splits)), 0)
+    coordinator.handle(BatchReported(0, 0, {s.number: s.us for s in splits if s.us is not None}), 0)
+    return {"query": "q [/x]", **to_json(coordinator.status(0, lambda split: f"s[/{split}]"))}
+
+
+class Arrived(NamedTuple):
+    number: int
+    us: int | None
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A service, without Spark, that has a stream of 120 splits."""
+    with private_folder() as folder:
+        monkeypatch.setattr(sockets, "folders", lambda: [folder])
+        address = sockets.new_address()
+        reply = StatusReply("app", 7, [stream_of(120)], ["in words"])
+        never: Any = None
+        server = Server(address, heartbeat=never, guide=never, planned=never, status=lambda _request: reply)
+        try:
+            yield address
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize(("options", "shown"), [((), 50), (("--limit", "3"), 3), (("--limit", "0"), 120)])
+@pytest.mark.usefixtures("many")
+def test_the_neediest_splits_are_shown_and_how_many_are_not(
+    options: tuple[str, ...], shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # no line is broken
+    code, out, err = call("status", "--json", *options)
+    [stream] = json.loads(out)["services"][0]["streams"]
+    assert (code, err) == (0, "")
+    assert (len(stream["splits"]), stream["splits_not_shown"]) == (shown, 120 - shown)
+    if shown < 120:
+        assert list(stream["splits"])[:3] == ["s[/7]", "s[/119]", "s[/118]"]
+
+    code, out, err = call("status", *options)
+    assert (code, err) == (0, "")
+    assert out.count("s[/") == shown + 3  # the holder, why, and what is next
+    assert ("more" in out) == (shown < 120)
+    assert shown == 120 or f"and {120 - shown} more" in out
+    assert "[orders] :smile:, query q [/x]" in out  # names are no markup
+
+
+def test_a_limit_below_0_is_refused() -> None:
+    code, out, err = call("status", "--limit", "-1")
+    assert (code, out) == (2, "")
+    assert "--limit" in err
+
+
+def test_status_lists_coordinators_as_it_lists_services(many: str) -> None:
+    default = many.rpartition("/")[0] + "/coordinator.sock"
+    with serving(Door(default)) as address, Member(address) as member:
+        for n in range(60):
+            member.register(TaskId("billing", "shared", f"{n:02}"))
+            member.report(TaskId("billing", "shared", f"{n:02}"), 1_000 - n)
+        wait_until(lambda: member.low_us(TaskId("billing", "shared", "00")) == 941, "the low watermark")
+
+        code, out, err = call("status", "--json")
+        found = json.loads(out)
+        [coordinator] = found["coordinators"]
+        [source] = coordinator["coordinator"]["sources"]
+        assert (code, err, [each["address"] for each in found["services"]]) == (0, "", [many])
+        assert (coordinator["address"], coordinator["pid"]) == (address, os.getpid())
+        assert (len(source["tasks"]), source["tasks_not_shown"], source["states"]["active"]) == (50, 10, 60)
+        assert [task["task"]["task_id"] for task in source["tasks"][:2]] == ["59", "58"]
+
+        code, out, err = call("status")
+        assert (code, err) == (0, "")
+        assert f"coordinator, process {os.getpid()}, {address}" in out
+        assert "and 10 more" in out
+
+        code, out, _ = call("status", "shared", "--json", "--limit", "0")
+        found = json.loads(out)
+        assert (code, found["services"], len(found["coordinators"][0]["coordinator"]["sources"][0]["tasks"])) == (
+            0,
+            [],
+            60,
+        )
+        assert json.loads(call("status", "[orders] :smile:", "--json")[1])["coordinators"] == []
+        code, _, err = call("status", "shard")
+        assert (code, 'did you mean "shared"?' in err) == (1, True)
+
+
+def test_a_coordinator_alone_is_found_and_one_that_wants_a_token_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with private_folder() as folder:
+        monkeypatch.setattr(sockets, "folders", lambda: [folder])
+        with serving(Door(f"unix:{folder}/coordinator.sock", token_file=token_file(tmp_path))) as address:
+            code, out, err = call("status")
+            assert (code, out) == (1, "")
+            assert f"no coordinator answers at {address} (UNAUTHENTICATED" in err
+            code, out, err = call("status", "--json", "--token-file", str(tmp_path / "token"))
+            assert (code, err, [c["address"] for c in json.loads(out)["coordinators"]]) == (0, "", [address])
 
 
 def test_a_stopped_service_leaves_no_socket(spark: SparkSession) -> None:

@@ -11,7 +11,16 @@ import pytest
 from lowmark.integration import heartbeat
 from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
-from lowmark.integration.rpc import Client, HeartbeatReply, HeartbeatRequest, Server, StatusReply, StatusRequest
+from lowmark.integration.rpc import (
+    Client,
+    GuideReply,
+    HeartbeatReply,
+    HeartbeatRequest,
+    PlannedReply,
+    Server,
+    StatusReply,
+    StatusRequest,
+)
 
 from tests.integration.feed import ZERO, us
 
@@ -56,7 +65,8 @@ def reader(address: str, monkeypatch: pytest.MonkeyPatch) -> HeartbeatReader:
 
 def serve(address: str, *replies: HeartbeatReply) -> tuple[Script, Server]:
     script = Script(list(replies))
-    return script, Server(address, heartbeat=script.heartbeat, status=script.status)
+    nobody = {"guide": lambda _: GuideReply(), "planned": lambda _: PlannedReply()}
+    return script, Server(address, heartbeat=script.heartbeat, status=script.status, **nobody)
 
 
 def test_the_first_offset_is_new_and_repeats_the_low_watermark(

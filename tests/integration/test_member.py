@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 from lowmark.integration import wire
+from lowmark.integration.coordinator_view import show_coordinator
 from lowmark.integration.errors import AddressRefused, TokenRefused
-from lowmark.integration.member import Member
+from lowmark.integration.member import Member, ask_status
 from lowmark.integration.member_state import BackOff, GivenUp, MemberState, NewCap, NewLow
 from lowmark.integration.trust import Door
 from lowmark.integration.wire import Deregister, Finished, Refused, Register, Renew, Reply, Say, Statement, Taken
 from lowmark.watermark import (
+    AlignmentParams,
     Cap,
     CapAnnounced,
     InvalidMessage,
@@ -29,6 +32,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
+from rich.console import Console
 
 from tests.integration.serving import private_folder, serving, task, token_file
 from tests.live.servers import wait_until
@@ -448,6 +452,46 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
     assert "a callback of the application raised" in caplog.text
 
 
+ODD_NAMES = (
+    """it's "quoted" \\ and `so on`""",
+    "line\nbreak\r\n\ttab",
+    "Zürich 東京 🚰 \u202e",
+    "null\0 and [red]markup[/red] [/nothing] :smile: {braces} %s",
+    "/slashes/",
+    " ",
+)
+
+
+def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_status(folder: Path) -> None:
+    """Of jobs, streams, tasks, runs and groups. Each is a source of two tasks, so one that is mixed up never rises."""
+    tasks = [TaskId(f"job {odd}", f"source {odd}", f"{n} {odd}") for odd in ODD_NAMES for n in range(2)]
+    tasks += [TaskId("a/b", "c", "d"), TaskId("a", "b/c", "d"), TaskId("a", "b", "c/d")]  # which print alike
+    caps: dict[TaskId, Cap] = {}
+    for low_us in (0, 7):  # the second time with the state that the journal kept
+        with (
+            serving(Door(f"unix:{folder}/c.sock"), journal=folder / "journal") as address,
+            Member(address, on_cap=caps.__setitem__) as one,
+        ):
+            for n, each in enumerate(tasks):
+                group = AlignmentParams(f"group {each.job_id} {each.source_id}", 1_000, 20_000)
+                one.register(each, run=f"run {low_us} {each.task_id}", alignment=group)
+                one.report(each, low_us + n)
+            for n, each in enumerate(tasks):
+                least_us = low_us + (n // 2 * 2 if n < 2 * len(ODD_NAMES) else n)
+                wait_until(lambda: one.low_us(each) == least_us, f"{each!r} to hear {least_us}")  # noqa: B023
+                wait_until(lambda: caps.get(each) == Cap.up_to(least_us + 1_000), f"the cap of {each!r}")  # noqa: B023
+            seen = ask_status(address).coordinator
+            runs = {task.task: task.run for source in seen.sources for task in source.tasks}
+            assert runs == {each: f"run {low_us} {each.task_id}" for each in tasks}
+            assert {group.group for group in seen.groups} == {f"group {each.job_id} {each.source_id}" for each in tasks}
+            printed = StringIO()
+            console = Console(file=printed, width=1_000, markup=False, emoji=False)
+            show_coordinator(address, ask_status(address), console, now_us=0)
+            assert all(f"{n} {ODD_NAMES[0]}" in printed.getvalue() for n in range(2))
+            assert "0 null" in printed.getvalue()
+            assert "[red]markup[/red] [/nothing] :smile:" in printed.getvalue()
+
+
 def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
     given_up: list[TaskId] = []
     with (
@@ -475,6 +519,8 @@ def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
             alone.report(task(0), 2**63)
         with pytest.raises(InvalidMessage, match="task_id"):
             alone.register(TaskId("job", "orders", ""))
+        with pytest.raises(InvalidMessage, match=r"task_id: .*UTF-8"):  # else its thread could not send it
+            alone.register(TaskId("job", "orders", "half of a pair \ud83d"))
         alone.deregister(task(0))
         with pytest.raises(UnknownTask):
             alone.finish(task(0))

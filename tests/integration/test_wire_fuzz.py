@@ -17,7 +17,24 @@ from lowmark.integration.errors import MalformedMessage
 from lowmark.integration.member import Member
 from lowmark.integration.trust import Caller, Door
 from lowmark.integration.wire import Alignment, Deregister, Finished, Register, Renew, Reply, Say
-from lowmark.watermark import LeftOut
+from lowmark.watermark import (
+    AlignmentParams,
+    Cap,
+    CapAnnounced,
+    DisagreeingGroup,
+    InvalidMessage,
+    LeaseRenewed,
+    LeftOut,
+    LowmarkError,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    StaleRun,
+    TaskDeregistered,
+    TaskFinished,
+    TaskRegistered,
+    UnknownTask,
+)
 
 from tests.integration.serving import private_folder, serving, task
 from tests.live.servers import wait_until
@@ -215,3 +232,88 @@ def test_what_is_encoded_is_decoded(message: Say) -> None:
 def test_decoding_raises_nothing_but_its_own_error(data: bytes) -> None:
     with suppress(MalformedMessage):
         wire.SAY.decode_question(data)
+
+
+WHO = wire.Task("job", "orders", "0")
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        (
+            Register(WHO, "run", 1, Alignment("g", 2, 3), False, 4, 5, 6),
+            TaskRegistered(WHO.id(), "run", 1, AlignmentParams("g", 2, 3), False, 4, 5, 6),
+        ),
+        (Register(WHO, "run"), TaskRegistered(WHO.id(), "run")),
+        (
+            Reply(WHO, "run", 1, 2, LeftOut.IDLE, 3, 4),
+            ReplyLowWatermark("job", "orders", "0", 1, 2, "run", LeftOut.IDLE, 3, 4),
+        ),
+        (Renew(WHO, "run", 0), LeaseRenewed(WHO.id(), "run", 0)),
+        (Finished(WHO, "run"), TaskFinished(WHO.id(), "run")),
+        (Deregister(WHO, "run"), TaskDeregistered(WHO.id(), "run")),
+    ],
+)
+def test_every_field_of_a_statement_arrives(said: wire.Statement, means: wire.Event) -> None:
+    [arrived] = wire.SAY.decode_question(wire.encode(Say("a", [said]))).statements
+    assert means == wire.to_event(arrived)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        RetrieveLowWatermark("job", "orders", "0", 1),
+        NotifyNewLowWatermark("job", "orders", "0", 1, 0),
+        CapAnnounced("g", WHO.id(), 7, Cap.up_to(0)),
+        CapAnnounced("g", WHO.id(), 7, Cap.hold()),
+        CapAnnounced("g", WHO.id(), 7, Cap.free()),
+    ],
+)
+def test_every_field_of_an_effect_arrives(told: RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced) -> None:
+    [arrived] = wire.WATCH.decode_answer(wire.encode(wire.Told([wire.to_message(told)]))).messages
+    assert told == wire.to_effect(arrived)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UnknownTask("job/orders/0", "the coordinator", 3), "NOT_FOUND"),
+        (StaleRun("job/orders/0", "run", "is over"), "FAILED_PRECONDITION"),
+        (DisagreeingGroup("g", "a", "this", "b", "that"), "FAILED_PRECONDITION"),
+        (InvalidMessage("Reply", "timestamp", "x", "a number"), "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_refusal_carries_status_name_and_sentence(error: LowmarkError, status: str) -> None:
+    assert wire.Refused(status, type(error).__name__, str(error)) == wire.refusal(error)
+
+
+def test_a_limit_below_0_is_malformed_and_none_is_left_out_of_the_bytes() -> None:
+    with pytest.raises(MalformedMessage, match="limit"):
+        wire.STATUS.decode_question(wire.encode({"limit": -1}))
+    assert wire.encode(wire.StatusQuestion()) == wire.encode({})  # which a coordinator of before understands
+    assert wire.STATUS.decode_question(wire.encode(wire.StatusQuestion(0))).limit == 0
+
+
+@pytest.mark.parametrize("kind", [Register, Reply, Renew, Finished, Deregister, Alignment, wire.Task])
+def test_a_field_that_nobody_knows_is_malformed_wherever_it_stands(kind: type[msgspec.Struct]) -> None:
+    task, group = msgspec.to_builtins(WHO), {"group": "g", "max_drift_us": 1, "update_interval_us": 1}
+    more = {"Alignment": {"alignment": {**group, "more": 1}}, "Task": {"task": {**task, "more": 1}}}
+    name = kind.__name__ if kind.__name__ not in more else "Register"
+    fields = {"type": name, "task": task, "run": "r"} | more.get(kind.__name__, {"more": 1})
+    if name == "Reply":
+        fields |= {"timestamp": 1, "current_low_watermark": 1}
+    with pytest.raises(MalformedMessage, match="unknown field `more`"):
+        wire.SAY.decode_question(wire.encode({"application": "a", "statements": [fields]}))
+    del fields["more" if name == kind.__name__ else kind.__name__.lower()]
+    if kind is not wire.Task:
+        wire.SAY.decode_question(wire.encode({"application": "a", "statements": [fields]}))
+
+
+def test_text_that_is_not_utf_8_is_malformed() -> None:
+    for data in (
+        wire.encode(Say("a", [])).replace(b"\xa1a", b"\xa1\xff"),
+        wire.encode({"application": "a", "statements": [], "x": 1}).replace(b"\xa1x", b"\xa1\xff"),
+    ):
+        assert b"\xff" in data
+        with pytest.raises(MalformedMessage):
+            wire.SAY.decode_question(data)

@@ -169,7 +169,7 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.twin = AlignmentGroup.restore(json.loads(json.dumps(self.twin.snapshot())))
+        self.twin = AlignmentGroup.restore(json.loads(self.twin.encoded()))
 
     @invariant()
     def agrees(self) -> None:
@@ -183,7 +183,10 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
     @invariant()
     def a_restart_changes_nothing(self) -> None:
         assert self.group.status(self.now_us) == self.twin.status(self.now_us)
-        assert vars(self.group) == vars(self.twin)
+        group, twin = dict(vars(self.group)), dict(vars(self.twin))
+        assert group.pop("_encoded_members").text() == twin.pop("_encoded_members").text()
+        assert group == twin
+        assert json.loads(self.group.encoded()) == self.group.snapshot()
         assert self.group.wake_at_us == self.twin.wake_at_us
 
     @invariant()

@@ -1,14 +1,15 @@
 """The coordinator of many tasks against the naive definition, recomputed from all that was said after every step.
 
 The definition keeps no heap and no coalescer: of every task it knows what its run said, and of the source which round
-is open. Beside it: whatever is said twice changes nothing, what is refused changes nothing, the replies within a round
-commute, and a crash anywhere, with the newest snapshot or with the one that was due last, loses nothing but an open
-round and values that are said again.
+is open. Beside it: a snapshot, of which only what was changed is encoded, holds the whole state; whatever is said twice
+changes nothing, what is refused changes nothing, the replies within a round commute, and a crash anywhere, with the
+newest snapshot or with the one that was due last, loses nothing but an open round and values that are said again.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -37,6 +38,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
+from lowmark.watermark.coordinator_snapshot import decode
 
 from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
 
@@ -334,6 +336,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         sources = self.coordinator.status(self.now_us).sources
         tasks = {task.task.task_id: task for source in sources for task in source.tasks}
         expected = self.definition
+        assert decode(self.coordinator.snapshot()) == json.loads(json.dumps(self.coordinator.state()))
         assert expected.low_us == self.coordinator.low_watermark_us("job", "orders")
         assert {name: task.state for name, task in expected.tasks.items()} == {n: t.state for n, t in tasks.items()}
         assert {name: task.low_us for name, task in expected.tasks.items()} == {

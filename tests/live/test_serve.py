@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import pytest
@@ -20,10 +21,14 @@ from lowmark.integration import wire
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
 from lowmark.integration.member import Member, ask_status
 from lowmark.integration.trust import Caller
-from lowmark.watermark import AlignmentParams, Cap, CapKind, TaskId
+from lowmark.watermark import AlignmentParams, Cap, CapKind, TaskId, TaskStatus
 
+from tests.integration.feed import Feed, us
 from tests.integration.serving import certificate, private_folder, task, token_file
-from tests.live.servers import wait_until
+from tests.live.servers import require_java, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main()"]
 SECONDS = 60  # for what takes one, on a machine with more to do
@@ -160,6 +165,74 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
         wait_until(lambda: alive.low_us(task(1)) == 99, "the dead one is left out", seconds=SECONDS)
         seen = ask_status(address).coordinator
         assert (seen.lost, [each.task for each in seen.sources[0].tasks]) == (1, [task(1)])
+
+
+@contextmanager
+def driver(folder: Path, coordinator: str) -> Iterator[None]:
+    """A Spark application, killed at the end: its Python and its JVM at once, as with a machine that is gone."""
+    with (folder / "driver.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.live.job_driver", str(folder), coordinator],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield
+        assert process.poll() is None, (folder / "driver.log").read_text()[-4_000:]
+    except TimeoutError as late:
+        raise AssertionError((folder / "driver.log").read_text()[-4_000:]) from late
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tmp_path: Path) -> None:
+    require_java()
+    feed, rest = Feed(cast("SparkSession", None), tmp_path / "feed"), TaskId("billing", "orders", "another query")
+
+    def drivers_task() -> TaskStatus:
+        [source] = ask_status(coordinator.address).coordinator.sources
+        [found] = [each for each in source.tasks if each.task != rest]
+        return found
+
+    # The lease is longer than the test: that the task goes on is not because its run was given up.
+    with served(folder, lease="1 hour") as coordinator, Member(coordinator.address) as member:
+        member.register(rest, expected_tasks=2)
+        member.report(rest, us(1_000))
+        feed.put(("a", 1, 100))
+        with driver(tmp_path, coordinator.address):
+            wait_until(
+                lambda: member.low_us(rest) == us(100) - 1_000, "the driver's low watermark", seconds=2 * SECONDS
+            )
+            before = drivers_task()
+        feed.put(("a", 1, 300))
+        member.report(rest, us(2_000))
+        assert drivers_task().run == before.run
+        with driver(tmp_path, coordinator.address):
+            wait_until(lambda: member.low_us(rest) == us(300) - 1_000, "it goes on", seconds=2 * SECONDS)
+            after = drivers_task()
+        assert before.task == after.task == TaskId("billing", "orders", query_id(tmp_path / "checkpoint"))
+        assert before.run != after.run
+        assert ask_status(coordinator.address).coordinator.lost == 0
+        with Caller(coordinator.address).channel() as channel:
+            say = channel.unary_unary(
+                wire.SAY.path, request_serializer=wire.encode, response_deserializer=wire.SAY.decode_answer
+            )
+            late = wire.Reply(wire.Task.of(before.task), before.run, us(0), us(5_000))
+            [answer] = say(wire.Say("the one that was killed", [late]), timeout=10).answers
+        assert getattr(answer, "error", None) == "StaleRun"
+        assert member.low_us(rest) == us(300) - 1_000
+
+
+def query_id(checkpoint: Path) -> str:
+    """Spark's own id of the query, which outlives its restarts."""
+    found = json.loads((checkpoint / "metadata").read_text())["id"]
+    assert isinstance(found, str)
+    return found
 
 
 def capped(member: Member, each: TaskId, us: int) -> bool:

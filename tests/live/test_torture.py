@@ -89,6 +89,21 @@ class Driver:
             return
         wait_until(self._kill_rest, "no process of the driver left", seconds=20)
 
+    def kill_python_worker(self, rng: random.Random) -> str:
+        """SIGKILL one Python process that the JVM started: a worker, their daemon, or a stream reader's process."""
+        workers = []
+        for pid in processes(self.session):
+            with suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"pyspark" in command and b"java" not in command:
+                    workers.append((pid, command.split(b"\0")[2].decode()))
+        if not workers:
+            return "no Python process"
+        pid, name = rng.choice(sorted(workers))
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return name
+
     def _kill_rest(self) -> bool:
         left = processes(self.session)
         for pid in left:
@@ -171,10 +186,14 @@ def strike(driver: Driver, config: Config, rng: random.Random) -> str:
         else:
             pause = rng.uniform(0, 2)
     PAUSE.wait(pause)
+    worker = ""
+    if config.reads and rng.random() < 0.4:
+        worker = f", first {driver.kill_python_worker(rng)}"
+        PAUSE.wait(rng.uniform(0, 1))
     python_only = rng.random() < 0.2
     driver.kill(python_only=python_only)
     state = f"planned {newest(offsets)}, committed {newest(commits)}"
-    return f"{moment} + {pause:.3f} s{' (python only)' if python_only else ''}: {state}"
+    return f"{moment} + {pause:.3f} s{worker}{' (python only)' if python_only else ''}: {state}"
 
 
 def planned(config: Config) -> list[tuple[int, int, HeartbeatOffset]]:
@@ -199,13 +218,13 @@ def check_checkpoint(config: Config) -> None:
         assert in_force_us == (0 if before.low_us is None else before.low_us), f"in force in batch {batch + 1}"
 
 
-def torture(kafka: Broker, folder: Path, kills: int) -> None:
+def torture(kafka: Broker, folder: Path, kills: int, *, reads: bool) -> None:
     drawn = int(os.environ.get("LOWMARK_SEED", seed()))
     print(f"LOWMARK_SEED={drawn}")
     rng = random.Random(drawn)
     log = Log.create(kafka, PARTITIONS)
     jars = ",".join(str(jar) for jar in require_jars("spark-kafka"))
-    config = Config(kafka.bootstrap, log.topic, str(folder), jars, rows_per_batch=120)
+    config = Config(kafka.bootstrap, log.topic, str(folder), jars, rows_per_batch=120, reads=reads)
     feeder, story = Feeder(log, random.Random(drawn + 1)), [f"LOWMARK_SEED={drawn}"]
     feeder.start()
     driver = None
@@ -251,11 +270,15 @@ def torture(kafka: Broker, folder: Path, kills: int) -> None:
     print("\n".join(story))
 
 
-def test_kills_at_random_moments_lose_nothing(kafka: Broker, kafka_jars: list[Path], tmp_path: Path) -> None:
-    torture(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "5")))
+@pytest.mark.parametrize("how", ["wrapped", "read"])
+def test_kills_at_random_moments_lose_nothing(kafka: Broker, kafka_jars: list[Path], tmp_path: Path, how: str) -> None:
+    torture(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "5")), reads=how == "read")
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(1_800)
-def test_many_kills_at_random_moments_lose_nothing(kafka: Broker, kafka_jars: list[Path], tmp_path: Path) -> None:
-    torture(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "20")))
+@pytest.mark.parametrize("how", ["wrapped", "read"])
+def test_many_kills_at_random_moments_lose_nothing(
+    kafka: Broker, kafka_jars: list[Path], tmp_path: Path, how: str
+) -> None:
+    torture(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "20")), reads=how == "read")

@@ -1,4 +1,4 @@
-"""The process that gets killed: a wrapped Kafka query with its checkpoint and its output on disk.
+"""The process that gets killed: a query on Kafka, wrapped or read by our source, its checkpoint and output on disk.
 
     python -m tests.live.torture_driver run CONFIG     goes on until it is killed
     python -m tests.live.torture_driver drain CONFIG   reads all there is, waits for the last low watermark, and ends
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
+from lowmark.sources.kafka import KafkaSource
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.live.kafka_scenarios import Log, Windows, batch_windows, bounded, counted, history, poll_query, source
@@ -33,6 +34,7 @@ class Config:
     folder: str
     jars: str
     rows_per_batch: int
+    reads: bool = False  # by our Kafka source, instead of wrapping Spark's
     last_low_us: int | None = None
 
     @property
@@ -88,7 +90,26 @@ def _session(config: Config) -> SparkSession:
         "spark.sql.warehouse.dir": str(Path(config.folder, "warehouse")),
         "spark.jars": config.jars,
     }
-    return SparkSession.builder.master("local[2]").appName("lowmark-torture").config(map=settings).getOrCreate()
+    # A task whose Python worker is killed is run again, as on a cluster.
+    return SparkSession.builder.master("local[2, 4]").appName("lowmark-torture").config(map=settings).getOrCreate()
+
+
+def _wrap(spark: SparkSession, service: LowWatermarkService, log: Log, config: Config) -> DataFrame:
+    orders = source(spark, log, maxOffsetsPerTrigger=config.rows_per_batch)
+    return service.wrap(orders, name=STREAM, event_time="ts", split=["topic", "partition"], strategy=bounded())
+
+
+def _read(spark: SparkSession, service: LowWatermarkService, log: Log, config: Config) -> DataFrame:
+    del spark
+    orders = KafkaSource(
+        bootstrap_servers=config.bootstrap,
+        topics=[log.topic],
+        columns=["partition", "timestamp"],
+        discover_every="1 second",
+    )
+    rows = config.rows_per_batch
+    events = service.read(orders, name=STREAM, strategy=bounded(), max_rows_per_batch=rows)
+    return events.withColumnRenamed("timestamp", "ts")
 
 
 def main(mode: str, config: Config) -> None:
@@ -102,10 +123,7 @@ def main(mode: str, config: Config) -> None:
         _write_windows(config.output / f"{batch_id:06}.json", rows)
 
     with LowWatermarkService(spark) as service:
-        events = service.wrap(
-            source(spark, log, maxOffsetsPerTrigger=config.rows_per_batch),
-            name=STREAM, event_time="ts", split=["topic", "partition"], strategy=bounded(),
-        )  # fmt: skip
+        events = (_read if config.reads else _wrap)(spark, service, log, config)
         writer = counted(events).writeStream.foreachBatch(sink).outputMode("append")
         query = writer.option("checkpointLocation", str(config.checkpoint)).start()
         config.started.touch()

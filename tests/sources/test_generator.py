@@ -1,7 +1,9 @@
-"""The generator's laws: rows are a pure function of script, seed, split and position."""
+"""The generator's laws: rows are a pure function of script, seed, split and position; and its source's."""
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,7 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowmark.sources.generator import SCHEMA, SplitScript, StreamScript
+from lowmark.sources import Boundedness, SourceSplit, SplitEnd, check_source, read_slices
+from lowmark.sources.generator import SCHEMA, GeneratorSource, SplitScript, StreamScript
 
 TICK_US = 1_000_000
 PUBLISHED = [708524, 1479936, 343027, 3375528, 3669348, 1800271, 3318861]  # after start_us
@@ -22,6 +25,19 @@ SCRIPT = StreamScript(
         SplitScript("behind", 3, behind_us=5 * TICK_US, last_us=8 * TICK_US),
         SplitScript("silent", 5, silent_from_tick=11),
         SplitScript("stray", 4, stray_tick=20, stray_us=10**12, last_us=9 * TICK_US),
+    ),
+    start_us=1_700_000_000_000_000,
+    ticks=TICKS,
+    tick_us=TICK_US,
+    shuffle_us=SHUFFLE_US,
+)
+RESHARDED = StreamScript(
+    (
+        SplitScript("parent", 3, behind_us=2 * TICK_US, stray_tick=4, stray_us=-9 * TICK_US),
+        SplitScript("other", 2, silent_from_tick=5),
+        SplitScript("left", 2, from_tick=12, parents=("parent", "other"), stray_tick=20, stray_us=10**12),
+        SplitScript("right", 4, from_tick=12, behind_us=3 * TICK_US, parents=("parent",), last_us=TICK_US),
+        SplitScript("late", 1, from_tick=15, silent_from_tick=18),
     ),
     start_us=1_700_000_000_000_000,
     ticks=TICKS,
@@ -98,7 +114,8 @@ def test_one_row_of_the_stray_split_is_far_ahead_and_no_other() -> None:
 
 
 def test_a_script_survives_json() -> None:
-    assert StreamScript.from_plain(SCRIPT.to_plain()) == SCRIPT
+    for script in (SCRIPT, RESHARDED):
+        assert StreamScript.from_plain(json.loads(json.dumps(script.to_plain()))) == script
 
 
 @pytest.mark.parametrize(
@@ -107,6 +124,19 @@ def test_a_script_survives_json() -> None:
         ({"splits": ()}, "splits: expected one or more, each name once, got []"),
         ({"ticks": 0}, "ticks: expected 1 or more, got 0"),
         ({"splits": (SplitScript("a", 0),)}, "rows_per_tick of a: expected 1 or more, got 0"),
+        ({"splits": (SplitScript("a", 1, from_tick=31),)}, "from_tick of a: expected 0 to 30, got 31"),
+        (
+            {"splits": (SplitScript("a", 1, from_tick=3, parents=("x",)),)},
+            "parents of a: expected splits that begin before it, got 'x'",
+        ),
+        (
+            {"splits": (SplitScript("a", 1, parents=("b",)), SplitScript("b", 1))},
+            "parents of a: expected splits that begin before it, got 'b'",
+        ),
+        (
+            {"splits": (SplitScript("p", 1), *(SplitScript(f"c{n}", 1, from_tick=n, parents=("p",)) for n in (4, 5)))},
+            "parents of c5: expected all children of 'p' to begin in one tick, got 4 and 5",
+        ),
         ({"splits": (SplitScript("a", 1, behind_us=1),)}, "behind_us of a: expected whole ticks of 1000000, got 1"),
     ],
 )
@@ -119,3 +149,111 @@ def test_a_script_that_makes_no_sense_is_refused(change: dict[str, object], text
 def test_an_unknown_split_is_named() -> None:
     with pytest.raises(LookupError, match="no split 'x'"):
         SCRIPT.rows("x", 0, 1, seed=1)
+
+
+# -- resharding
+
+
+def test_children_go_on_where_their_parents_end() -> None:
+    def rows(split: str, start: int, end: int) -> int:
+        return RESHARDED.count_rows(split, start, end)
+
+    assert RESHARDED.ends_at("parent") == RESHARDED.ends_at("other") == 12
+    assert RESHARDED.ends_at("left") is None
+    assert (rows("parent", 0, RESHARDED.end), rows("parent", 12, RESHARDED.end)) == (36, 0), "and it owes nothing"
+    assert (rows("left", 0, 12), rows("left", 12, TICKS), rows("left", TICKS, RESHARDED.end)) == (0, 36, 1)
+    assert (rows("right", 0, 13), rows("right", TICKS, RESHARDED.end)) == (4, 13)
+    assert rows("late", 0, RESHARDED.end) == 3
+
+
+def test_a_childs_times_begin_where_it_does() -> None:
+    times_us = RESHARDED.times_us("right", 12, 13, seed=1) - RESHARDED.start_us
+    assert 9 * TICK_US <= min(times_us) < 9 * TICK_US + SHUFFLE_US
+    last = RESHARDED.times_us("right", TICKS, RESHARDED.end, seed=1)[-1]
+    assert last == RESHARDED.end_us + TICK_US
+
+
+def test_a_stray_row_may_be_late_instead() -> None:
+    with_stray = RESHARDED.times_us("parent", 0, 12, seed=1)
+    assert with_stray[12] < RESHARDED.start_us - 2 * TICK_US
+    assert sum(with_stray < RESHARDED.start_us - 2 * TICK_US) == 1
+
+
+# -- searching by time
+
+
+@pytest.mark.parametrize("script", [SCRIPT, RESHARDED], ids=["plain", "resharded"])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_row_at_a_time_is_found(script: StreamScript, seed: int) -> None:
+    chance = random.Random(seed)
+    for split in script.splits:
+        by_tick = [script.times_us(split.name, tick, tick + 1, seed=seed).tolist() for tick in range(script.end)]
+        times_us = [time_us for times in by_tick for time_us in times]
+        near = [chance.choice(times_us) + by for by in (-1, 0, 1)]
+        drawn = [script.start_us + chance.randrange(-20 * TICK_US, 50 * TICK_US) for _ in range(20)]
+        for time_us in (*near, *drawn, -(2**62), 0, max(times_us), max(times_us) + 1, 2**62):
+            expected = next(
+                (tick for tick, times in enumerate(by_tick) if any(each >= time_us for each in times)), None
+            )
+            assert script.first_at(split.name, time_us, seed=seed) == expected, f"seed {seed}, {split.name}, {time_us}"
+
+
+# -- the source
+
+
+@pytest.mark.parametrize("script", [SCRIPT, RESHARDED], ids=["plain", "resharded"])
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_the_source_keeps_the_laws(script: StreamScript, rows: int) -> None:
+    checked = check_source(GeneratorSource(script, seed=3), rows=rows)
+    assert len(checked.splits) == len(script.splits)
+    assert checked.rows > 100
+    assert checked.found_by_time == 8
+
+
+def test_it_gives_what_the_script_says() -> None:
+    source = GeneratorSource(SCRIPT, seed=9)
+    splits = [replace(split, stop=SCRIPT.end) for split in source.discover()]
+    for name in NAMES:
+        parts = [part.rows for part in read_slices(source, splits) if part.split_id == name]
+        assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([SCRIPT.rows(name, 0, SCRIPT.end, seed=9)]))
+
+
+def test_parents_finish_and_children_name_them() -> None:
+    source = GeneratorSource(RESHARDED, seed=1)
+    splits = {split.split_id: split for split in source.discover()}
+    assert splits["left"] == SourceSplit(split_id="left", start=12, parents=("parent", "other"))
+    assert splits["parent"] == SourceSplit(split_id="parent")
+    ends = source.create_planner().latest(list(splits.values()))
+    assert (ends["parent"].position, ends["parent"].rows, ends["parent"].finished) == (12, 36, True)
+    assert (ends["left"].position, ends["left"].rows, ends["left"].finished) == (TICKS + 1, 37, False)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_the_end_of_the_script_is_the_end_of_a_bounded_source_only(bounded: bool) -> None:
+    source = GeneratorSource(SCRIPT, seed=1, bounded=bounded)
+    assert (source.boundedness is Boundedness.BOUNDED) == bounded
+    ends = source.create_planner().latest(source.discover())
+    assert {end.finished for end in ends.values()} == {bounded}
+
+
+def test_a_stop_is_an_end() -> None:
+    planner = GeneratorSource(SCRIPT, seed=1).create_planner()
+    a = SourceSplit(split_id="regular", start=2, stop=5)
+    assert planner.latest([a])["regular"] == SplitEnd(position=5, rows=21, size_bytes=651, finished=True)
+    assert not planner.latest([replace(a, stop=99)])["regular"].finished
+
+
+def test_rows_are_counted_exactly_and_steps_are_as_large_as_fits() -> None:
+    planner = GeneratorSource(SCRIPT, seed=1).create_planner()
+    split = SourceSplit(split_id="regular", start=3)
+    end = planner.latest([split])["regular"]
+    assert planner.rows_before(split, 5) == 14
+    assert [planner.after_rows(split, rows, end) for rows in (0, 1, 7, 13, 14, 21, 10**9)] == [4, 4, 4, 4, 5, 6, 31]
+    assert planner.after_rows(replace(split, start=30), 1, end) == 31
+
+
+def test_a_long_range_comes_in_several_batches() -> None:
+    script = StreamScript((SplitScript("a", 1_000),), 0, 100, TICK_US, 1)
+    split = SourceSplit(split_id="a", stop=101)
+    parts = list(read_slices(GeneratorSource(script, seed=1), [split]))
+    assert [(part.rows.num_rows, part.position) for part in parts] == [(65_000, 65), (35_001, 101)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
-from lowmark.watermark.coordinator_snapshot import decode, encode
+from lowmark.watermark.coordinator_snapshot import decode, encode, to_json
 
 S = 1_000_000
 LEASE_US = 10 * S
@@ -219,6 +220,93 @@ def test_a_quorum_ends_rounds_early_and_who_has_not_answered_holds_with_what_it_
     assert world.round(a=10, b=10) == []  # c never said one, and holds
 
     assert [world.round(a=10, c=10), world.round(a=30, b=15, c=20), world.round(a=30, b=30)] == [[10], [], [20]]
+
+
+def test_sources_are_asked_one_after_the_other_over_the_interval_each_at_its_own_moment() -> None:
+    tasks = [TaskId("job", f"source-{n:02}", "0") for n in range(64)]
+    world = World(*tasks)
+    asked: list[dict[str, int]] = []
+    for _ in range(3):
+        began_us, effects = world.now_us, world.tick()
+        asked.append({e.source_id: e.timestamp - began_us for e in of(RetrieveLowWatermark, effects)})
+        assert [e.source_id for e in effects if isinstance(e, RetrieveLowWatermark)] == list(asked[-1])
+        for task in tasks:
+            world.reply(task, 0)
+    moments = list(asked[0].values())
+
+    assert asked[0] == asked[1] == asked[2]
+    assert sorted(asked[0]) == [task.source_id for task in tasks]
+    assert {moments.count(us) for us in moments} == {8}
+    assert sorted(set(moments)) == [S * n // 8 for n in range(1, 9)]
+    assert asked[0]["source-00"] == S
+
+
+def test_a_round_ends_with_the_lease_of_a_newcomer_that_lives_and_never_answers() -> None:
+    world = World(A)
+    for _ in range(100):
+        world.tick()
+        world.handle(TaskRegistered(B, str(world.now_us), 5, lease_us=S // 5))
+        world.reply(A, 10)
+        before = world.source.round_since_us
+        for _ in range(3):  # not one interval
+            world.tick(S // 10)
+            world.handle(LeaseRenewed(B, world.source.tasks[1].run))
+        assert before is not None
+        assert world.source.round_since_us != before
+        world.handle(TaskDeregistered(B, world.source.tasks[1].run))
+    assert len(world.coordinator._looks) < 10
+
+
+@pytest.mark.parametrize("left_out", [None, LeftOut.IDLE])
+def test_what_the_end_of_a_round_alone_has_changed_is_in_the_next_snapshot(left_out: LeftOut | None) -> None:
+    world = World(A)
+    world.tick()
+    world.handle(TaskRegistered(B, "1", 5, lease_us=S // 5))
+    world.reply(A, 10, left_out)
+    world.handle(LeaseRenewed(B, "1"))
+    world.coordinator.snapshot()
+    world.tick(S // 10)
+    world.handle(LeaseRenewed(B, "1"))
+    lows_us = [world.low_us]
+    world.tick(S // 10)  # the deadline of the round, and nothing else
+    lows_us.append(world.low_us)
+
+    assert lows_us == [None, 5]
+    assert decode(world.coordinator.snapshot()) == json.loads(json.dumps(world.coordinator.state()))
+
+
+def test_few_sources_lie_as_evenly_as_many() -> None:
+    for count in (2, 3, 5, 8):
+        world = World(*(TaskId("job", f"source-{n}", "0") for n in range(count)))
+        moments = sorted(e.timestamp for e in of(RetrieveLowWatermark, world.tick()))
+        gaps = [later - earlier for earlier, later in zip([0, *moments], moments, strict=False)]
+
+        assert (min(gaps) * 2 >= max(gaps), len(gaps)) == (True, count), (count, gaps)
+
+
+def test_after_a_restart_all_are_asked_at_once_and_then_each_at_its_moment() -> None:
+    tasks = [TaskId("job", f"source-{n}", "0") for n in range(8)]
+    world = World(*tasks)
+    world.tick()
+    world.restart()
+
+    at_once = world.handle(Tick())
+    for task in tasks:
+        world.reply(task, 0)
+    later = [e.timestamp for e in of(RetrieveLowWatermark, world.tick())]
+
+    assert sorted(e.source_id for e in of(RetrieveLowWatermark, at_once)) == [task.source_id for task in tasks]
+    assert (len(later), len(set(later))) == (8, 8)
+
+
+def test_a_source_that_comes_back_is_asked_again() -> None:
+    other = TaskId("job", "clicks", "0")
+    world = World(A, other)
+    world.handle(TaskDeregistered(A, "1"))
+    world.tick(3 * S)
+    world.register(A, run="2")
+
+    assert {e.source_id for e in of(RetrieveLowWatermark, world.tick())} == {"orders", "clicks"}
 
 
 def test_every_source_has_its_own_low_watermark() -> None:
@@ -725,7 +813,7 @@ def test_a_snapshot_of_something_else_is_refused() -> None:
     ]
     for bad in damaged:
         with pytest.raises(CorruptSnapshot, match="do not make sense"):
-            LowWatermarkCoordinator.restore(encode(bad), now_us=0)
+            LowWatermarkCoordinator.restore(encode(to_json(bad)), now_us=0)
 
 
 def test_the_epoch_grows_with_what_a_restart_must_know_and_not_with_every_reply() -> None:
@@ -770,8 +858,24 @@ def test_a_source_without_tasks_keeps_its_low_watermark_for_an_hour_of_listening
     world.now_us += 2 * EMPTY_SOURCE_KEPT_US  # a step of the clock is no time
     live(EMPTY_SOURCE_KEPT_US - 10 * S)
     assert world.low_us == 10
+    assert decode(world.coordinator.snapshot())["sources"][1]["low_us"] == 10
     live(20 * S)
     assert [source.source_id for source in world.coordinator.status(world.now_us).sources] == ["clicks"]
+    assert decode(world.coordinator.snapshot()) == json.loads(json.dumps(world.coordinator.state()))
+    world.register(B, run="2", low_us=3)
+    assert [e.task_id for e in of(RetrieveLowWatermark, world.tick()) if e.source_id == "orders"] == ["b"]
+
+
+def test_a_source_may_be_forgotten_before_its_next_round_was_due() -> None:
+    hour_us = 3_600 * S
+    coordinator = LowWatermarkCoordinator(interval_us=5 * hour_us)
+    coordinator.handle(TaskRegistered(A, "1", 7, lease_us=S), 0)
+    assert len(of(TaskLost, coordinator.handle(Tick(), 2 * S))) == 1
+    coordinator.handle(Tick(), 2 * hour_us)
+    assert coordinator.status(2 * hour_us).sources == ()
+
+    assert coordinator.handle(Tick(), 6 * hour_us) == []
+    assert coordinator.wake_at_us(6 * hour_us) is None
 
 
 def test_no_error_of_the_coordinator_is_anything_but_a_lowmark_error() -> None:
@@ -810,3 +914,26 @@ def test_a_task_that_came_and_went_has_come() -> None:
     coordinator.handle(ReplyLowWatermark("job", "orders", "1", 1_000_000, 900, "b"), 1_000_001)
 
     assert coordinator.low_watermark_us("job", "orders") == 900
+
+
+def test_a_status_with_a_limit_shows_who_needs_attention_first_and_counts_all() -> None:
+    params = AlignmentParams("g", 10, S)
+    world = World()
+    for n, low_us in enumerate((30, None, 10, 20)):
+        task = TaskId("job", "orders", str(n))
+        world.handle(TaskRegistered(task, "1", low_us, params))
+    world.handle(TaskFinished(TaskId("job", "orders", "2"), "1"))
+    whole = world.coordinator.status(world.now_us)
+    few = world.coordinator.status(world.now_us, limit=2)
+    none = world.coordinator.status(world.now_us, limit=0)
+
+    assert [task.task.task_id for task in whole.sources[0].tasks] == ["0", "1", "2", "3"]
+    assert [task.task.task_id for task in few.sources[0].tasks] == ["1", "3"]
+    assert [member.task.task_id for member in few.groups[0].members] == ["1", "3"]
+    assert [s.sources[0].tasks_not_shown for s in (whole, few, none)] == [0, 2, 4]
+    assert [s.groups[0].members_not_shown for s in (whole, few, none)] == [0, 2, 4]
+    states = {"pending": 1, "active": 2, "paused": 0, "idle": 0, "finished": 1}
+    assert [s.sources[0].states for s in (whole, few, none)] == [states] * 3
+    assert len({(s.sources[0].why, s.sources[0].holder, s.groups[0].why) for s in (whole, few, none)}) == 1
+    with pytest.raises(ValueError, match="expected a limit of 0 or more, got -1"):
+        world.coordinator.status(world.now_us, limit=-1)

@@ -1,0 +1,712 @@
+"""The coordinator of one source: it runs the enumerator, on one thread, and keeps it alive.
+
+Every call of the enumerator and every handler of `call_async` is an *action* with a name, which stands in each log line
+and error. Actions run one after the other, in the order in which they were handed over.
+
+An enumerator that raises is restored from its last snapshot, after a pause that grows. In Flink the readers go back
+with it. Here they are rows of a plan on the driver and stay; so the coordinator makes both ends meet:
+
+    assigned before the snapshot           stays with the reader
+    assigned since                         the gateway forgets it (`restored`), the snapshot still has it
+    given back since (`subtask_reset`)     is given back once more
+    asked and sent by readers since        is repeated, in order; not of a reader that failed: its successor begins at
+                                           a checkpoint, and says it again
+    the readers                            are added again
+
+What fails again and again fails the source: `failure` is set, and every later call raises it. An enumerator that hangs
+cannot be stopped; calls time out with an error that says where it stands.
+
+Locks: the gateway is called on the coordinator's thread; who holds a lock that it takes must not wait for `run`.
+
+Source: `org.apache.flink.runtime.source.coordinator.SourceCoordinator`, FLIP-27, FLIP-537; FLINK-22133.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from lowmark.watermark import LowmarkError, format_duration_us
+
+from .api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
+from .assignment_tracker import SplitAssignmentTracker
+from .coordinator_context import ReaderGateway, RegisteredReaders, SourceCoordinatorContext
+from .coordinator_store import CoordinatorStore
+from .failover import Failover, FailoverPolicy
+from .metric_group import MetricGroup
+from .notifier import ActionQueue, MonotonicClock, WaitingClock
+
+__all__ = [
+    "CoordinatorClosed",
+    "CoordinatorHangs",
+    "CoordinatorNotStarted",
+    "InvalidCheckpoint",
+    "ReaderGateway",
+    "SourceCoordinator",
+    "SourceFailed",
+]
+
+_log = logging.getLogger("lowmark")
+_HEADER = struct.Struct(">iii")  # version of this format, version of the enumerator's serializer, length of its bytes
+_VERSION = 1
+_CLOSE_SECONDS = 5.0  # for an enumerator that is closed although its thread hangs
+
+ResultT = TypeVar("ResultT")
+
+
+class CoordinatorNotStarted(LowmarkError, RuntimeError):
+    """A coordinator was used before `start`, or started twice.
+
+    Attributes:
+        source: name of the source.
+        action: what was asked for.
+        reason: what is wrong.
+    """
+
+    def __init__(self, source: str, action: str, reason: str) -> None:
+        super().__init__(source, action, reason)
+        self.source, self.action, self.reason = source, action, reason
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.source!r}: cannot {self.action}: {self.reason}. "
+            "Hint: reset_to_checkpoint, if at all, then start once, then everything else."
+        )
+
+
+class CoordinatorClosed(LowmarkError, RuntimeError):
+    """A coordinator was asked for something after `close`.
+
+    Attributes:
+        source: name of the source.
+        action: what was asked for.
+    """
+
+    def __init__(self, source: str, action: str) -> None:
+        super().__init__(source, action)
+        self.source, self.action = source, action
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.source!r}: cannot {self.action}: the coordinator is closed. Hint: a coordinator that was "
+            "closed is not started again; make a new one and reset it to the last checkpoint."
+        )
+
+
+class CoordinatorHangs(LowmarkError, TimeoutError):
+    """The coordinator did not get to something in time.
+
+    Attributes:
+        source: name of the source.
+        action: what was asked for.
+        seconds: how long it was waited for.
+        running: what is done instead, "" if nothing.
+        where: the innermost calls of that, the last one first.
+    """
+
+    def __init__(self, source: str, action: str, seconds: float, running: str, where: str) -> None:
+        super().__init__(source, action, seconds, running, where)
+        self.source, self.action, self.seconds, self.running, self.where = source, action, seconds, running, where
+
+    def __str__(self) -> str:
+        doing = f"it is still to {self.running}, at {self.where}" if self.running else "nothing runs"
+        return (
+            f"source {self.source!r}: cannot {self.action} within {self.seconds:g} seconds: {doing}. "
+            "Hint: an enumerator must not block; what may take time belongs in the callable of call_async."
+        )
+
+
+class SourceFailed(LowmarkError, RuntimeError):
+    """A source's enumerator failed too often. The last failure is the `__cause__`.
+
+    Attributes:
+        source: name of the source.
+        action: what failed last.
+        cause: type and text of what it raised.
+        restored: how often the enumerator was restored before.
+        window: within which time that is counted.
+    """
+
+    def __init__(self, source: str, action: str, cause: str, restored: int, window: str) -> None:
+        super().__init__(source, action, cause, restored, window)
+        self.source, self.action, self.cause, self.restored, self.window = source, action, cause, restored, window
+
+    def __str__(self) -> str:
+        tried = f"it was restored {self.restored} times within {self.window}" if self.restored else "it is not restored"
+        return (
+            f"source {self.source!r}: cannot {self.action}: {self.cause} ({tried}). "
+            "Hint: remove the cause and start the query again; it goes on from its checkpoint and nothing is lost."
+        )
+
+
+class InvalidCheckpoint(LowmarkError, ValueError):
+    """Bytes from which an enumerator cannot be restored.
+
+    Attributes:
+        source: name of the source.
+        checkpoint_id: of which checkpoint they are.
+        reason: what is wrong with them.
+    """
+
+    def __init__(self, source: str, checkpoint_id: int | None, reason: str) -> None:
+        super().__init__(source, checkpoint_id, reason)
+        self.source, self.checkpoint_id, self.reason = source, checkpoint_id, reason
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.source!r}: cannot restore the enumerator from checkpoint {self.checkpoint_id}: "
+            f"{self.reason}. "
+            "Hint: go on with the version of lowmark and of the connector that wrote it, or a later one."
+        )
+
+
+class SourceCoordinator(Generic[SplitT, StateT]):
+    """Runs the enumerator of one source. Every method may be called from any thread.
+
+    Methods that return None hand an action over and do not wait for it.
+
+    Args:
+        source: whose enumerator.
+        name: of the source, for logs and errors.
+        gateway: sends to the readers.
+        num_subtasks: how many readers there are, 1 or more.
+        store: shared with other coordinators of the process.
+        listening_id: key under which other coordinators find this one in the store.
+        failover: how often a failed enumerator is restored.
+        timeout_seconds: how long `run` and `wait` wait.
+        worker_threads: how many calls of `call_async` may run at once.
+        clock: what pauses, delays and periods are measured by.
+
+    Attributes:
+        failure: the error with which the source was given up, or None.
+    """
+
+    failure: SourceFailed | None
+
+    def __init__(
+        self,
+        source: Source[SplitT, StateT],
+        *,
+        name: str,
+        gateway: ReaderGateway[SplitT],
+        num_subtasks: int,
+        store: CoordinatorStore | None = None,
+        listening_id: str | None = None,
+        failover: FailoverPolicy | None = None,
+        timeout_seconds: float = 60.0,
+        worker_threads: int = 2,
+        clock: WaitingClock | None = None,
+    ) -> None:
+        if num_subtasks < 1:
+            raise ValueError(f"num_subtasks of source {name!r}: expected 1 or more, got {num_subtasks}")
+        self.failure = None
+        self._source, self._name, self._gateway, self._num_subtasks = source, name, gateway, num_subtasks
+        self._store, self._listening_id = store if store is not None else CoordinatorStore(), listening_id
+        self._failover = Failover(failover if failover is not None else FailoverPolicy())
+        self._timeout_seconds, self._worker_threads = timeout_seconds, worker_threads
+        self._clock: WaitingClock = clock if clock is not None else MonotonicClock()
+        self._queue = ActionQueue(f"lowmark {name} coordinator", clock=self._clock, uncaught=self._recover)
+        self._metrics = MetricGroup()
+        self._restored = 0
+        self._lock = threading.Lock()  # guards the next three
+        self._started = self._closed = self._enumerator_closed = False
+        self._asked: dict[Future[Any], str] = {}
+        # What follows belongs to the coordinator's thread.
+        self._readers = RegisteredReaders[SplitT]()
+        self._tracker = SplitAssignmentTracker[SplitT]()
+        self._context: SourceCoordinatorContext[SplitT] | None = None
+        self._enumerator: SplitEnumerator[SplitT, StateT] | None = None
+        self._snapshot: tuple[int, bytes] | None = None
+        self._given_back: list[tuple[str, Callable[[], None]]] = []  # since the snapshot, and assigned before it
+        self._inputs: list[tuple[str, Callable[[], None]]] = []  # of readers, since the snapshot
+
+    # -- life
+
+    def start(self) -> None:
+        """Make or restore the enumerator and start it.
+
+        Raises:
+            CoordinatorNotStarted: it was started already.
+        """
+        action = "start the enumerator"
+        with self._lock:
+            if self._closed:
+                raise CoordinatorClosed(self._name, action)
+            if self._started:
+                raise CoordinatorNotStarted(self._name, action, "it was started already")
+            self._started = True
+        if self._listening_id is not None:
+            present = self._store.put_if_absent(self._listening_id, self)
+            if present is not None:
+                raise ValueError(
+                    f"source {self._name!r}: {self._listening_id!r} is another coordinator's key in the store"
+                )
+        self._queue.post(action, self._begin)
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Close the enumerator, whether or not it was started. What still waits is dropped; closing twice is fine.
+
+        Raises:
+            CoordinatorHangs: the thread is stuck in an action; the enumerator was closed on another thread.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._listening_id is not None and self._store.get(self._listening_id) is self:
+            self._store.remove(self._listening_id)
+        done: Future[None] = Future()
+        if self._queue.on_thread:
+            self._close_enumerator(done)
+        else:
+            self._queue.close(last=("close the enumerator", partial(self._close_enumerator, done)))
+        self._drop_asked()
+        try:
+            done.result(timeout_seconds)
+        except FutureTimeout:
+            hangs = self._hangs("close the enumerator", timeout_seconds)
+            helper = threading.Thread(target=self._close_enumerator, args=(done,), name="lowmark close", daemon=True)
+            helper.start()
+            helper.join(_CLOSE_SECONDS)
+            raise hangs from None
+        self._queue.join(timeout_seconds)
+
+    # -- readers
+
+    def register_reader(
+        self, subtask: int, attempt: int = 0, location: str = "", reported_splits: Sequence[SplitT] = ()
+    ) -> None:
+        """A reader is there. An attempt that is registered already, or has failed, or was replaced, is ignored.
+
+        Args:
+            subtask: its number, from 0.
+            attempt: grows each time the reader is started.
+            location: host it runs on, "" if unknown.
+            reported_splits: what it has from a checkpoint; it is the enumerator's from now on if the source has
+                `redistributes_splits_on_recovery`, and else not looked at.
+
+        Raises:
+            ValueError: there is no reader of that number.
+        """
+        if not 0 <= subtask < self._num_subtasks:
+            raise ValueError(
+                f"source {self._name!r}: reader {subtask} cannot register, expected 0 to {self._num_subtasks - 1}"
+            )
+        reported = tuple(reported_splits) if self._source.redistributes_splits_on_recovery else ()
+        self._post(
+            f"register reader {subtask}",
+            lambda: self._register(subtask, attempt, ReaderInfo(subtask, location, reported)),
+        )
+
+    def handle_split_request(self, subtask: int, attempt: int = 0, hostname: str | None = None) -> None:
+        """A reader asks for a split. An attempt that does not run (any more) is ignored."""
+        action = f"handle a split request of reader {subtask}"
+        self._post_input(
+            action, subtask, attempt, lambda enumerator: enumerator.handle_split_request(subtask, hostname)
+        )
+
+    def handle_source_event(self, subtask: int, attempt: int | None, event: SourceEvent) -> None:
+        """A reader sent an event; with the attempt None, another coordinator did."""
+        action = f"handle a {type(event).__name__} of reader {subtask}"
+        self._post_input(action, subtask, attempt, lambda enumerator: enumerator.handle_source_event(subtask, event))
+
+    def handle_splits_finished(self, subtask: int, attempt: int | None, split_ids: Sequence[str]) -> None:
+        """Splits of a reader were planned up to their end, and nothing of them is left to read.
+
+        Say it before the checkpoint in which the reader does not have them any more; then it is said once.
+        """
+        action, finished = f"handle finished splits of reader {subtask}", tuple(split_ids)
+        self._post_input(
+            action, subtask, attempt, lambda enumerator: enumerator.handle_splits_finished(subtask, finished)
+        )
+
+    def execution_attempt_failed(self, subtask: int, attempt: int) -> None:
+        """A reader's attempt failed. Its splits stay its own until `subtask_reset`."""
+        self._post(f"unregister reader {subtask}", lambda: self._readers.fail(subtask, attempt))
+
+    def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
+        """A reader goes back to a checkpoint: what it was assigned later is the enumerator's again.
+
+        Args:
+            subtask: which reader.
+            checkpoint_id: at least the last completed one, and the one that it went back to before.
+        """
+        action = f"take back the splits of reader {subtask}, which goes back to checkpoint {checkpoint_id}"
+        self._post(action, lambda: self._subtask_reset(action, subtask, checkpoint_id))
+
+    # -- checkpoints
+
+    def checkpoint(self, checkpoint_id: int) -> Future[bytes]:
+        """Take the enumerator's state. A state that cannot be taken is asked of the restored enumerator again.
+
+        The state has neither the assigned splits nor the registered readers.
+
+        Args:
+            checkpoint_id: at least that of the last checkpoint.
+
+        Returns:
+            The bytes for `reset_to_checkpoint`; use `wait` on it.
+        """
+        action = f"snapshot for checkpoint {checkpoint_id}"
+        return self._ask(action, lambda: self._checkpoint(action, checkpoint_id))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint, and every earlier one, was completed."""
+
+        def complete() -> None:
+            self._tracker.complete(checkpoint_id)
+            self._running_enumerator.notify_checkpoint_complete(checkpoint_id)
+
+        self._post(f"hear that checkpoint {checkpoint_id} is complete", complete)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint was given up. What was assigned before it stays assigned."""
+        self._post(
+            f"hear that checkpoint {checkpoint_id} was aborted",
+            lambda: self._running_enumerator.notify_checkpoint_aborted(checkpoint_id),
+        )
+
+    def reset_to_checkpoint(self, checkpoint_id: int, data: bytes | None) -> None:
+        """Go back to a checkpoint, before `start` or later: a new enumerator, and no reader is registered.
+
+        Args:
+            checkpoint_id: which.
+            data: what `checkpoint` returned; None: begin anew.
+
+        Raises:
+            InvalidCheckpoint: the bytes cannot be restored; nothing was changed.
+        """
+        if data is not None:
+            self._state(checkpoint_id, data)  # an error belongs to the caller, not to an enumerator that is retried
+        snapshot = None if data is None else (checkpoint_id, data)
+        action = f"go back to checkpoint {checkpoint_id}"
+        with self._lock:
+            if not self._started and not self._closed:
+                self._snapshot = snapshot
+                return
+
+        def reset() -> None:
+            self._snapshot, self._readers = snapshot, RegisteredReaders[SplitT]()
+            self._given_back.clear()
+            self._inputs.clear()
+            self._restore()
+
+        self._post(action, reset)
+
+    # -- asking
+
+    def run(self, action: str, work: Callable[[], ResultT]) -> ResultT:
+        """Run something on the coordinator's thread, after what is queued there, and return what it returns.
+
+        Args:
+            action: what it is for, completing "cannot ...".
+            work: what it raises is raised here; the enumerator does not fail.
+
+        Raises:
+            CoordinatorHangs: the thread did not get to it within `timeout_seconds`; it will not be run any more.
+        """
+        return work() if self._queue.on_thread else self.wait(self._ask(action, work), action)
+
+    def wait(self, asked: Future[ResultT], action: str) -> ResultT:
+        """Wait for a future of this coordinator, at most `timeout_seconds`; see `run`."""
+        try:
+            return asked.result(self._timeout_seconds)
+        except FutureTimeout:
+            if asked.done():
+                raise  # the work itself timed out
+            hangs = self._hangs(action, self._timeout_seconds)
+            asked.cancel()
+            raise hangs from None
+
+    @property
+    def enumerator(self) -> SplitEnumerator[SplitT, StateT] | None:
+        """The enumerator that runs, None before it is made. For `run` and for tests."""
+        return self._enumerator
+
+    @property
+    def context(self) -> SourceCoordinatorContext[SplitT] | None:
+        """Its context. For `run` and for tests."""
+        return self._context
+
+    @property
+    def tracker(self) -> SplitAssignmentTracker[SplitT]:
+        """What may have to be given back. For `run` and for tests."""
+        return self._tracker
+
+    def metric_values(self) -> dict[str, float]:
+        """Return the enumerator's metrics and the coordinator's own, by name. Never waits for the enumerator."""
+        context = self._context
+        own: dict[str, float] = {
+            "enumerator_restores": self._restored,
+            "queued_actions": len(self._queue),
+            "registered_readers": len(self._readers.infos),
+            "processing_backlog": int(context is not None and context.is_processing_backlog is True),
+            "source_failed": int(self.failure is not None),
+            "uncompleted_assignments": len(self._tracker),
+        }
+        try:
+            return dict(sorted((self._metrics.values() | own).items()))
+        except Exception:  # noqa: BLE001  # a gauge reads what the enumerator is just changing, or is broken
+            _log.debug("source %r: the enumerator's metrics cannot be read", self._name, exc_info=True)
+            return own
+
+    # -- handing over
+
+    def _check(self, action: str) -> None:
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+        if self._closed:
+            raise CoordinatorClosed(self._name, action)
+        if not self._started:
+            raise CoordinatorNotStarted(self._name, action, "the coordinator has not started yet")
+
+    def _post(self, action: str, work: Callable[[], object]) -> None:
+        self._check(action)
+        self._queue.post(action, work)
+
+    def _ask(self, action: str, work: Callable[[], ResultT]) -> Future[ResultT]:
+        done: Future[ResultT] = Future()
+
+        def task() -> None:
+            if not done.set_running_or_notify_cancel():
+                return  # nobody waits for it any more
+            try:
+                done.set_result(work())
+            except BaseException as error:  # noqa: BLE001  # the caller raises it again
+                _fail(done, error)
+
+        self._check(action)
+        self._asked[done] = action
+        done.add_done_callback(lambda _: self._asked.pop(done, None))
+        self._queue.post(action, task)
+        if self.failure is not None or self._closed:  # since we looked
+            self._drop_asked()
+        return done
+
+    def _post_input(
+        self,
+        action: str,
+        subtask: int,
+        attempt: int | None,
+        tell: Callable[[SplitEnumerator[SplitT, StateT]], None],
+    ) -> None:
+        self._post(action, lambda: self._take_input(action, subtask, attempt, tell))
+
+    def _hangs(self, action: str, seconds: float) -> CoordinatorHangs:
+        running, where = self._queue.where() or ("", "")
+        return CoordinatorHangs(self._name, action, seconds, running, where)
+
+    def _drop_asked(self) -> None:
+        for done, action in list(self._asked.items()):
+            _fail(done, self.failure if self.failure is not None else CoordinatorClosed(self._name, action))
+
+    # -- on the coordinator's thread
+
+    @property
+    def _running_enumerator(self) -> SplitEnumerator[SplitT, StateT]:
+        assert self._enumerator is not None, "actions run after the first one, which makes the enumerator"
+        return self._enumerator
+
+    def _begin(self) -> None:
+        self._make_enumerator()
+        self._running_enumerator.start()
+        _log.info("source %r: the enumerator has started", self._name)
+
+    def _make_enumerator(self) -> None:
+        self._context = context = SourceCoordinatorContext(
+            self._name,
+            queue=self._queue,
+            clock=self._clock,
+            gateway=self._gateway,
+            readers=self._readers,
+            tracker=self._tracker,
+            metric_group=self._metrics,
+            num_subtasks=self._num_subtasks,
+            worker_threads=self._worker_threads,
+        )
+        if self._snapshot is None:
+            self._enumerator = self._source.create_enumerator(context)
+        else:
+            self._enumerator = self._source.restore_enumerator(context, self._state(*self._snapshot))
+        if self._closed:  # while it was being made
+            self._discard_enumerator()
+            raise CoordinatorClosed(self._name, "make the enumerator")
+
+    def _register(self, subtask: int, attempt: int, info: ReaderInfo[SplitT]) -> None:
+        if not self._readers.register(subtask, attempt, info):
+            _log.warning("source %r: attempt %d of reader %d is not new: ignored", self._name, attempt, subtask)
+            return
+        self._add_reader(subtask)
+
+    def _add_reader(self, subtask: int) -> None:
+        assert self._context is not None
+        self._context.reader_registered(subtask)
+        self._running_enumerator.add_reader(subtask)
+
+    def _take_input(
+        self,
+        action: str,
+        subtask: int,
+        attempt: int | None,
+        tell: Callable[[SplitEnumerator[SplitT, StateT]], None],
+    ) -> None:
+        if not self._readers.current(subtask, attempt):
+            _log.warning("source %r: did not %s: its attempt %s does not run", self._name, action, attempt)
+            return
+
+        def again() -> None:
+            if self._readers.current(subtask, attempt):
+                tell(self._running_enumerator)
+
+        self._inputs.append((action, again))
+        tell(self._running_enumerator)
+
+    def _subtask_reset(self, action: str, subtask: int, checkpoint_id: int) -> None:
+        self._readers.unregister(subtask)
+        checkpointed, recent = self._tracker.take_back(subtask, checkpoint_id)
+        # The last snapshot has the recent ones as unassigned: if it is restored, only the others are given back again.
+        if checkpointed:
+            self._given_back.append((action, lambda: self._running_enumerator.add_splits_back(checkpointed, subtask)))
+        self._running_enumerator.add_splits_back(checkpointed + recent, subtask)
+
+    def _checkpoint(self, action: str, checkpoint_id: int) -> bytes:
+        last = -1 if self._snapshot is None else self._snapshot[0]
+        if checkpoint_id < last:
+            raise ValueError(f"source {self._name!r}: cannot {action}: checkpoint {last} was taken, ids never go back")
+        data: bytes | None = None
+        while data is None:
+            try:
+                data = self._encode(self._running_enumerator.snapshot_state(checkpoint_id))
+            except BaseException as error:
+                self._recover(action, error)
+                if self.failure is not None:
+                    raise self.failure from self.failure.__cause__
+                if self._closed:
+                    raise CoordinatorClosed(self._name, action) from error
+        self._tracker.checkpoint(checkpoint_id)
+        self._readers.snapshot()
+        self._snapshot = (checkpoint_id, data)
+        self._given_back.clear()
+        self._inputs.clear()
+        self._gateway.checkpointed(checkpoint_id)
+        return data
+
+    def _encode(self, state: StateT) -> bytes:
+        serializer = self._source.enumerator_state_serializer
+        body = serializer.serialize(state)
+        return _HEADER.pack(_VERSION, serializer.version, len(body)) + body
+
+    def _state(self, checkpoint_id: int, data: bytes) -> StateT:
+        invalid = partial(InvalidCheckpoint, self._name, checkpoint_id)
+        if len(data) < _HEADER.size:
+            raise invalid(f"{len(data)} bytes are no checkpoint")
+        version, state_version, length = _HEADER.unpack_from(data)
+        if version != _VERSION:
+            raise invalid(f"its format is of version {version}, and this version of lowmark knows {_VERSION}")
+        if len(data) - _HEADER.size != length:
+            raise invalid(f"expected {length} bytes of state, got {len(data) - _HEADER.size}")
+        serializer = self._source.enumerator_state_serializer
+        if state_version > serializer.version:
+            raise invalid(
+                f"its state is of version {state_version}, and the connector knows up to {serializer.version}"
+            )
+        try:
+            return serializer.deserialize(state_version, data[_HEADER.size :])
+        except Exception as error:
+            raise invalid(f"{type(error).__name__}: {error}") from error
+
+    # -- failover, on the coordinator's thread
+
+    def _recover(self, action: str, error: BaseException) -> None:
+        """Restore the enumerator, or give the source up. Called where an action failed; raises nothing."""
+        while not self._closed and self.failure is None:
+            cause = f"{type(error).__name__}: {error}"
+            pause_us = self._failover.failed(self._clock.now_us())
+            self._discard_enumerator()
+            if pause_us is None:
+                self._give_up(action, error, cause)
+                return
+            pause = format_duration_us(pause_us)
+            _log.error(
+                "source %r: cannot %s: %s; the enumerator is restored in %s",
+                self._name,
+                action,
+                cause,
+                pause,
+                exc_info=error,
+            )
+            self._queue.now_doing(f"wait {pause} before the enumerator is restored, which could not {action}: {cause}")
+            if not self._queue.pause_until(self._clock.now_us() + pause_us):
+                return  # closed
+            try:
+                self._restore()
+            except BaseException as again:  # noqa: BLE001  # it counts as the next failure
+                action, error = self._queue.doing, again
+            else:
+                self._restored += 1
+                return
+
+    def _restore(self) -> None:
+        """Go back to the last snapshot, and make up for what readers did since."""
+        checkpoint_id = None if self._snapshot is None else self._snapshot[0]
+        self._queue.now_doing("restore the enumerator from " + self._origin)
+        self._discard_enumerator()
+        self._tracker.restore(checkpoint_id)
+        self._readers.restore()
+        self._gateway.restored(checkpoint_id)
+        self._make_enumerator()
+        self._queue.now_doing("start the restored enumerator")
+        self._running_enumerator.start()
+        # In the order that enumerators know from Flink: splits come back before their reader does, and then it asks.
+        readers: list[tuple[str, Callable[[], None]]] = [
+            (f"register reader {subtask}", partial(self._add_reader, subtask))
+            for subtask in sorted(self._readers.infos)
+        ]
+        for action, work in (*self._given_back, *readers, *self._inputs):
+            self._queue.now_doing(f"{action} once more")
+            work()
+        _log.info("source %r: the enumerator was restored from %s", self._name, self._origin)
+
+    @property
+    def _origin(self) -> str:
+        return "the beginning" if self._snapshot is None else f"checkpoint {self._snapshot[0]}"
+
+    def _discard_enumerator(self) -> None:
+        """Close the enumerator and its context, if there is one; what closing raises is only logged."""
+        with self._lock:
+            context, enumerator = self._context, self._enumerator
+            self._context = self._enumerator = None
+        if context is not None:
+            context.close()
+        if enumerator is not None:
+            try:
+                enumerator.close()
+            except BaseException:  # noqa: BLE001  # it has failed, or is not needed any more
+                _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
+
+    def _give_up(self, action: str, error: BaseException, cause: str) -> None:
+        policy = self._failover.policy
+        failure = SourceFailed(self._name, action, cause, policy.most, str(policy.window))
+        failure.__cause__ = error
+        self.failure = failure
+        _log.error("%s", failure, exc_info=error)
+        self._queue.close()
+        self._drop_asked()
+
+    def _close_enumerator(self, done: Future[None]) -> None:
+        self._discard_enumerator()
+        self._queue.close()
+        if not done.done():
+            done.set_result(None)
+
+
+def _fail(done: Future[Any], error: BaseException) -> None:
+    with suppress(InvalidStateError):  # it has its result, or nobody waits for it
+        done.set_exception(error)

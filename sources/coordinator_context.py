@@ -1,0 +1,286 @@
+"""What an enumerator sees of its coordinator, and who the readers are.
+
+Each enumerator has a context of its own: when the enumerator is replaced its context is closed, and nothing that the
+old one still has under way reaches the new one, or a reader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
+
+from lowmark.watermark import LowmarkError
+
+from .api import ReaderInfo, ResultT, SourceEvent, SourceSplit, SplitsAssignment, SplitT
+from .assignment_tracker import SplitAssignmentTracker
+from .metric_group import MetricGroup
+from .notifier import ActionQueue, ExecutorNotifier, WaitingClock
+
+__all__ = ["ReaderGateway", "RegisteredReaders", "SourceCoordinatorContext", "UnregisteredReader", "WrongThread"]
+
+_log = logging.getLogger("lowmark")
+_SECOND_US = 1_000_000
+
+
+SplitT_contra = TypeVar("SplitT_contra", bound=SourceSplit, contravariant=True)
+
+
+class ReaderGateway(Protocol[SplitT_contra]):
+    """What a coordinator sends to its readers. All of it is called on the coordinator's thread and must not block.
+
+    The gateway keeps what was assigned, by reader.
+    By `checkpointed` and `restored` it goes back when the enumerator does.
+    """
+
+    def add_splits(self, subtask: int, splits: Sequence[SplitT_contra]) -> None:
+        """These splits are the reader's from now on."""
+        ...
+
+    def no_more_splits(self, subtask: int) -> None:
+        """The reader will get no more splits."""
+        ...
+
+    def source_event(self, subtask: int, event: SourceEvent) -> Future[None]:
+        """Send an event; the future is done when it was handed over."""
+        ...
+
+    def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # it is the message
+        """The source reads history, or does not."""
+        ...
+
+    def checkpointed(self, checkpoint_id: int) -> None:
+        """The enumerator's state was just taken: what was assigned until now is in this checkpoint, the rest is not."""
+        ...
+
+    def restored(self, checkpoint_id: int | None) -> None:
+        """The enumerator goes back to this checkpoint, None: to the beginning.
+
+        Forget splits assigned, ends signalled and events sent since `checkpointed` of it: they will come again. The
+        readers stay registered, and need not ask again: the coordinator repeats what they asked and sent since. What
+        a reader reported when it registered stays the enumerator's.
+        """
+        ...
+
+
+class UnregisteredReader(LowmarkError, ValueError):
+    """Something was to be sent to a reader that is not there.
+
+    Attributes:
+        source: name of the source.
+        what: what was to be sent.
+        subtask: to whom.
+        registered: who is there, sorted.
+    """
+
+    def __init__(self, source: str, what: str, subtask: int, registered: tuple[int, ...]) -> None:
+        super().__init__(source, what, subtask, registered)
+        self.source, self.what, self.subtask, self.registered = source, what, subtask, registered
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.source!r}: cannot send {self.what} to reader {self.subtask}: it is not registered "
+            f"({list(self.registered)} are), and nothing was sent. Hint: keep it until add_reader({self.subtask})."
+        )
+
+
+class WrongThread(LowmarkError, RuntimeError):
+    """The context was used on another thread than the coordinator's.
+
+    Attributes:
+        source: name of the source.
+        what: what was called.
+    """
+
+    def __init__(self, source: str, what: str) -> None:
+        super().__init__(source, what)
+        self.source, self.what = source, what
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.source!r}: {self.what} was called on another thread than the coordinator's. Hint: "
+            "use what call_async's callable returns in its handler, or call run_in_coordinator_thread."
+        )
+
+
+class RegisteredReaders(Generic[SplitT]):
+    """The readers that are there, each with the attempt that runs. Attempts of one reader only grow.
+
+    >>> readers = RegisteredReaders()
+    >>> [readers.register(0, attempt, ReaderInfo(0)) for attempt in (1, 1, 0)]
+    [True, False, False]
+    >>> readers.fail(0, 1)
+    True
+    >>> readers.register(0, 1, ReaderInfo(0)), readers.register(0, 2, ReaderInfo(0))
+    (False, True)
+    """
+
+    def __init__(self) -> None:
+        self.infos: dict[int, ReaderInfo[SplitT]] = {}
+        self._attempts: dict[int, int] = {}
+        self._first_valid: dict[int, int] = {}  # what is below has failed or was replaced
+        self._taken_over: set[int] = set()
+
+    def register(self, subtask: int, attempt: int, info: ReaderInfo[SplitT]) -> bool:
+        """Register an attempt; say False if it is registered already or of the past."""
+        if attempt < self._first_valid.get(subtask, 0) or (
+            subtask in self.infos and attempt <= self._attempts[subtask]
+        ):
+            return False
+        self.infos[subtask], self._attempts[subtask] = info, attempt
+        self._first_valid[subtask] = attempt
+        self._taken_over.discard(subtask)
+        return True
+
+    def unregister(self, subtask: int) -> None:
+        """The reader is gone; it may come back as any attempt that has not failed. Unknown ones are fine."""
+        self.infos.pop(subtask, None)
+
+    def fail(self, subtask: int, attempt: int) -> bool:
+        """An attempt failed, and with it the earlier ones; say whether the reader was registered by one of those."""
+        self._first_valid[subtask] = max(attempt + 1, self._first_valid.get(subtask, 0))
+        if subtask in self.infos and self._attempts[subtask] <= attempt:
+            del self.infos[subtask]
+            return True
+        return False
+
+    def current(self, subtask: int, attempt: int | None) -> bool:
+        """Whether this attempt is the one that runs; None is said by no reader, and always current."""
+        return attempt is None or (subtask in self.infos and self._attempts[subtask] == attempt)
+
+    def snapshot(self) -> None:
+        """The enumerator's state was taken: it has what these readers reported."""
+        self._taken_over = set(self.infos)
+
+    def restore(self) -> None:
+        """The enumerator goes back to that state: do not tell it again what it has, or has assigned since."""
+        for subtask in self._taken_over & self.infos.keys():
+            self.infos[subtask] = replace(self.infos[subtask], reported_splits=())
+
+
+class SourceCoordinatorContext(Generic[SplitT]):
+    """The `SplitEnumeratorContext` of one enumerator.
+
+    Args:
+        source: name of the source, for errors.
+        queue: the coordinator's thread.
+        clock: what delays are measured by.
+        gateway: to the readers.
+        readers: who they are; shared with the coordinator.
+        tracker: what they were given; shared with the coordinator.
+        metric_group: the enumerator's; shared by all enumerators of the source, one after the other.
+        num_subtasks: how many readers there are.
+        worker_threads: how many calls of `call_async` may run at once.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        queue: ActionQueue,
+        clock: WaitingClock,
+        gateway: ReaderGateway[SplitT],
+        readers: RegisteredReaders[SplitT],
+        tracker: SplitAssignmentTracker[SplitT],
+        metric_group: MetricGroup,
+        num_subtasks: int,
+        worker_threads: int = 2,
+    ) -> None:
+        self._source, self._queue, self._gateway, self._readers = source, queue, gateway, readers
+        self._tracker, self._metric_group, self._num_subtasks = tracker, metric_group, num_subtasks
+        self._notifier = ExecutorNotifier(f"lowmark {source} worker", self._post, clock=clock, threads=worker_threads)
+        self._backlog: bool | None = None
+        self._closed = False
+
+    @property
+    def metric_group(self) -> MetricGroup:
+        return self._metric_group
+
+    @property
+    def num_subtasks(self) -> int:
+        return self._num_subtasks
+
+    @property
+    def registered_readers(self) -> Mapping[int, ReaderInfo[SplitT]]:
+        return MappingProxyType(self._readers.infos)
+
+    def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
+        self._check("send_event_to_source_reader", f"the event {event!r}", subtask)
+        return self._gateway.source_event(subtask, event)
+
+    def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
+        for subtask, splits in assignment.assignment.items():
+            self._check("assign_splits", f"splits {[split.split_id for split in splits][:5]}", subtask)
+        if self._closed:
+            return
+        self._tracker.record(assignment)
+        for subtask, splits in assignment.assignment.items():
+            self._gateway.add_splits(subtask, tuple(splits))
+
+    def signal_no_more_splits(self, subtask: int) -> None:
+        self._check("signal_no_more_splits", "the end of splits", subtask)
+        if not self._closed:
+            self._gateway.no_more_splits(subtask)
+
+    def call_async(
+        self,
+        callable: Callable[[], ResultT],  # noqa: A002  # FLIP-27's name
+        handler: Callable[[ResultT | None, BaseException | None], None],
+        initial_delay: float | None = None,
+        period: float | None = None,
+    ) -> None:
+        for what, seconds in (("initial_delay", initial_delay), ("period", period)):
+            if seconds is not None and (seconds < 0 or (what == "period" and not seconds)):
+                raise ValueError(f"call_async of source {self._source!r}: {what} of {seconds} seconds, expected more")
+        self._notifier.notify_ready_async(
+            callable,
+            handler,
+            initial_delay_us=0 if initial_delay is None else round(initial_delay * _SECOND_US),
+            period_us=None if period is None else max(1, round(period * _SECOND_US)),
+        )
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        self._post(f"run {getattr(action, '__qualname__', repr(action)).replace('<locals>.', '')}", action)
+
+    def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
+        self._check_thread("set_is_processing_backlog")
+        self._backlog = is_processing_backlog
+        if not self._closed:
+            for subtask in sorted(self._readers.infos):
+                self._gateway.backlog(subtask, is_processing_backlog)
+
+    # -- for the coordinator
+
+    @property
+    def is_processing_backlog(self) -> bool | None:
+        """What this enumerator said last, None if it said nothing."""
+        return self._backlog
+
+    def reader_registered(self, subtask: int) -> None:
+        """Tell a reader that has just come what the others know (FLIP-309)."""
+        if self._backlog is not None:
+            self._gateway.backlog(subtask, self._backlog)
+
+    def close(self) -> None:
+        """Let nothing through any more. Raises nothing."""
+        self._closed = True
+        self._notifier.close()
+
+    def _post(self, action: str, work: Callable[[], None]) -> None:
+        def unless_closed() -> None:
+            if not self._closed:
+                work()
+
+        self._queue.post(action, unless_closed)
+
+    def _check(self, call: str, what: str, subtask: int) -> None:
+        self._check_thread(call)
+        if subtask not in self._readers.infos:
+            raise UnregisteredReader(self._source, what, subtask, tuple(sorted(self._readers.infos)))
+
+    def _check_thread(self, call: str) -> None:
+        if not self._queue.on_thread and not self._closed:
+            raise WrongThread(self._source, call)

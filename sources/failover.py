@@ -1,0 +1,86 @@
+"""How often a failed enumerator is restored, and after which pause."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lowmark.watermark import InvalidStrategy, duration_us
+
+__all__ = ["Failover", "FailoverPolicy"]
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverPolicy:
+    """Restores a failed enumerator at most `most` times within `window`, pausing longer each time.
+
+    Attributes:
+        most: failures within the window that are borne; 0: the first one fails the source.
+        window: how long a failure counts.
+        backoff: the first pause; it doubles with each failure.
+        max_backoff: the longest pause.
+        reset_after: after so long without a failure, pauses begin with `backoff` again.
+
+    Raises:
+        InvalidStrategy: `most` is negative, or `max_backoff` is shorter than `backoff`, or `reset_after` is not
+            longer than `max_backoff`.
+        InvalidDuration: one of the others is no duration.
+
+    Source: Flink's failure-rate and exponential-delay restart strategies.
+
+    >>> failover = Failover(FailoverPolicy(most=2))
+    >>> [failover.failed(now_us) for now_us in (0, 5_000_000, 10_000_000)]
+    [1000000, 2000000, None]
+    """
+
+    most: int = 3
+    window: str | timedelta = "10 minutes"
+    backoff: str | timedelta = "1 second"
+    max_backoff: str | timedelta = "30 seconds"
+    reset_after: str | timedelta = "2 minutes"
+
+    def __post_init__(self) -> None:
+        if self.most < 0:
+            raise InvalidStrategy("FailoverPolicy.most", repr(self.most), "0 or more", "0 fails at the first error.")
+        duration_us(self.window, what="failover window")
+        longest_us = duration_us(self.max_backoff, what="longest failover back-off")
+        if longest_us < duration_us(self.backoff, what="failover back-off"):
+            raise InvalidStrategy(
+                "FailoverPolicy.max_backoff", repr(self.max_backoff), f"{self.backoff!r} or more",
+                "the first pause may not be longer than the longest.",
+            )  # fmt: skip
+        if duration_us(self.reset_after, what="failover reset") <= longest_us:
+            raise InvalidStrategy(
+                "FailoverPolicy.reset_after", repr(self.reset_after), f"more than {self.max_backoff!r}",
+                "the pause itself is time without a failure.",
+            )  # fmt: skip
+
+
+class Failover:
+    """Counts the failures of one enumerator. Time is an argument."""
+
+    def __init__(self, policy: FailoverPolicy) -> None:
+        self.policy = policy
+        self._window_us = duration_us(policy.window, what="failover window")
+        self._first_us = duration_us(policy.backoff, what="failover back-off")
+        self._longest_us = duration_us(policy.max_backoff, what="longest failover back-off")
+        self._reset_us = duration_us(policy.reset_after, what="failover reset")
+        self._failures_us: deque[int] = deque()
+        self._backoff_us: int | None = None
+
+    def failed(self, now_us: int) -> int | None:
+        """Count a failure.
+
+        Returns:
+            Microseconds to pause before the enumerator is restored; None: it has failed too often.
+        """
+        calm = not self._failures_us or now_us - self._failures_us[-1] >= self._reset_us
+        self._failures_us.append(now_us)
+        while now_us - self._failures_us[0] >= self._window_us and len(self._failures_us) > 1:
+            self._failures_us.popleft()
+        if len(self._failures_us) > self.policy.most:
+            return None
+        doubled_us = self._first_us if calm or self._backoff_us is None else 2 * self._backoff_us
+        self._backoff_us = min(doubled_us, self._longest_us)
+        return self._backoff_us

@@ -1,0 +1,318 @@
+"""How a file is cut into steps, and how steps are read: parquet by its row groups, text in steps of `STEP_ROWS` rows.
+
+A step is the smallest part of a file that is read alone; a position is the number of a step. What is known of the steps
+without their rows is the file's index: how many rows each holds, and its largest event time. Parquet keeps both in its
+footer; a text is read through once for them.
+
+Times without a zone are UTC. A file whose columns differ from the schema is read as far as it fits: columns that it
+lacks are null, more are left out, and values are converted where none is lost.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv, dataset, fs, json, parquet
+
+__all__ = ["FORMATS", "STEP_ROWS", "FileFormat", "FileIndex", "spark_schema"]
+
+STEP_ROWS = 4_096
+"""Rows of a step of a text file."""
+
+TIME = pa.timestamp("us", tz="UTC")
+_BATCH_ROWS = 65_536
+_US_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_Integers: TypeAlias = npt.NDArray[np.int64]
+_NEVER = np.iinfo(np.int64).min  # in arrays of largest times: no row of the step has one
+_NO_TIME = np.iinfo(np.int64).max  # the same in arrays of smallest times
+_JSON_BLOCK_BYTES = 16 << 20  # an object must fit into a block
+
+
+@dataclass(frozen=True, slots=True)
+class FileIndex:
+    """What is known of a file's steps.
+
+    Attributes:
+        rows: rows before each step and, last, in the file; int64, shape (steps + 1,).
+        size_bytes: the same for bytes, roughly.
+        latest_us: largest event time of each step, None without an event-time column; int64, shape (steps,).
+        earliest_us: the same for the smallest.
+    """
+
+    rows: _Integers
+    size_bytes: _Integers
+    latest_us: _Integers | None
+    earliest_us: _Integers | None
+
+    @property
+    def steps(self) -> int:
+        return len(self.rows) - 1
+
+    def first_step(self, time_us: int) -> int | None:
+        """The first step with a row at or after a time, None if there is none."""
+        if self.latest_us is None:
+            return None
+        later = np.flatnonzero((self.latest_us >= time_us) & (self.latest_us != _NEVER))
+        return int(later[0]) if len(later) else None
+
+    def earliest_from(self, step: int) -> int | None:
+        """The smallest event time in a step and all behind it, None if there is none."""
+        earliest_us = np.empty(0, np.int64) if self.earliest_us is None else self.earliest_us[step:]
+        earliest_us = earliest_us[earliest_us != _NO_TIME]
+        return int(earliest_us.min()) if len(earliest_us) else None
+
+
+class FileFormat(ABC):
+    """Reads one kind of file. What it cannot read raises an error of Arrow's or an `OSError`."""
+
+    @abstractmethod
+    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        """Return the columns of a file, as it has them."""
+
+    @abstractmethod
+    def index(
+        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
+    ) -> FileIndex:
+        """Return the index of a file."""
+
+    @abstractmethod
+    def read(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
+    ) -> Iterator[tuple[pa.Table, int]]:
+        """Yield (rows, the position after them) of the steps from `start` up to and without `stop`."""
+
+
+class ParquetFormat(FileFormat):
+    """A step is a row group."""
+
+    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        return parquet.read_schema(path, filesystem=filesystem)
+
+    def index(
+        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
+    ) -> FileIndex:
+        del size_bytes, schema  # the footer knows them
+        with parquet.ParquetFile(path, filesystem=filesystem) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+            rows, sizes = _sums(group.num_rows for group in groups), _sums(group.total_byte_size for group in groups)
+            if event_time is None:
+                return FileIndex(rows, sizes, None, None)
+            ends = np.array([_ends_us(file, number, event_time) for number in range(len(groups))], np.int64)
+            ends = ends.reshape(len(groups), 2)
+            return FileIndex(rows, sizes, ends[:, 1], ends[:, 0])
+
+    def read(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
+    ) -> Iterator[tuple[pa.Table, int]]:
+        with parquet.ParquetFile(path, filesystem=filesystem) as file:
+            here = [name for name in file.schema_arrow.names if name in schema.names]
+            for group in range(start, min(stop, file.metadata.num_row_groups)):
+                yield _fitted(file.read_row_group(group, columns=here), schema), group + 1
+
+
+def _ends_us(file: parquet.ParquetFile, group: int, column: str) -> tuple[int, int]:
+    """The smallest and the largest event time of a row group: from the statistics, else from the column itself."""
+    if column not in file.schema_arrow.names:
+        return _NO_TIME, _NEVER
+    kind = file.schema_arrow.field(column).type
+    metadata = file.metadata.row_group(group)
+    chunks = map(metadata.column, range(metadata.num_columns))
+    chunk = next((each for each in chunks if each.path_in_schema == column), None)
+    statistics = None if chunk is None or chunk.physical_type != "INT64" else chunk.statistics
+    if statistics is not None and pa.types.is_timestamp(kind):
+        if statistics.has_min_max and (raw := statistics.max_raw) is not None:
+            least: Any = statistics.min_raw
+            return _raw_us(least, kind.unit), _raw_us(raw, kind.unit)
+        if statistics.null_count == metadata.num_rows:
+            return _NO_TIME, _NEVER
+    return _ends(_utc(file.read_row_group(group, columns=[column]).column(column)))
+
+
+def _raw_us(raw: int, unit: str) -> int:
+    """Microseconds, cut off toward zero as Arrow's cast does."""
+    if unit == "ns":
+        return raw // 1_000 if raw >= 0 else -(-raw // 1_000)
+    return raw * _US_PER[unit]
+
+
+class TextFormat(FileFormat):
+    """A step is `STEP_ROWS` rows; the last one is what is left."""
+
+    def index(
+        self, filesystem: fs.FileSystem, path: str, size_bytes: int, schema: pa.Schema, event_time: str | None
+    ) -> FileIndex:
+        columns = schema if event_time is None else pa.schema([schema.field(event_time)])
+        count, times = 0, []
+        for rows in self._stream(filesystem, path, columns) if size_bytes else ():
+            count += rows.num_rows
+            if event_time is not None:
+                times.append(_utc(rows.column(event_time)).cast(pa.int64()))
+        edges = np.append(np.arange(0, count, STEP_ROWS, dtype=np.int64), count)
+        latest_us = _by_step(np.maximum, times, _NEVER, edges) if event_time is not None else None
+        earliest_us = _by_step(np.minimum, times, _NO_TIME, edges) if event_time is not None else None
+        return FileIndex(edges, edges * size_bytes // max(1, count), latest_us, earliest_us)
+
+    def read(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
+    ) -> Iterator[tuple[pa.Table, int]]:
+        if start >= stop:
+            return
+        position, skip, held = start, start * STEP_ROWS, pa.Table.from_batches([], schema)
+        for rows in self._stream(filesystem, path, schema):
+            rest = rows.slice(min(skip, rows.num_rows))
+            skip -= rows.num_rows - rest.num_rows
+            held = pa.concat_tables([held, _fitted(pa.Table.from_batches([rest]), schema)])
+            steps = min(held.num_rows // STEP_ROWS, stop - position)
+            if steps:
+                position += steps
+                yield held.slice(0, steps * STEP_ROWS), position
+                held = held.slice(steps * STEP_ROWS)
+            if position == stop:
+                return
+        if held.num_rows:
+            yield held, position + 1
+
+    @abstractmethod
+    def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file that is not empty, with the columns of `schema`, in batches of any size."""
+
+
+class CsvFormat(TextFormat):
+    """With a line of names at the top; compressed if the file's name says so (.gz, .bz2, .zst)."""
+
+    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        with _text(filesystem, path) as stream, csv.open_csv(stream) as rows:
+            return rows.schema
+
+    def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        # Arrow takes times either all with a zone or all without: they are read as text, and converted by `_utc`.
+        types = {each.name: pa.string() if pa.types.is_timestamp(each.type) else each.type for each in schema}
+        convert = csv.ConvertOptions(column_types=types, include_columns=schema.names, include_missing_columns=True)
+        with _text(filesystem, path) as stream, csv.open_csv(stream, convert_options=convert) as rows:
+            yield from rows
+
+
+def _text(filesystem: fs.FileSystem, path: str) -> Any:
+    """An input stream, decompressed as the name says."""
+    return filesystem.open_input_stream(path)
+
+
+class JsonFormat(TextFormat):
+    """One object a line."""
+
+    _format = dataset.JsonFileFormat(read_options=json.ReadOptions(block_size=_JSON_BLOCK_BYTES))
+
+    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
+        return dataset.dataset(path, filesystem=filesystem, format=self._format).schema
+
+    def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        files = dataset.dataset(path, schema=schema, filesystem=filesystem, format=self._format)
+        yield from files.to_batches(batch_size=_BATCH_ROWS)
+
+
+FORMATS: dict[str, FileFormat] = {"parquet": ParquetFormat(), "csv": CsvFormat(), "json": JsonFormat()}
+"""By the names of `FileSource`'s `format`."""
+
+
+def spark_schema(schema: pa.Schema, *, event_time: str | None) -> pa.Schema:
+    """Return a file's columns in types that Spark has: times in UTC microseconds, no dictionaries, no views.
+
+    The event-time column may be text in the file: it becomes a time.
+
+    >>> spark_schema(pa.schema([("t", pa.timestamp("ns")), ("s", pa.large_string())]), event_time="t")
+    t: timestamp[us, tz=UTC]
+    s: string
+    """
+    return pa.schema(
+        [
+            pa.field(each.name, TIME if each.name == event_time and _is_text(each.type) else _spark_type(each.type))
+            for each in schema
+        ]
+    )
+
+
+def _spark_type(kind: Any) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return TIME
+    if pa.types.is_dictionary(kind):
+        return _spark_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _spark_type(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_spark_type(kind.key_type), _spark_type(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_spark_type(kind.value_type))
+    simple: list[tuple[Any, pa.DataType]] = [
+        (_is_text, pa.string()),
+        (pa.types.is_large_binary, pa.binary()),
+        (pa.types.is_fixed_size_binary, pa.binary()),
+        (pa.types.is_float16, pa.float32()),
+        (pa.types.is_uint8, pa.int16()),
+        (pa.types.is_uint16, pa.int32()),
+        (pa.types.is_uint32, pa.int64()),
+        (pa.types.is_uint64, pa.decimal128(20)),
+        (pa.types.is_time, pa.int64()),
+        (pa.types.is_date64, pa.date32()),
+        (pa.types.is_null, pa.string()),
+    ]
+    return next((ours for of, ours in simple if of(kind)), kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with exactly the columns of `schema`."""
+    return pa.table([_converted(table, field) for field in schema], schema=schema)
+
+
+def _converted(table: pa.Table, field: pa.Field[Any]) -> Any:
+    if field.name not in table.column_names:
+        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+    column = table.column(field.name)
+    if column.type == field.type:
+        return column
+    if pa.types.is_timestamp(field.type):
+        return _utc(column)
+    return column.cast(options=pc.CastOptions(field.type, allow_time_truncate=True))
+
+
+def _utc(column: Any) -> Any:
+    """Times as `TIME`, parts of a microsecond cut off; texts with or without a zone."""
+    if _is_text(column.type):
+        text = pc.if_else(pc.equal(column, pa.scalar("")), None, column)
+        zoned = pc.match_substring_regex(text, r"(Z|[+-]\d\d(:?\d\d)?)$")
+        dated = pc.match_substring_regex(text, r"^[^T ]*$")  # a day alone: its sign is no zone
+        text = pc.if_else(dated, pc.binary_join_element_wise(text, "T00:00:00Z", ""), text)
+        text = pc.if_else(pc.or_(zoned, dated), text, pc.binary_join_element_wise(text, "Z", ""))
+        return text.cast(TIME)
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(TIME, safe=False)
+    raise pa.ArrowInvalid(f"a time is expected, and the column is {column.type}")
+
+
+def _ends(times: Any) -> tuple[int, int]:
+    micros = times.cast(pa.int64())
+    smallest, largest = pc.min(micros).as_py(), pc.max(micros).as_py()
+    return (_NO_TIME, _NEVER) if smallest is None or largest is None else (int(smallest), int(largest))
+
+
+def _by_step(fold: np.ufunc, times: list[Any], missing: int, edges: _Integers) -> _Integers:
+    """The largest or the smallest time of each step."""
+    if edges[-1] == 0:
+        return np.empty(0, np.int64)
+    filled = [pc.fill_null(part, missing).to_numpy(zero_copy_only=False) for part in times]
+    folded: _Integers = fold.reduceat(np.concatenate(filled), edges[:-1])
+    return folded
+
+
+def _sums(counts: Any) -> _Integers:
+    return np.cumsum(np.array([0, *counts], np.int64))

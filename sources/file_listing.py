@@ -1,0 +1,191 @@
+"""Which files there are: folders, patterns and single files, on any file system that Arrow or fsspec knows.
+
+    "data"                        the files of a folder; with recursive=True also of the folders below it
+    "data/2026-*/part-?.parquet"  a pattern: * ? [ab] {x,y} within a name, ** across folders
+    "s3://bucket/data"            a URI of Arrow's file systems, else of fsspec's, if that is installed
+
+Names that begin with "." or "_" are left out, and what lies in folders of such names, as Spark does: they are files
+still being written, or markers. "_" is fine in a partition's folder ("_day=1").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from posixpath import commonpath
+
+import pyarrow as pa
+from pyarrow import fs
+
+__all__ = ["FileFacts", "FileListing", "resolve_paths"]
+
+_WILD = re.compile(r"[*?\[{]")
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What a listing says of a file.
+
+    Attributes:
+        name: its path below the listing's root.
+        size_bytes: its size.
+        modified_us: when it was modified last, microseconds since the epoch; 0 if the file system does not say.
+    """
+
+    name: str
+    size_bytes: int
+    modified_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A folder, and which files of it are meant: a pattern over paths below it, or all."""
+
+    folder: str
+    pattern: re.Pattern[str] | None
+    deep: bool
+
+
+@dataclass(frozen=True)
+class FileListing:
+    """Lists files below one root.
+
+    Attributes:
+        filesystem: where they are.
+        root: the folder that names are relative to.
+        places: the folders to look into.
+    """
+
+    filesystem: fs.FileSystem
+    root: str
+    places: tuple[_Place, ...]
+
+    def path(self, name: str) -> str:
+        """Return the file system's path of a name."""
+        return f"{self.root.rstrip('/')}/{name}"
+
+    def find(self, name: str) -> FileFacts | None:
+        """Return the facts of one file, None if there is none of that name.
+
+        Raises:
+            OSError: the file system cannot be asked.
+        """
+        info = self.filesystem.get_file_info(self.path(name))
+        return _facts(info, name) if info.type == fs.FileType.File else None
+
+    def files(self) -> list[FileFacts]:
+        """Return all files, the oldest first, each once.
+
+        Raises:
+            OSError: a folder is missing or cannot be listed.
+        """
+        found: dict[str, FileFacts] = {}
+        for place in self.places:
+            for info in self.filesystem.get_file_info(fs.FileSelector(place.folder, recursive=place.deep)):
+                below = _below(info.path, place.folder)
+                if info.type == fs.FileType.File and not _hidden(below) and _matches(place, below):
+                    name = _below(info.path, self.root)
+                    found[name] = _facts(info, name)
+        return sorted(found.values(), key=lambda file: (file.modified_us, file.name))
+
+
+def resolve_paths(
+    paths: Sequence[str], *, recursive: bool = False, filesystem: fs.FileSystem | None = None
+) -> FileListing:
+    """Return what lists the files that `paths` mean.
+
+    Args:
+        paths: folders, patterns and files, at least one, all on one file system.
+        recursive: whether a folder stands for the folders below it too.
+        filesystem: where they are; by default the paths say it: a URI, or else this machine.
+
+    Raises:
+        ValueError: no path, or paths of several file systems.
+        OSError: the file system cannot be reached.
+    """
+    if not paths:
+        raise ValueError("paths: expected at least one folder, pattern or file, got none")
+    resolved = [_resolve(path, filesystem) for path in paths]
+    system = resolved[0][0]
+    for path, (other, _, _) in zip(paths, resolved, strict=True):
+        if not other.equals(system):
+            raise ValueError(f"paths: expected one file system, got {paths[0]!r} and {path!r}. Hint: use two sources.")
+    places = []
+    for _, folder, pattern in resolved:
+        if pattern is None and system.get_file_info(folder).type == fs.FileType.File:
+            folder, _, name = folder.rpartition("/")
+            pattern = re.escape(name)
+            places.append(_Place(folder or "/", re.compile(pattern), deep=False))
+        elif pattern is None:
+            places.append(_Place(folder, None, deep=recursive))
+        else:
+            inside = "/.*" if recursive else "/[^/]*"
+            compiled = re.compile(f"{pattern}(?:{inside})?")  # a folder that matches stands for its files
+            places.append(_Place(folder, compiled, deep=True))
+    root = places[0].folder if len(places) == 1 else commonpath([place.folder for place in places])
+    return FileListing(system, root, tuple(places))
+
+
+def _resolve(path: str, filesystem: fs.FileSystem | None) -> tuple[fs.FileSystem, str, str | None]:
+    """(file system, folder, regular expression of the rest or None)."""
+    wild = _WILD.search(path, path.find("://") + 3 if "://" in path else 0)
+    base, pattern = path, None
+    if wild is not None:
+        cut = path.rfind("/", 0, wild.start()) + 1
+        base, pattern = path[:cut] or ".", _expression(path[cut:])
+    if filesystem is not None:
+        return filesystem, base.rstrip("/") or "/", pattern
+    if "://" not in base:
+        return fs.LocalFileSystem(), Path(base).absolute().as_posix(), pattern
+    try:
+        system, folder = fs.FileSystem.from_uri(base)
+    except pa.ArrowInvalid:
+        system, folder = _fsspec(base)
+    return system, folder.rstrip("/") or "/", pattern
+
+
+def _fsspec(uri: str) -> tuple[fs.FileSystem, str]:
+    try:
+        from fsspec.core import url_to_fs  # type: ignore[import-not-found]  # optional
+    except ImportError as missing:
+        raise ValueError(f"{uri!r}: Arrow knows no such file system. Hint: install fsspec and its driver.") from missing
+    system, folder = url_to_fs(uri)
+    return fs.PyFileSystem(fs.FSSpecHandler(system)), str(folder)  # type: ignore[abstract]  # the stubs miss its methods
+
+
+def _expression(pattern: str) -> str:
+    """The regular expression of a pattern of paths."""
+    return "".join(_pieces(pattern))
+
+
+def _pieces(pattern: str) -> Iterator[str]:
+    tokens = re.compile(r"\*\*/|\*\*|\*|\?|\[!?\]?[^]]*\]|\{[^}]*\}|.", re.DOTALL)
+    plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    for token in tokens.findall(pattern):
+        if token in plain:
+            yield plain[token]
+        elif len(token) > 1 and token[0] == "[":
+            yield "[" + ("^" if token[1] == "!" else "") + re.sub(r"\\", r"\\\\", token[1:].lstrip("!"))
+        elif len(token) > 1 and token[0] == "{":
+            yield "(?:" + "|".join(_expression(choice) for choice in token[1:-1].split(",")) + ")"
+        else:
+            yield re.escape(token)
+
+
+def _matches(place: _Place, below: str) -> bool:
+    return place.pattern is None or place.pattern.fullmatch(below) is not None
+
+
+def _hidden(below: str) -> bool:
+    return any(name.startswith(".") or (name.startswith("_") and "=" not in name) for name in below.split("/"))
+
+
+def _below(path: str, folder: str) -> str:
+    return path[len(folder.rstrip("/")) :].lstrip("/")
+
+
+def _facts(info: fs.FileInfo, name: str) -> FileFacts:
+    modified_ns = info.mtime_ns
+    return FileFacts(name, info.size or 0, 0 if modified_ns is None else modified_ns // 1_000)

@@ -1,0 +1,372 @@
+"""Files as a source: one split a file, new files found while running, in event-time order where their times are known.
+
+    position     a step of the file: a row group of parquet, 4,096 rows of text (`file_formats`)
+    split id     the file's path below the root that the paths have in common
+    event time   parquet: from the row groups' statistics; csv and json: files are read through once, when planned
+
+A file is read once, whole, as it was when it was found: its size and time of modification are in the split, and a file
+that has changed since is an error, as rows that were read could not be read again. So write files under another name
+(one that begins with "." or "_") or in another folder, and rename them when they are complete.
+
+What was found is remembered by path, for ever: a path that is used again is not read again. `max_age` bounds that
+memory and the checkpoint: files older than this, by the newest file and not by any clock, are not taken as new.
+
+Not supported: partition columns from folder names (a column must be in the file), and files that are appended to.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from lowmark.watermark import duration_us
+from pyarrow import fs
+
+from .api import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext, SplitPlanner
+from .discovery import DiscoveredSplits, DiscoveringEnumerator
+from .file_errors import FileChanged, FileUnreadable, NoSchema
+from .file_formats import FORMATS, TIME, FileIndex, spark_schema
+from .file_listing import FileFacts, FileListing, resolve_paths
+from .simple import SimplePlanner, SimpleSource
+
+__all__ = ["FileChanged", "FileSource", "FileSplit", "FileUnreadable", "NoSchema"]
+
+log = logging.getLogger("lowmark")
+
+_KEPT_INDEXES = 10_000
+_OPEN_AT_ONCE = 16
+_NOTHING = FileIndex(np.zeros(1, np.int64), np.zeros(1, np.int64), None, None)
+OnTrouble = Literal["error", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSplit(SourceSplit):
+    """A file as it was found.
+
+    Attributes:
+        size_bytes: its size.
+        modified_us: when it was modified last, microseconds since the epoch.
+    """
+
+    size_bytes: int = 0
+    modified_us: int = 0
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1_000
+
+
+class FileSource(SimpleSource[FileSplit]):
+    r"""Reads files of one format.
+
+    Args:
+        paths: a folder, a pattern, a file, or several of them (see `file_listing`); URIs for other file systems.
+        format: "parquet", "csv" (with a line of names), "json" (an object a line).
+        schema: the columns; by default those of the first file, which must be there then. Say it for queries that are
+            meant to last: the first file may be gone one day.
+        event_time: the column with the event time: a time, or text in ISO 8601. None: batches are cut by rows only.
+        columns: which columns to read, in this order; by default all. `event_time` must be among them.
+        recursive: whether folders stand for the folders below them too.
+        bounded: whether to read what is there at the start, and end.
+        discover_every: how often to look for new files, a duration.
+        modified_after: only files modified after this, an aware `datetime` or microseconds since the epoch.
+        min_age: only files not modified for this long, a duration: for writers that do not rename.
+        max_age: files this much older than the newest are never new, a duration; bounds the checkpoint.
+        on_unreadable: "error", or "skip": log a warning and go on without the file's (remaining) rows. An error of the
+            network is skipped too, so rows can be lost.
+        on_vanished: the same for files that are gone or have changed since they were found.
+        filesystem: where the paths are, if they are no URIs; Arrow's, picklable.
+        now_us: clock for `min_age`; picklable.
+
+    Raises:
+        ValueError: an option that makes no sense.
+
+    `schema` raises `NoSchema`; planning and reading raise `FileUnreadable` and `FileChanged`.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.csv").write_text("id,ts\n1,2026-01-01T00:00:00Z\n2,2026-01-01T00:00:05Z\n")
+    >>> source = FileSource(str(folder), format="csv", event_time="ts", bounded=True)
+    >>> source.schema
+    id: int64
+    ts: timestamp[us, tz=UTC]
+    >>> [split.split_id for split in source.discover()]
+    ['a.csv']
+    """
+
+    split_type = FileSplit
+
+    def __init__(
+        self,
+        paths: str | Sequence[str],
+        *,
+        format: str = "parquet",  # noqa: A002  # Spark's and Arrow's word
+        schema: pa.Schema | None = None,
+        event_time: str | None = None,
+        columns: Sequence[str] | None = None,
+        recursive: bool = False,
+        bounded: bool = False,
+        discover_every: str | timedelta = "1 minute",
+        modified_after: datetime | int | None = None,
+        min_age: str | timedelta | None = None,
+        max_age: str | timedelta | None = None,
+        on_unreadable: OnTrouble = "error",
+        on_vanished: OnTrouble = "error",
+        filesystem: fs.FileSystem | None = None,
+        now_us: Callable[[], int] = _clock_us,
+    ) -> None:
+        if format not in FORMATS:
+            raise ValueError(f"format: expected one of {sorted(FORMATS)}, got {format!r}")
+        for option, value in (("on_unreadable", on_unreadable), ("on_vanished", on_vanished)):
+            if value not in {"error", "skip"}:
+                raise ValueError(f'{option}: expected "error" or "skip", got {value!r}')
+        if columns is not None and event_time is not None and event_time not in columns:
+            raise ValueError(f"columns: expected event_time {event_time!r} among them, got {list(columns)}")
+        self.paths = (paths,) if isinstance(paths, str) else tuple(paths)
+        self.bounded, self.discover_every = bounded, discover_every
+        duration_us(discover_every, what="discover_every")  # refused now rather than later
+        self._format, self._event_time, self._columns, self._recursive = format, event_time, columns, recursive
+        self._given_schema, self._filesystem, self._now_us = schema, filesystem, now_us
+        self._modified_after_us = _instant_us(modified_after)
+        self._min_age_us = None if min_age is None else duration_us(min_age, what="min_age")
+        self._max_age_us = None if max_age is None else duration_us(max_age, what="max_age")
+        self._on_unreadable, self._on_vanished = on_unreadable, on_vanished
+
+    def __repr__(self) -> str:
+        return f"FileSource({', '.join(self.paths)}, format={self._format!r})"
+
+    @cached_property
+    def listing(self) -> FileListing:
+        """Where the files are."""
+        return resolve_paths(self.paths, recursive=self._recursive, filesystem=self._filesystem)
+
+    @cached_property
+    def schema(self) -> pa.Schema:  # kept, so that every process has the same one
+        found = self._given_schema if self._given_schema is not None else self._first_schema()
+        found = spark_schema(found, event_time=self._event_time)
+        names = found.names if self._columns is None else list(self._columns)
+        if missing := [name for name in [*names, self._event_time] if name is not None and name not in found.names]:
+            raise NoSchema(repr(self), f"no column {missing[0]!r} among {found.names}", "name one of these.")
+        if self._event_time is not None and (kind := found.field(self._event_time).type) != TIME:
+            raise NoSchema(
+                repr(self),
+                f"event_time {self._event_time!r} is {kind}",
+                "it must be a time, or text in ISO 8601; write it so, or give a schema in which it is a timestamp.",
+            )
+        return pa.schema([found.field(name) for name in names])
+
+    @property
+    def event_time(self) -> str | None:
+        return self._event_time
+
+    def discover(self) -> Sequence[FileSplit]:
+        return [
+            FileSplit(split_id=file.name, size_bytes=file.size_bytes, modified_us=file.modified_us)
+            for file in self._files()
+        ]
+
+    def create_planner(self) -> SplitPlanner[FileSplit]:
+        return FilePlanner(self)
+
+    def latest(self, splits: Sequence[FileSplit]) -> Mapping[str, SplitEnd]:
+        return FilePlanner(self).latest(splits)
+
+    def read(self, split: FileSplit) -> Iterator[tuple[pa.Table, int]]:
+        assert split.stop is not None
+        if split.start >= split.stop:
+            return
+        reached = split
+        try:
+            self._unchanged(split)
+            filesystem, path = self.listing.filesystem, self.listing.path(split.split_id)
+            steps = FORMATS[self._format].read(filesystem, path, self.schema, split.start, split.stop)
+            for rows, position in steps:
+                yield rows, position
+                reached = replace(split, start=position)
+        except (OSError, pa.ArrowException, FileChanged) as trouble:
+            self.settle(reached, "read the rows", trouble)
+
+    def index(self, split: FileSplit) -> FileIndex | None:
+        """Return the index of a file, None if it is skipped.
+
+        Raises:
+            FileChanged: it is gone or not what it was, and that is not to be skipped.
+            FileUnreadable: it cannot be read, and that is not to be skipped.
+        """
+        try:
+            self._unchanged(split)
+            return FORMATS[self._format].index(
+                self.listing.filesystem,
+                self.listing.path(split.split_id),
+                split.size_bytes,
+                self.schema,
+                self._event_time,
+            )
+        except (OSError, pa.ArrowException, FileChanged) as trouble:
+            self.settle(split, "read the index", trouble)
+            return None
+
+    def settle(self, split: FileSplit, action: str, trouble: Exception) -> None:
+        """Raise what is to be raised about a file, and log what is to be skipped."""
+        if isinstance(trouble, FileNotFoundError):
+            trouble = self._changed(split, None)
+        if not isinstance(trouble, FileChanged):
+            cause, trouble = trouble, FileUnreadable(
+                repr(self), self.listing.path(split.split_id), split.split_id, action,
+                f"{type(trouble).__name__}: {trouble}",
+            )  # fmt: skip
+            trouble.__cause__ = cause
+        option = self._on_vanished if isinstance(trouble, FileChanged) else self._on_unreadable
+        if option == "error":
+            raise trouble
+        log.warning("skipped from position %d on: %s", split.start, trouble)
+
+    def _files(self) -> list[FileFacts]:
+        files = self.listing.files()
+        if self._modified_after_us is not None:
+            files = [file for file in files if file.modified_us > self._modified_after_us]
+        if self._min_age_us is not None:
+            youngest_us = self._now_us() - self._min_age_us
+            files = [file for file in files if file.modified_us <= youngest_us]
+        return files
+
+    def _first_schema(self) -> pa.Schema:
+        first = next((file for file in self._files() if file.size_bytes), None)
+        if first is None:
+            raise NoSchema(repr(self), "there is no file yet to take the columns from", "pass schema=.")
+        path = self.listing.path(first.name)
+        try:
+            return FORMATS[self._format].schema(self.listing.filesystem, path)
+        except (OSError, pa.ArrowException) as cause:
+            raise FileUnreadable(
+                repr(self), path, first.name, "read the columns", f"{type(cause).__name__}: {cause}"
+            ) from cause
+
+    def _unchanged(self, split: FileSplit) -> None:
+        now = self.listing.find(split.split_id)
+        if now is None or (now.size_bytes, now.modified_us) != (split.size_bytes, split.modified_us):
+            raise self._changed(split, now)
+
+    def _changed(self, split: FileSplit, now: FileFacts | None) -> FileChanged:
+        was = _described(split.size_bytes, split.modified_us)
+        is_now = "gone" if now is None else _described(now.size_bytes, now.modified_us)
+        return FileChanged(repr(self), self.listing.path(split.split_id), split.split_id, was, is_now)
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[FileSplit], known: DiscoveredSplits[FileSplit] | None
+    ) -> SplitEnumerator[FileSplit, DiscoveredSplits[FileSplit]]:
+        return DiscoveringEnumerator(
+            context,
+            self.discover,
+            period_seconds=duration_us(self.discover_every or "1 minute", what="discover_every") / 1_000_000,
+            bounded=self.bounded,
+            known=known,
+            stamp_of=None if self._max_age_us is None else _modified_us,
+            keep=self._max_age_us,
+            source=repr(self),
+        )
+
+
+class FilePlanner(SimplePlanner[FileSplit]):
+    """Knows the steps of files by their indexes, and keeps those it asked for last.
+
+    Attributes:
+        skipped: ids of the files that were skipped as unreadable or changed, while their indexes are kept.
+    """
+
+    def __init__(self, source: FileSource) -> None:
+        super().__init__(source)
+        self._files = source
+        self._indexes: OrderedDict[tuple[str, int, int], FileIndex | None] = OrderedDict()
+
+    @property
+    def skipped(self) -> list[str]:
+        return sorted(name for (name, _, _), index in self._indexes.items() if index is None)
+
+    def latest(self, splits: Sequence[FileSplit]) -> Mapping[str, SplitEnd]:
+        self._ask(splits)
+        return {split.split_id: self._end(split) for split in splits}
+
+    def after_rows(self, split: FileSplit, rows: int, end: SplitEnd) -> int:
+        before = self._index(split).rows
+        fits = int(np.searchsorted(before, before[min(split.start, len(before) - 1)] + rows, side="right")) - 1
+        return min(max(fits, split.start + 1), end.position)
+
+    def rows_before(self, split: FileSplit, position: int) -> int:
+        return self._between(self._index(split).rows, split.start, position)
+
+    def find_time(self, splits: Sequence[FileSplit], time_us: int) -> Mapping[str, int | None] | None:
+        if self._files.event_time is None:
+            return None
+        self._ask(splits)
+        return {split.split_id: self._index(split).first_step(time_us) for split in splits}
+
+    def reached_us(self, split: FileSplit, position: int, time_us: int) -> int:
+        earliest_us = self._index(split).earliest_from(position)
+        return time_us if earliest_us is None else min(time_us, earliest_us)
+
+    def _end(self, split: FileSplit) -> SplitEnd:
+        index = self._index(split)
+        position = max(split.start, index.steps if split.stop is None else min(split.stop, index.steps))
+        return SplitEnd(
+            position=position,
+            rows=self._between(index.rows, split.start, position),
+            size_bytes=self._between(index.size_bytes, split.start, position),
+            finished=True,
+        )
+
+    def _between(self, sums: np.ndarray[tuple[int], np.dtype[np.int64]], start: int, position: int) -> int:
+        last = len(sums) - 1
+        return max(0, int(sums[min(position, last)] - sums[min(start, last)]))
+
+    def _index(self, split: FileSplit) -> FileIndex:
+        key = _key(split)
+        if key not in self._indexes:
+            self._keep(key, self._files.index(split))
+        index = self._indexes[key]
+        return _NOTHING if index is None else index
+
+    def _ask(self, splits: Sequence[FileSplit]) -> None:
+        """Read the indexes that are not known, several at a time."""
+        unknown = [split for split in splits if _key(split) not in self._indexes]
+        if len(unknown) > 1:
+            with ThreadPoolExecutor(min(_OPEN_AT_ONCE, len(unknown))) as pool:
+                for split, index in zip(unknown, pool.map(self._files.index, unknown), strict=True):
+                    self._keep(_key(split), index)
+
+    def _keep(self, key: tuple[str, int, int], index: FileIndex | None) -> None:
+        self._indexes[key] = index
+        while len(self._indexes) > _KEPT_INDEXES:
+            self._indexes.popitem(last=False)
+
+
+def _key(split: FileSplit) -> tuple[str, int, int]:
+    return split.split_id, split.size_bytes, split.modified_us
+
+
+def _modified_us(split: FileSplit) -> int:
+    return split.modified_us
+
+
+def _described(size_bytes: int, modified_us: int) -> str:
+    modified = datetime.fromtimestamp(modified_us / 1_000_000, timezone.utc)
+    return f"{size_bytes} bytes, modified {modified.isoformat(sep=' ', timespec='milliseconds')}"
+
+
+def _instant_us(value: datetime | int | None) -> int | None:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(
+                f"modified_after: expected an aware datetime, got {value!r}. Hint: add tzinfo=timezone.utc."
+            )
+        return (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+    return value

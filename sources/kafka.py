@@ -1,0 +1,309 @@
+"""Kafka topics as a source: one split a partition, read by confluent-kafka into Arrow batches.
+
+    from lowmark.sources.kafka import KafkaOffsets, KafkaSource
+    orders = KafkaSource(bootstrap_servers="broker:9092", topics=["orders"], start="earliest")
+
+Rows are as in Spark's Kafka source: key and value (binary), topic, partition, offset, timestamp, timestampType, and,
+if asked for, headers. Offsets are positions, so a batch can be read again, and `timestamp` is the event time by which
+slices are planned.
+
+Source: Flink's `KafkaSource`, Spark's Structured Streaming + Kafka integration guide, librdkafka's CONFIGURATION.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from lowmark.watermark import LowmarkError
+
+from .api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
+from .kafka_client import KafkaSettings
+from .kafka_columns import DEFAULT_COLUMNS, KafkaColumns
+from .kafka_enumerator import (
+    KafkaEnumerator,
+    KafkaEnumeratorState,
+    KafkaStateSerializer,
+    PartitionSet,
+    Subscriber,
+    TopicList,
+    TopicPattern,
+)
+from .kafka_errors import InvalidKafkaOption, InvalidUtf8, KafkaDataLost, KafkaTopicMissing, KafkaUnavailable
+from .kafka_offsets import KafkaOffsets, TopicPartitionId
+from .kafka_planner import KafkaPlanner
+from .kafka_reader import KafkaSplitReader
+from .kafka_split import KafkaSplit
+from .serializer import DataclassSerializer
+
+__all__ = [
+    "InvalidKafkaOption",
+    "InvalidUtf8",
+    "KafkaDataLost",
+    "KafkaEnumeratorState",
+    "KafkaOffsets",
+    "KafkaSource",
+    "KafkaSplit",
+    "KafkaTopicMissing",
+    "KafkaUnavailable",
+]
+
+Position = str | KafkaOffsets | Mapping[TopicPartitionId, "int | str | KafkaOffsets"]
+
+OWNED: Mapping[str, str] = {
+    "bootstrap.servers": "give it as bootstrap_servers.",
+    "metadata.broker.list": "give the brokers as bootstrap_servers.",
+    "isolation.level": "give it as isolation.",
+    "auto.offset.reset": "where reading begins is said by start; records that are gone, by on_data_loss.",
+    "enable.auto.commit": "positions are kept in the checkpoint; offsets are committed to Kafka by nobody.",
+    "enable.auto.offset.store": "positions are kept in the checkpoint.",
+    "enable.partition.eof": "the end of a range is found by it.",
+    "key.deserializer": "use key_type, or convert in the query.",
+    "value.deserializer": "use value_type, or convert in the query.",
+    "group.instance.id": "no consumer group is joined; partitions are assigned by the source.",
+    "error_cb": "errors are retried and raised by the source.",
+    "on_commit": "nothing is committed to Kafka.",
+    "logger": "librdkafka's log goes to the logger 'lowmark'.",
+}
+JAVA_ONLY: Mapping[str, str] = {
+    "sasl.jaas.config": "use sasl.mechanism, sasl.username and sasl.password.",
+    "ssl.truststore.location": "use ssl.ca.location with the certificates as PEM.",
+    "ssl.truststore.password": "PEM files need none; use ssl.ca.location.",
+    "ssl.truststore.type": "use ssl.ca.location with the certificates as PEM.",
+    "ssl.keystore.type": "use ssl.keystore.location with PKCS#12, or ssl.certificate.location and ssl.key.location.",
+    "max.poll.records": "how many rows a batch has is said by the read limits.",
+}
+
+
+class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
+    """A source that reads Kafka topics. Exactly one of `topics`, `topic_pattern` and `partitions` says which.
+
+    Args:
+        bootstrap_servers: "host:port,host:port", or a list of "host:port".
+        topics: names of topics, of which all partitions are read, also those that are added later.
+        topic_pattern: a regular expression for whole names of topics, also of topics that are created later.
+        partitions: (topic, partition) pairs; no others are read.
+        start: where partitions begin that are there when the source is first read: "earliest", "latest", "committed"
+            (by the group of the consumer option `group.id`; earliest where it has none), a `KafkaOffsets`, or offsets
+            by (topic, partition). Partitions found later begin at their first record.
+        stop: None: it never ends. Otherwise as `start`: each partition ends before that offset, looked up once;
+            "latest" is the end at that time, and a timestamp none has reached is the end at that time, too.
+        discover_every: how often new partitions are looked for, a duration; None: only at the start.
+        on_data_loss: "error", or "go_on" with what is left, when records are gone before they were read.
+        isolation: "read_committed", or "read_uncommitted" to read the records of open and aborted transactions too.
+        transactional: whether transactional producers write the partitions. No time can be searched for in those: they
+            are read by shares of rows, not by slices of time, and their watermarks follow the rows that were read.
+            None: found out by looking at the end of each partition, now and then; this does not see transactions that
+            plain records have followed whenever it looks, nor for up to a minute the first ones. True: all
+            partitions, whatever their ends say: for histories that are mixed. False: none, and nobody looks: for
+            topics that never had a transaction. Where one has, late rows are then dropped.
+        columns: the columns of rows, some of key, value, topic, partition, offset, timestamp, timestampType, headers.
+            Columns that are left out cost nothing; without `timestamp`, slices cannot be planned by time.
+        key_type, value_type: "binary", or "string" for UTF-8; what is none is then an error that names the record.
+        consumer_options: librdkafka's properties (SASL, TLS, sizes of fetches and so on).
+        give_up_after: how long brokers may be away before it is an error, a duration.
+
+    Raises:
+        InvalidKafkaOption: an option is not what it can be, or is the connector's own (see `OWNED`).
+
+    >>> source = KafkaSource(bootstrap_servers="broker:9092", topics=["orders"], columns=["value", "timestamp"])
+    >>> source.schema.names, source.event_time
+    (['value', 'timestamp'], 'timestamp')
+    >>> source
+    KafkaSource(broker:9092, topics=orders)
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str],
+        topics: Sequence[str] | None = None,
+        topic_pattern: str | None = None,
+        partitions: Sequence[TopicPartitionId] | None = None,
+        start: Position = "earliest",
+        stop: Position | None = None,
+        discover_every: str | timedelta | None = "5 minutes",
+        on_data_loss: str = "error",
+        isolation: str = "read_committed",
+        transactional: bool | None = None,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        key_type: str = "binary",
+        value_type: str = "binary",
+        consumer_options: Mapping[str, object] | None = None,
+        give_up_after: str | timedelta = "1 minute",
+    ) -> None:
+        options = dict(consumer_options or {})
+        for name in options:
+            if name in OWNED or name in JAVA_ONLY:
+                why = "librdkafka has no such property" if name in JAVA_ONLY else "the connector sets it itself"
+                hint = JAVA_ONLY.get(name, OWNED.get(name, ""))
+                raise InvalidKafkaOption(f"consumer_options[{name!r}]", f"a value, but {why}", "nothing", hint)
+        brokers = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+        if not brokers.strip():
+            raise InvalidKafkaOption("bootstrap_servers", repr(bootstrap_servers), '"host:port"', "name a broker.")
+        self._subscriber = _subscriber(topics, topic_pattern, partitions)
+        self._start = KafkaOffsets.of(start)
+        self._stop = None if stop is None else KafkaOffsets.of(stop, option="stop")
+        if "group.id" not in options and (_mentions(self._start, "committed") or _mentions(self._stop, "committed")):
+            raise InvalidKafkaOption(
+                "start, stop", "committed, without a group", "a group.id", 'give consumer_options={"group.id": ...}.'
+            )
+        if _says(self._stop, "earliest"):
+            raise InvalidKafkaOption("stop", "earliest", "latest, a timestamp or offsets", "nothing would be read.")
+        self._go_on = _one_of("on_data_loss", on_data_loss, ("error", "go_on")) == "go_on"
+        committed = _one_of("isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed"
+        if transactional is not None and not isinstance(transactional, bool):
+            raise InvalidKafkaOption("transactional", repr(transactional), "True, False or None", "None finds it out.")
+        self._transactional = transactional
+        self._period_seconds = None if discover_every is None else _seconds(discover_every, "discover_every")
+        give_up_seconds = _seconds(give_up_after, "give_up_after")
+        self._columns = KafkaColumns(columns, key_type=key_type, value_type=value_type)
+        self._settings = KafkaSettings(brokers, options, give_up_seconds, read_committed=committed)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> KafkaSource:
+        """Make a source from options by Spark's names; see `kafka_spark_options` for which.
+
+        Raises:
+            InvalidKafkaOption: an option is not what it can be, or is not known.
+
+        >>> KafkaSource.from_options({"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders,returns"})
+        KafkaSource(broker:9092, topics=orders,returns)
+        """
+        from .kafka_spark_options import arguments
+
+        return cls(**arguments(options))
+
+    def __repr__(self) -> str:
+        each = self._subscriber
+        if isinstance(each, TopicList):
+            what = f"topics={','.join(each.names)}"
+        elif isinstance(each, TopicPattern):
+            what = f"topic_pattern={each.pattern!r}"
+        else:
+            what = f"partitions={','.join(f'{topic}/{number}' for topic, number in each.partitions)}"
+        return f"KafkaSource({self._settings.bootstrap_servers}, {what})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._columns.schema
+
+    @property
+    def event_time(self) -> str | None:
+        return "timestamp" if "timestamp" in self._columns.names else None
+
+    @property
+    def boundedness(self) -> Boundedness:
+        return Boundedness.CONTINUOUS_UNBOUNDED if self._stop is None else Boundedness.BOUNDED
+
+    @property
+    def split_serializer(self) -> DataclassSerializer[KafkaSplit]:
+        return DataclassSerializer(KafkaSplit)
+
+    @property
+    def enumerator_state_serializer(self) -> KafkaStateSerializer:
+        return KafkaStateSerializer()
+
+    def create_enumerator(
+        self, context: SplitEnumeratorContext[KafkaSplit]
+    ) -> SplitEnumerator[KafkaSplit, KafkaEnumeratorState]:
+        return self.restore_enumerator(context, KafkaEnumeratorState())
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[KafkaSplit], state: KafkaEnumeratorState
+    ) -> SplitEnumerator[KafkaSplit, KafkaEnumeratorState]:
+        return KafkaEnumerator(
+            context,
+            self._settings,
+            self._subscriber,
+            start=self._start,
+            stop=self._stop,
+            period_seconds=self._period_seconds,
+            state=state,
+        )
+
+    def create_planner(self) -> SplitPlanner[KafkaSplit]:
+        return KafkaPlanner(
+            self._settings,
+            go_on=self._go_on,
+            searchable=self.event_time is not None,
+            transactional=self._transactional,
+        )
+
+    def create_split_reader(self) -> SplitReader[KafkaSplit]:
+        return KafkaSplitReader(self._settings, self._columns, go_on=self._go_on)
+
+
+def _subscriber(
+    topics: Sequence[str] | None, topic_pattern: str | None, partitions: Sequence[TopicPartitionId] | None
+) -> Subscriber:
+    given = [name for name, value in (("topics", topics), ("topic_pattern", topic_pattern), ("partitions", partitions))
+             if value is not None]  # fmt: skip
+    if len(given) != 1:
+        got = " and ".join(given) if given else "none of them"
+        raise InvalidKafkaOption("topics, topic_pattern, partitions", got, "exactly one of them", "say what to read.")
+    if topic_pattern is not None:
+        try:
+            re.compile(topic_pattern)
+        except re.error as wrong:
+            raise InvalidKafkaOption(
+                "topic_pattern", repr(topic_pattern), "a regular expression", f"{wrong}; it is Python's syntax."
+            ) from None
+        return TopicPattern(topic_pattern)
+    if partitions is not None:
+        pairs: list[Any] = list(partitions)
+        for pair in pairs:
+            match pair:
+                case (str(), int(number)) if number >= 0:
+                    pass
+                case _:
+                    raise InvalidKafkaOption("partitions", repr(pair), "(topic, partition) pairs", 'as ("orders", 0).')
+        return PartitionSet(tuple(sorted(_some("partitions", [(str(topic), int(number)) for topic, number in pairs]))))
+    named: Any = topics
+    if isinstance(named, str):
+        raise InvalidKafkaOption("topics", repr(named), "a list of names", f"write [{named!r}].")
+    return TopicList(tuple(sorted(_some("topics", list(named)))))
+
+
+def _some(option: str, given: list[Any]) -> set[Any]:
+    if not given or len(set(given)) < len(given):
+        raise InvalidKafkaOption(option, repr(given), "at least one, each once", "say what to read.")
+    return set(given)
+
+
+def _one_of(option: str, given: str, values: tuple[str, str]) -> str:
+    if given not in values:
+        raise InvalidKafkaOption(option, repr(given), " or ".join(f'"{each}"' for each in values), "choose one.")
+    return given
+
+
+def _says(position: KafkaOffsets | None, kind: str) -> bool:
+    """Whether a position is of this kind, in all partitions or in some."""
+    if position is None:
+        return False
+    return position.kind == kind or any(
+        _says(each, kind) for _, each in position.by_partition if isinstance(each, KafkaOffsets)
+    )
+
+
+def _mentions(position: KafkaOffsets | None, kind: str) -> bool:
+    """As `_says`, or where it falls back."""
+    if position is None:
+        return False
+    parts = [each for _, each in position.by_partition if isinstance(each, KafkaOffsets)]
+    return _says(position, kind) or any(_mentions(each, kind) for each in (position.otherwise, *parts))
+
+
+def _seconds(given: str | timedelta, option: str) -> float:
+    from lowmark.watermark.duration import duration_us
+
+    try:
+        seconds = duration_us(given, what=option) / 1_000_000
+    except LowmarkError as wrong:
+        raise InvalidKafkaOption(option, repr(given), 'a duration such as "5 minutes"', str(wrong)) from None
+    if seconds <= 0:
+        raise InvalidKafkaOption(option, repr(given), "a duration above 0", "use None where it may be left out.")
+    return seconds

@@ -1,0 +1,512 @@
+"""What the driver asks the brokers: which partitions there are, and where they begin, end, or hold a time.
+
+Every question goes to all partitions at once. A broker that is away is asked again, with growing pauses, until the
+time allowed is over; then the error names the brokers and the question. Nothing here is fit for a fork: clients are
+made on first use and closed with their owner.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FuturesTimeout
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .kafka_errors import KafkaTopicMissing, KafkaUnavailable
+from .kafka_offsets import KafkaOffsets, TopicPartitionId
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["ClientErrors", "KafkaClient", "KafkaSettings", "LibrdkafkaLog", "Topic", "created", "may_pass"]
+
+AnswerT = TypeVar("AnswerT")
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 3.0
+REQUEST_SECONDS = 10.0
+"""How long one request may take before it is sent again; a broker that is there answers within milliseconds."""
+
+DEFAULTS: Mapping[str, object] = {
+    "reconnect.backoff.max.ms": 1_000,  # 10 s by default: a broker that is back shall be noticed
+    "socket.keepalive.enable": True,
+}
+_SECRET = re.compile(r"password|secret|token|jaas|\.pem$|username|oauthbearer\.config|assertion", re.IGNORECASE)
+_log = logging.getLogger("lowmark")
+
+
+class LibrdkafkaLog:
+    """Takes what librdkafka logs to the logger `lowmark`: at most one line of a kind in ten seconds.
+
+    Args:
+        redact: takes secrets out of a text.
+        drop: kinds that are not wanted, such as "CONFWARN".
+        now_seconds: a clock that never goes back.
+    """
+
+    QUIET_SECONDS = 10.0
+
+    def __init__(
+        self,
+        redact: Callable[[str], str] = str,
+        drop: frozenset[str] = frozenset(),
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redact, self._drop, self._now_seconds = redact, drop, now_seconds
+        self._last: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def log(self, level: int, text: str, *parts: object) -> None:
+        """Log one line, as the client calls it: (level, "%s [%s] %s", kind, client, message)."""
+        kind = str(parts[0]) if parts else text
+        if kind in self._drop:
+            return
+        now, last = self._now_seconds(), self._last.get(kind)
+        if last is not None and now - last < self.QUIET_SECONDS:
+            self._held[kind] = self._held.get(kind, 0) + 1
+            return
+        self._last[kind] = now
+        held = self._held.pop(kind, 0)
+        more = f" ({held} more lines of this kind were held back)" if held else ""
+        # What a broker that is away makes librdkafka say is no error of ours: it is retried, and raised if that fails.
+        _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % parts if parts else text), more)
+
+
+class KafkaSettings:
+    """How to reach the brokers: what the user gave, and what is never shown of it.
+
+    Args:
+        bootstrap_servers: "host:port,host:port".
+        options: librdkafka properties.
+        give_up_after_seconds: how long a question is repeated while brokers are away.
+        read_committed: whether records of open and aborted transactions are left out.
+
+    >>> settings = KafkaSettings("b:9092", {"sasl.password": "hunter2"}, 60.0, read_committed=True)
+    >>> settings
+    KafkaSettings('b:9092', options: sasl.password)
+    >>> settings.redact("denied: hunter2")
+    'denied: ***'
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        options: Mapping[str, object],
+        give_up_after_seconds: float,
+        *,
+        read_committed: bool,
+    ) -> None:
+        self.bootstrap_servers, self.give_up_after_seconds = bootstrap_servers, give_up_after_seconds
+        self.read_committed = read_committed
+        self._options = dict(options)
+
+    def __repr__(self) -> str:
+        names = f", options: {', '.join(sorted(self._options))}" if self._options else ""
+        return f"KafkaSettings({self.bootstrap_servers!r}{names})"
+
+    @property
+    def group_id(self) -> str | None:
+        """The consumer group, None if the user named none."""
+        group = self._options.get("group.id")
+        return None if group is None else str(group)
+
+    def properties(self, more: Mapping[str, object]) -> dict[str, Any]:
+        """Return librdkafka's properties: ours, over them the user's, over them those that must be."""
+        return {**DEFAULTS, **more, **self._options, "bootstrap.servers": self.bootstrap_servers}
+
+    def redact(self, text: str) -> str:
+        """Return the text without the values of secrets."""
+        for name, value in self._options.items():
+            if _SECRET.search(name) and str(value):
+                text = text.replace(str(value), "***")
+        return text
+
+
+class ClientErrors:
+    """What a client calls back with: a broker that is away, a login that is refused. Logged, and kept for errors.
+
+    Attributes:
+        log: where it goes.
+        said: the last error, None if there was none.
+        refused: the error of a login that was refused, None if there was none.
+    """
+
+    def __init__(self, settings: KafkaSettings, log: LibrdkafkaLog) -> None:
+        self.log, self._settings = log, settings
+        self.said: str | None = None
+        self.refused: str | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        from confluent_kafka import KafkaError as Codes
+
+        self.said = error.str()
+        if error.code() in (Codes._AUTHENTICATION, Codes.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001  # its own codes
+            self.refused = error.str()
+        self.log.log(logging.WARNING, "%s [%s] %s", error.name(), self._settings.bootstrap_servers, error.str())
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic on the brokers.
+
+    Attributes:
+        name: its name.
+        topic_id: what tells it from an earlier topic of that name (KIP-516); "" where brokers are too old for it.
+        partitions: their numbers, sorted.
+    """
+
+    name: str
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class KafkaClient:
+    """Asks the brokers. For one thread at a time.
+
+    Args:
+        settings: how to reach them.
+        now_seconds: a clock that never goes back.
+        wait: waits for some seconds.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        now_seconds: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._settings, self._now_seconds, self._wait = settings, now_seconds, wait
+        self._admin: AdminClient | None = None
+        self._errors = ClientErrors(settings, LibrdkafkaLog(settings.redact))
+
+    # -- questions
+
+    def topics(self, names: Sequence[str], action: str = "describe topics") -> dict[str, Topic]:
+        """Return the topics of these names that exist."""
+        from confluent_kafka import KafkaError, TopicCollection
+
+        if not names:
+            return {}
+
+        def ask(seconds: float) -> dict[str, Future[Any]]:
+            described = self._connected().describe_topics(TopicCollection(list(names)), request_timeout=seconds)
+            return dict(described)
+
+        answers, failed = self._ask_each(action, ask, absent={KafkaError.UNKNOWN_TOPIC_OR_PART})
+        self._raise_if_any(action, failed)
+        return {
+            name: Topic(name, _topic_id(found), tuple(sorted(each.id for each in found.partitions)))
+            for name, found in answers.items()
+            if found is not None
+        }
+
+    def topics_like(self, pattern: str) -> dict[str, Topic]:
+        """Return the topics whose whole name matches, internal ones (`__...`) only if the pattern begins so too."""
+        from confluent_kafka import KafkaException
+
+        action = f"list the topics that match {pattern!r}"
+        deadline = _Deadline(self._settings.give_up_after_seconds, self._now_seconds)
+        listed: Any = None
+        while listed is None:
+            try:
+                listed = self._connected().list_topics(timeout=min(REQUEST_SECONDS, deadline.left_seconds()))
+            except KafkaException as failed:
+                self._poll()
+                self._pause_or_give_up(action, failed, deadline)
+        matching = [
+            name
+            for name in sorted(listed.topics)
+            if re.fullmatch(pattern, name) and (pattern.startswith("__") or not name.startswith("__"))
+        ]
+        return self.topics(matching, action)
+
+    def positions(
+        self, wanted: Mapping[TopicPartitionId, KafkaOffsets], action: str, *, patience_seconds: float | None = None
+    ) -> tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]:
+        """Look up "earliest", "latest" and timestamps, of all partitions in one request.
+
+        Args:
+            wanted: (topic, partition) -> which position.
+            action: what for, completing "cannot ...".
+            patience_seconds: how long partitions without an answer are asked again when others have one; None: as long
+                as if nobody answered.
+
+        Returns:
+            (offsets, None where no record has that timestamp or a later one, or the partition does not exist;
+            errors of partitions that did not answer in time).
+        """
+        return self.positions_of_each([wanted], action, patience_seconds=patience_seconds)[0]
+
+    def positions_of_each(
+        self,
+        wanted: Sequence[Mapping[TopicPartitionId, KafkaOffsets]],
+        action: str,
+        *,
+        patience_seconds: float | None = None,
+        read_committed: bool | None = None,
+    ) -> list[tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]]:
+        """As `positions`, several at once: the requests are on their way together.
+
+        With `read_committed`, "latest" is the last stable offset (True) or the high watermark (False), whatever the
+        settings say.
+        """
+        from confluent_kafka import IsolationLevel, KafkaError, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        committed = self._settings.read_committed if read_committed is None else read_committed
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        keys = [(which, partition) for which, asked in enumerate(wanted) for partition in asked]
+        left = set(keys)
+
+        def spec(position: KafkaOffsets) -> Any:
+            if position.kind == "timestamp" and position.time_us is not None:
+                # A negative number would mean "earliest" or "latest" to a broker; no record has one.
+                return OffsetSpec.for_timestamp(max(0, -(-position.time_us // 1_000)))
+            return OffsetSpec.earliest() if position.kind == "earliest" else OffsetSpec.latest()
+
+        def ask(seconds: float) -> dict[tuple[int, TopicPartitionId], Future[Any]]:
+            asked: dict[tuple[int, TopicPartitionId], Future[Any]] = {}
+            for which, positions in enumerate(wanted):
+                request = {TopicPartition(*key): spec(positions[key]) for key in positions if (which, key) in left}
+                if request:
+                    answers = self._connected().list_offsets(request, isolation_level=level, request_timeout=seconds)
+                    asked |= {(which, (each.topic, each.partition)): future for each, future in answers.items()}
+            return asked
+
+        absent = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}  # noqa: SLF001  # librdkafka's own codes
+        answers, failed = self._ask_each(action, ask, absent=absent, left=left, patience_seconds=patience_seconds)
+        results: list[tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]] = [
+            ({}, {}) for _ in wanted
+        ]
+        for (which, partition), found in answers.items():
+            results[which][0][partition] = None if found is None or found.offset < 0 else int(found.offset)
+        for (which, partition), error in failed.items():
+            results[which][1][partition] = error
+        return results
+
+    def committed(self, partitions: Iterable[TopicPartitionId]) -> dict[TopicPartitionId, int | None]:
+        """Return what the settings' consumer group has committed, None where it has not."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+        group = self._settings.group_id
+        assert group is not None, "KafkaSource asks for committed offsets with a group.id only"
+        asked, action = sorted(partitions), f"look up the committed offsets of group {group!r}"
+
+        def ask(seconds: float) -> dict[str, Future[Any]]:
+            request = ConsumerGroupTopicPartitions(group, [TopicPartition(*each) for each in asked])
+            return dict(self._connected().list_consumer_group_offsets([request], request_timeout=seconds))
+
+        answers, failed = self._ask_each(action, ask)
+        self._raise_if_any(action, failed)
+        answer: Any = answers[group]
+        found = {(each.topic, each.partition): each for each in answer.topic_partitions}
+        for each in found.values():
+            if each.error is not None:
+                raise self._unavailable(action, each.error, 0.0)
+        return {each: found[each].offset if each in found and found[each].offset >= 0 else None for each in asked}
+
+    def resolve(
+        self, partitions: Sequence[TopicPartitionId], position: KafkaOffsets, otherwise: KafkaOffsets, action: str
+    ) -> dict[TopicPartitionId, int]:
+        """Turn a position as the user says it into an offset for every partition.
+
+        Args:
+            partitions: which.
+            position: what the user said.
+            otherwise: for partitions that `position` does not answer for and says nothing else about.
+            action: for errors.
+
+        Raises:
+            KafkaTopicMissing: a partition does not exist.
+            KafkaUnavailable: brokers did not answer in time.
+        """
+        found: dict[TopicPartitionId, int] = {}
+        ask: dict[TopicPartitionId, KafkaOffsets] = {}
+        fallback = position.otherwise if position.otherwise is not None else otherwise
+        if position.kind == "committed":
+            for partition, offset in self.committed(partitions).items():
+                if offset is None:
+                    ask[partition] = fallback
+                else:
+                    found[partition] = offset
+        elif position.kind == "offsets":
+            for partition in partitions:
+                given = position.for_partition(partition)
+                if isinstance(given, int):
+                    found[partition] = given
+                else:
+                    ask[partition] = fallback if given is None else given
+        else:
+            ask = dict.fromkeys(partitions, position)
+        simple = {each: spec for each, spec in ask.items() if spec.kind in ("earliest", "latest", "timestamp")}
+        answers, failed = self.positions(simple, action)
+        self._raise_if_any(action, failed)
+        found |= {partition: offset for partition, offset in answers.items() if offset is not None}
+        # What is left had no record at its time, or its fallback is itself something to look up.
+        again: dict[KafkaOffsets, list[TopicPartitionId]] = {}
+        for partition, spec in ask.items():
+            if partition in found:
+                continue
+            if partition in simple and spec.kind != "timestamp":
+                raise KafkaTopicMissing((f"{partition[0]}/{partition[1]}",), self._settings.bootstrap_servers)
+            again.setdefault(KafkaOffsets.latest() if partition in simple else spec, []).append(partition)
+        for spec, those in again.items():
+            found |= self.resolve(those, spec, otherwise, action)
+        return found
+
+    def pause(self, seconds: float) -> None:
+        """Wait before asking again."""
+        self._wait(seconds)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._admin = None  # librdkafka ends with its last reference
+
+    # -- asking again
+
+    def _ask_each(
+        self,
+        action: str,
+        ask: Callable[[float], Mapping[Any, Future[AnswerT]]],
+        *,
+        absent: set[int] = frozenset(),  # type: ignore[assignment]
+        left: set[Any] | None = None,
+        patience_seconds: float | None = None,
+    ) -> tuple[dict[Any, AnswerT | None], dict[Any, Exception]]:
+        """Ask until every key has an answer; None is that it does not exist.
+
+        `ask` is called with the seconds a request may take, and asks for what is in `left`, if that is given.
+        """
+        from confluent_kafka import KafkaException
+
+        deadline = _Deadline(self._settings.give_up_after_seconds, self._now_seconds)
+        answers: dict[Any, AnswerT | None] = {}
+        failed: dict[Any, Exception] = {}
+        if left is not None and not left:
+            return answers, failed
+        while True:
+            seconds = min(REQUEST_SECONDS, max(0.5, deadline.left_seconds()))
+            failed = {}
+            for key, future in ask(seconds).items():
+                try:
+                    answers[key] = future.result(seconds + 1.0)
+                except KafkaException as error:
+                    if error.args[0].code() in absent:
+                        answers[key] = None
+                    else:
+                        failed[key] = error
+                except FuturesTimeout as error:
+                    failed[key] = error
+            self._poll()
+            if left is not None:
+                left.difference_update(answers)
+            if not failed:
+                return answers, failed
+            patient = patience_seconds is None or not answers or deadline.spent_seconds() < patience_seconds
+            if not patient:
+                return answers, failed
+            self._pause_or_give_up(action, next(iter(failed.values())), deadline)
+
+    def _pause_or_give_up(self, action: str, failed: Exception, deadline: _Deadline) -> None:
+        error: KafkaError | None = failed.args[0] if failed.args and hasattr(failed.args[0], "code") else None
+        if (
+            self._errors.refused is not None
+            or (error is not None and not may_pass(error))
+            or deadline.left_seconds() <= 0
+        ):
+            raise self._unavailable(
+                action, error if error is not None else failed, deadline.spent_seconds()
+            ) from failed
+        self._wait(deadline.next_pause_seconds())
+
+    def _raise_if_any(self, action: str, failed: Mapping[Any, Exception]) -> None:
+        for error in failed.values():
+            raise self._unavailable(action, error, self._settings.give_up_after_seconds) from error
+
+    def _unavailable(self, action: str, error: object, seconds: float) -> KafkaUnavailable:
+        said = self._errors.refused if self._errors.refused is not None else self._errors.said
+        cause = self._settings.redact(f"{error}" + (f"; librdkafka said: {said}" if said else ""))
+        hint = (
+            "check user, password and certificates, and the rights of the user."
+            if self._errors.refused is not None or (hasattr(error, "code") and not may_pass(error))
+            else "check that the brokers run and can be reached from here, also by the addresses they advertise."
+        )
+        return KafkaUnavailable(self._settings.bootstrap_servers, action, seconds, cause, hint)
+
+    def _connected(self) -> AdminClient:
+        if self._admin is None:
+            from confluent_kafka.admin import AdminClient
+
+            # Options are a consumer's, and this client is none: it warns of those that mean nothing to it.
+            self._errors.log = LibrdkafkaLog(self._settings.redact, frozenset({"CONFWARN"}))
+            properties = self._settings.properties({"error_cb": self._errors})
+            self._admin = created(lambda: AdminClient(properties, logger=self._errors.log), self._settings)
+        return self._admin
+
+    def _poll(self) -> None:
+        if self._admin is not None:
+            self._admin.poll(0)  # calls back with errors and log lines
+
+
+def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
+    """Make a client; a property it does not take is an error that names it.
+
+    Raises:
+        KafkaUnavailable: the properties cannot be.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        return make()
+    except KafkaException as wrong:
+        raise KafkaUnavailable(
+            settings.bootstrap_servers,
+            "make a client",
+            0.0,
+            settings.redact(str(wrong.args[0].str() if wrong.args else wrong)),
+            "check the names and values of the options; they are librdkafka's, not the Java client's.",
+        ) from None  # the cause may quote a secret
+
+
+def may_pass(error: Any) -> bool:
+    """Whether waiting may cure an error."""
+    from confluent_kafka import KafkaError
+
+    codes = {
+        KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._MSG_TIMED_OUT, KafkaError._WAIT_COORD, KafkaError._SSL, KafkaError._DESTROY,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+        KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.OFFSET_NOT_AVAILABLE,
+    }  # fmt: skip
+    return error.code() in codes or bool(error.retriable())
+
+
+def _topic_id(description: Any) -> str:
+    topic_id = getattr(description, "topic_id", None)
+    text = "" if topic_id is None else str(topic_id)
+    return "" if set(text) <= {"A"} else text  # all zero in base64: not known
+
+
+class _Deadline:
+    def __init__(self, seconds: float, now_seconds: Callable[[], float]) -> None:
+        self._now_seconds, self._began = now_seconds, now_seconds()
+        self._seconds, self._pause_seconds = seconds, FIRST_PAUSE_SECONDS
+
+    def spent_seconds(self) -> float:
+        return self._now_seconds() - self._began
+
+    def left_seconds(self) -> float:
+        return self._seconds - self.spent_seconds()
+
+    def next_pause_seconds(self) -> float:
+        pause = self._pause_seconds
+        self._pause_seconds = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        return max(0.0, min(pause, self.left_seconds()))

@@ -1,0 +1,159 @@
+"""Records of Kafka as Arrow columns, of many records at once and of the columns that are asked for only.
+
+Every loop over records is one `map` in C. Measured, in nanoseconds a record: `list(map(Message.value))` 32 and
+`pa.array` of it 53, where joining the values and computing their offsets took 124; timestamps 140 as one list, 350
+through an array of pairs; headers 30 where there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from .kafka_errors import InvalidKafkaOption, InvalidUtf8
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+__all__ = ["COLUMNS", "KafkaColumns"]
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+COLUMNS: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS,
+}
+"""Name -> type, as Spark's Kafka source has them; `key` and `value` may be strings instead."""
+
+DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
+CONSTANT = frozenset({"topic", "partition"})
+LATEST_MS = (2**63 - 1) // 1_000
+
+
+class KafkaColumns:
+    """Which columns rows have, and how records become them.
+
+    Args:
+        names: the columns, in order.
+        key_type, value_type: "binary" or "string".
+
+    >>> KafkaColumns(("partition", "value"), value_type="string").schema.types
+    [DataType(int32), DataType(string)]
+    """
+
+    def __init__(
+        self, names: Sequence[str] = DEFAULT_COLUMNS, *, key_type: str = "binary", value_type: str = "binary"
+    ) -> None:
+        types = dict(COLUMNS)
+        for column, kind in (("key", key_type), ("value", value_type)):
+            if kind not in ("binary", "string"):
+                raise InvalidKafkaOption(f"{column}_type", repr(kind), '"binary" or "string"', "convert in the query.")
+            types[column] = pa.string() if kind == "string" else pa.binary()
+        unknown = [name for name in names if name not in types]
+        if unknown or not names or len(set(names)) < len(names):
+            got = repr(unknown[0]) if unknown else repr(list(names))
+            raise InvalidKafkaOption("columns", got, f"some of {', '.join(types)}, each once", "check the spelling.")
+        self.names = tuple(names)
+        self.schema = pa.schema([pa.field(name, types[name]) for name in names])
+        self.per_record = tuple(name for name in names if name not in CONSTANT)
+
+    def convert(self, messages: Sequence[Message]) -> list[pa.Array[Any]]:
+        """Return the columns `per_record` of these records; none of them is an error.
+
+        Raises:
+            InvalidUtf8: a key or value that is to be a string is none.
+        """
+        return [self._convert(name, messages) for name in self.per_record]
+
+    def batch(self, topic: str, partition: int, chunks: Sequence[Sequence[pa.Array[Any]]]) -> pa.RecordBatch:
+        """Return one batch of what was converted, of one partition.
+
+        Args:
+            topic: name of its topic.
+            partition: its number.
+            chunks: for each column of `per_record`, its parts in order; their rows if there are no such columns.
+        """
+        rows = sum(map(len, chunks[0]))
+        parts = dict(zip(self.per_record, chunks, strict=False))
+        arrays: list[pa.Array[Any]] = []
+        for field in self.schema:
+            if field.name == "topic":
+                arrays.append(pa.repeat(pa.scalar(topic, field.type), rows))
+            elif field.name == "partition":
+                arrays.append(pa.repeat(pa.scalar(partition, field.type), rows))
+            else:
+                arrays.append(pa.concat_arrays(list(parts[field.name])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _convert(self, name: str, messages: Sequence[Message]) -> pa.Array[Any]:
+        from confluent_kafka import Message
+
+        count = len(messages)
+        if name == "offset":
+            offsets: pa.Array[Any] = pa.array(np.fromiter(map(Message.offset, messages), np.int64, count))
+            return offsets
+        if name == "timestamp":
+            return _timestamps([message.timestamp()[1] for message in messages])
+        if name == "timestampType":
+            return _timestamp_types([message.timestamp()[0] for message in messages])
+        if name == "headers":
+            return _headers(list(map(Message.headers, messages)))
+        values = list(map(Message.value if name == "value" else Message.key, messages))
+        kind = self.schema.field(name).type
+        try:
+            column: pa.Array[Any] = pa.array(values, kind, size=count)
+        except pa.ArrowInvalid:
+            raise _first_invalid(name, values, messages) from None
+        return column
+
+
+def _timestamps(milliseconds: list[int]) -> pa.Array[Any]:
+    """Kafka's milliseconds as microseconds; null where a record has none. Beyond 64 bits: the last that fits."""
+    at_ms = np.fromiter(milliseconds, np.int64, len(milliseconds))
+    none = at_ms < 0
+    at_us = np.minimum(at_ms, LATEST_MS) * 1_000
+    column: pa.Array[Any] = pa.array(at_us, pa.int64(), mask=none if none.any() else None)
+    times: pa.Array[Any] = column.view(pa.timestamp("us", "UTC"))
+    return times
+
+
+def _timestamp_types(types: list[int]) -> pa.Array[Any]:
+    """Spark's numbers: 0 for the time of creation, 1 for that of the append, -1 for none; the client's are one more."""
+    column: pa.Array[Any] = pa.array(np.fromiter(types, np.int32, len(types)) - np.int32(1))
+    return column
+
+
+def _headers(headers: list[Any]) -> pa.Array[Any]:
+    """A list of (key, value) for each record, null where a record has none."""
+    if not any(headers):
+        return pa.nulls(len(headers), HEADERS)
+    offsets: list[int | None] = []
+    keys: list[str] = []
+    values: list[bytes | None] = []
+    for each in headers:
+        offsets.append(len(keys) if each else None)
+        for key, value in each or ():
+            keys.append(key)
+            values.append(value)
+    entries = pa.StructArray.from_arrays(
+        [pa.array(keys, pa.string()), pa.array(values, pa.binary())], fields=list(HEADERS.value_type)
+    )
+    lists: pa.Array[Any] = pa.ListArray.from_arrays(pa.array([*offsets, len(keys)], pa.int32()), entries, type=HEADERS)
+    return lists
+
+
+def _first_invalid(column: str, values: Sequence[bytes | None], messages: Sequence[Message]) -> Exception:
+    for value, message in zip(values, messages, strict=True):
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError:
+            return InvalidUtf8(column, str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
+    return ValueError(f"column {column}: {len(values)} values do not fit one batch")

@@ -1,0 +1,249 @@
+"""Finds the partitions of a Kafka source: several strategies of discovery, one kind of split.
+
+    subscriber    which topics and partitions there are now
+    enumerator    which of them are new, where each begins and ends, and whether a topic is still the same one
+
+Where a partition begins is looked up once, when it is found, and kept in its split, so a restart changes nothing.
+Partitions found later begin at their first record, whatever the first ones did (FLIP-288): their records came after
+the query began.
+
+Source: `KafkaSourceEnumerator`, `KafkaSubscriber` and its three implementations; FLIP-288, KIP-516.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from .api import SplitEnumerator, SplitEnumeratorContext
+from .discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
+from .kafka_client import KafkaClient, KafkaSettings, Topic
+from .kafka_errors import KafkaTopicMissing
+from .kafka_offsets import KafkaOffsets, TopicPartitionId
+from .kafka_split import KafkaSplit, split_id
+from .serializer import DataclassSerializer
+
+__all__ = [
+    "KafkaEnumerator",
+    "KafkaEnumeratorState",
+    "KafkaStateSerializer",
+    "PartitionSet",
+    "Subscriber",
+    "TopicList",
+    "TopicPattern",
+    "assign_round_robin",
+]
+
+
+# -- discovery strategies -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """All partitions of named topics."""
+
+    names: tuple[str, ...]
+
+    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
+        """Return the topics there are; `KafkaTopicMissing` for one that is not and is not among those seen before."""
+        found = client.topics(self.names)
+        missing = tuple(name for name in self.names if name not in found and name not in seen)
+        if missing:
+            raise KafkaTopicMissing(missing, brokers)
+        return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPattern:
+    """All partitions of the topics whose whole name matches a regular expression; there may be none yet."""
+
+    pattern: str
+
+    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
+        """Return the topics that match now."""
+        del brokers, seen
+        return list(client.topics_like(self.pattern).values())
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSet:
+    """Named partitions, no others."""
+
+    partitions: tuple[TopicPartitionId, ...]
+
+    def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
+        """Return their topics, each with the named partitions only; those of topics seen before may be missing."""
+        names = sorted({topic for topic, _ in self.partitions})
+        found = client.topics(names)
+        there = {(topic.name, number) for topic in found.values() for number in topic.partitions}
+        missing = tuple(
+            f"{topic}/{number}"
+            for topic, number in self.partitions
+            if (topic, number) not in there and topic not in seen
+        )
+        if missing:
+            raise KafkaTopicMissing(missing, brokers)
+        wanted = set(self.partitions)
+        return [
+            replace(topic, partitions=tuple(each for each in topic.partitions if (topic.name, each) in wanted))
+            for topic in found.values()
+        ]
+
+
+Subscriber = TopicList | TopicPattern | PartitionSet
+
+
+# -- state --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaEnumeratorState:
+    """What a restarted enumerator goes on from.
+
+    Attributes:
+        splits: the splits that are known.
+        topic_ids: topic -> the id it had when it was first seen; another id is another topic of that name.
+    """
+
+    splits: DiscoveredSplits[KafkaSplit] = field(default_factory=DiscoveredSplits)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Packed(msgspec.Struct, frozen=True):
+    splits: bytes
+    topic_ids: dict[str, str]
+
+
+class KafkaStateSerializer:
+    """The format of `KafkaEnumeratorState`: the splits as every discovering source keeps them, and the topics' ids.
+
+    >>> serializer = KafkaStateSerializer()
+    >>> state = KafkaEnumeratorState(topic_ids={"orders": "qX1"})
+    >>> serializer.deserialize(1, serializer.serialize(state)) == state
+    True
+    """
+
+    def __init__(self) -> None:
+        self._splits = DiscoveredSerializer(KafkaSplit)
+        self._packed = DataclassSerializer(_Packed)
+
+    @property
+    def version(self) -> int:
+        return 1
+
+    def serialize(self, value: KafkaEnumeratorState) -> bytes:
+        return self._packed.serialize(_Packed(self._splits.serialize(value.splits), dict(value.topic_ids)))
+
+    def deserialize(self, version: int, data: bytes) -> KafkaEnumeratorState:
+        packed = self._packed.deserialize(version, data)
+        return KafkaEnumeratorState(self._splits.deserialize(1, packed.splits), packed.topic_ids)
+
+
+# -- the enumerator -----------------------------------------------------------------------------------------------
+
+
+class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
+    """Discovers partitions and assigns each for good to one reader, a topic's partitions evenly over all readers.
+
+    Args:
+        context: the coordinator's.
+        settings: how to reach the brokers.
+        subscriber: the strategy of discovery.
+        start: where the first partitions begin; later ones begin at their first record.
+        stop: where they end, looked up when they are found; None: they do not.
+        period_seconds: from one discovery to the next; None: one, at the start.
+        state: the state to go on from.
+        client: asks the brokers; by default a new one, made from the settings.
+    """
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext[KafkaSplit],
+        settings: KafkaSettings,
+        subscriber: Subscriber,
+        *,
+        start: KafkaOffsets,
+        stop: KafkaOffsets | None,
+        period_seconds: float | None,
+        state: KafkaEnumeratorState | None = None,
+        client: KafkaClient | None = None,
+    ) -> None:
+        state = state if state is not None else KafkaEnumeratorState()
+        self._settings, self._subscriber = settings, subscriber
+        self._start, self._stop = start, stop
+        self._client = client if client is not None else KafkaClient(settings)
+        # Set by discovery, on the worker thread, and always as a whole: which topic had a name first is a fact, so a
+        # snapshot may have it before or after the splits that it is about.
+        self._topic_ids: Mapping[str, str] = dict(state.topic_ids)
+        self._discovering = DiscoveringEnumerator(
+            context,
+            self._discover,
+            period_seconds=period_seconds,
+            bounded=stop is not None,
+            assign=assign_round_robin,
+            known=state.splits,
+            prepare=self._prepare,
+            source=f"KafkaSource at {settings.bootstrap_servers}",
+        )
+
+    def start(self) -> None:
+        self._discovering.start()
+
+    def add_reader(self, subtask: int) -> None:
+        self._discovering.add_reader(subtask)
+
+    def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
+        self._discovering.handle_split_request(subtask, requester_hostname)
+
+    def add_splits_back(self, splits: Sequence[KafkaSplit], subtask: int) -> None:
+        self._discovering.add_splits_back(splits, subtask)
+
+    def snapshot_state(self, checkpoint_id: int) -> KafkaEnumeratorState:
+        return KafkaEnumeratorState(self._discovering.snapshot_state(checkpoint_id), self._topic_ids)
+
+    def close(self) -> None:
+        self._discovering.close()
+        self._client.close()
+
+    # -- on the worker thread
+
+    def _discover(self) -> list[KafkaSplit]:
+        found = self._subscriber.topics(self._client, self._settings.bootstrap_servers, self._topic_ids)
+        first = {topic.name: topic.topic_id for topic in found} | dict(self._topic_ids)
+        self._topic_ids = first
+        return [
+            KafkaSplit(
+                split_id=split_id(topic.name, number, "" if topic.topic_id == first[topic.name] else topic.topic_id),
+                topic=topic.name,
+                partition=number,
+                topic_id=topic.topic_id,
+            )
+            for topic in found
+            for number in topic.partitions
+        ]
+
+    def _prepare(self, splits: Sequence[KafkaSplit], late: bool) -> list[KafkaSplit]:  # noqa: FBT001  # as it is called
+        partitions = [(split.topic, split.partition) for split in splits]
+        earliest, latest = KafkaOffsets.earliest(), KafkaOffsets.latest()
+        start = earliest if late else self._start
+        starts = self._client.resolve(partitions, start, earliest, "look up where partitions begin")
+        if self._stop is None:
+            return [replace(split, start=starts[split.topic, split.partition]) for split in splits]
+        stops = self._client.resolve(partitions, self._stop, latest, "look up where partitions end")
+        return [
+            replace(split, start=starts[key], stop=max(starts[key], stops[key]))
+            for split, key in zip(splits, partitions, strict=True)
+        ]
+
+
+def assign_round_robin(name: str, num_subtasks: int) -> int:
+    """Return the reader of a split: the partitions of a topic go to the readers in turn, from one the topic fixes.
+
+    >>> [assign_round_robin(f"orders/{partition}", 3) for partition in range(4)]
+    [2, 0, 1, 2]
+    """
+    topic, _, partition = name.partition("@")[0].rpartition("/")
+    return (zlib.crc32(topic.encode()) + int(partition)) % num_subtasks

@@ -1,0 +1,137 @@
+"""Where reading begins and ends, as the user says it; resolved to offsets once, when a partition is discovered.
+
+Source: `OffsetsInitializer` of Flink's Kafka connector; Spark's `startingOffsets` and `endingOffsets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .kafka_errors import InvalidKafkaOption
+
+__all__ = ["KafkaOffsets", "TopicPartitionId"]
+
+TopicPartitionId = tuple[str, int]
+"""(topic, partition)"""
+
+EXPECTED = (
+    '"earliest", "latest", "committed", a timestamp as KafkaOffsets.timestamp(us), or offsets by (topic, partition)'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOffsets:
+    """A position in every partition. Make one by a factory below, not by the fields.
+
+    Attributes:
+        kind: "earliest", "latest", "timestamp", "offsets" or "committed".
+        time_us: of a timestamp: event time, microseconds since the epoch.
+        by_partition: of offsets: ((topic, partition), offset or another position of that partition alone), sorted.
+        otherwise: for the partitions that the others do not answer for.
+
+    >>> KafkaOffsets.of({("orders", 0): 17}, otherwise="latest").otherwise
+    KafkaOffsets(kind='latest', time_us=None, by_partition=(), otherwise=None)
+    """
+
+    kind: str
+    time_us: int | None = None
+    by_partition: tuple[tuple[TopicPartitionId, int | KafkaOffsets], ...] = ()
+    otherwise: KafkaOffsets | None = None
+
+    @classmethod
+    def earliest(cls) -> KafkaOffsets:
+        """Return the first record that is there."""
+        return cls("earliest")
+
+    @classmethod
+    def latest(cls) -> KafkaOffsets:
+        """Return the end: after the last record, or the last stable one where only committed records are read."""
+        return cls("latest")
+
+    @classmethod
+    def timestamp(cls, time_us: int) -> KafkaOffsets:
+        """Return the first record with that timestamp or a later one; the end where there is none.
+
+        Args:
+            time_us: microseconds since the epoch.
+        """
+        return cls("timestamp", time_us=time_us, otherwise=cls.latest())
+
+    @classmethod
+    def offsets(
+        cls,
+        by_partition: Mapping[TopicPartitionId, int | str | KafkaOffsets],
+        otherwise: str | KafkaOffsets | None = None,
+    ) -> KafkaOffsets:
+        """Return an offset, or another position, for each of some partitions.
+
+        Args:
+            by_partition: (topic, partition) -> offset, 0 or more, or another position.
+            otherwise: for other partitions; by default "earliest" for a start and "latest" for a stop.
+
+        Raises:
+            InvalidKafkaOption: a key is no (topic, partition), or an offset is negative.
+        """
+        named: list[tuple[TopicPartitionId, int | KafkaOffsets]] = []
+        for key, position in by_partition.items():
+            match key:
+                case (str(topic), int(partition)) if partition >= 0:
+                    named.append(((topic, partition), _offset(position)))
+                case _:
+                    raise InvalidKafkaOption(
+                        "offsets", repr(key), "(topic, partition) as key", 'write {("orders", 0): 17}.'
+                    )
+        return cls("offsets", None, tuple(sorted(named, key=lambda item: item[0])), cls.maybe(otherwise))
+
+    @classmethod
+    def committed(cls, otherwise: str | KafkaOffsets = "earliest") -> KafkaOffsets:
+        """Return what the consumer group of `group.id` has committed; `otherwise` where it has not."""
+        return cls("committed", otherwise=cls.of(otherwise))
+
+    @classmethod
+    def of(
+        cls,
+        given: str | KafkaOffsets | Mapping[TopicPartitionId, int | str | KafkaOffsets],
+        *,
+        otherwise: str | KafkaOffsets | None = None,
+        option: str = "start",
+    ) -> KafkaOffsets:
+        """Return what the user means.
+
+        Args:
+            given: a position, its name, or offsets by (topic, partition).
+            otherwise: see `offsets`.
+            option: for errors.
+
+        Raises:
+            InvalidKafkaOption: it means nothing.
+        """
+        if isinstance(given, KafkaOffsets):
+            return given
+        if isinstance(given, Mapping):
+            return cls.offsets(given, otherwise)
+        simple = {"earliest": cls.earliest, "latest": cls.latest, "committed": cls.committed}
+        name: object = given
+        if not isinstance(name, str) or name not in simple:
+            raise InvalidKafkaOption(option, repr(given), EXPECTED, "a bare number has no unit; say what it is.")
+        return simple[name]()
+
+    @classmethod
+    def maybe(cls, given: str | KafkaOffsets | None) -> KafkaOffsets | None:
+        """As `of`, and None stays None."""
+        return None if given is None else cls.of(given)
+
+    def for_partition(self, partition: TopicPartitionId) -> int | KafkaOffsets | None:
+        """Return the position of one partition among offsets; None if it is not among them."""
+        return dict(self.by_partition).get(partition)
+
+
+def _offset(given: object) -> int | KafkaOffsets:
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 0:
+            raise InvalidKafkaOption("offsets", str(given), "an offset of 0 or more", 'use "earliest" or "latest".')
+        return given
+    if isinstance(given, str | KafkaOffsets):
+        return KafkaOffsets.of(given, option="offsets")
+    raise InvalidKafkaOption("offsets", repr(given), "an offset of 0 or more", 'use "earliest" or "latest".')

@@ -1,0 +1,433 @@
+"""Reads ranges of partitions by one consumer, exactly: from each start up to and without each stop.
+
+Not every offset has a record. Compaction leaves gaps, aborted transactions are left out, and the markers of
+transactions have offsets of their own; the last offset of a range may never come. A range is at its end when a record
+at or behind the stop comes, when the client reports the end of the partition there, or when its last offset was read.
+
+Fetches fit the range: librdkafka reads ahead, by default a megabyte or 100,000 records of every partition, and a range
+of 500 records would cost two hundred times what it brings.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from .api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
+from .kafka_client import KafkaSettings, may_pass
+from .kafka_columns import KafkaColumns
+from .kafka_consumers import CONSUMERS, ConsumerCache, KeptConsumer
+from .kafka_errors import KafkaUnavailable
+from .kafka_offsets import TopicPartitionId
+from .kafka_split import DataLoss, KafkaSplit
+from .metric_group import MetricGroup
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message
+
+__all__ = ["KafkaSplitReader", "fetch_properties"]
+
+BATCH_ROWS = 65_536
+BATCH_BYTES = 8 << 20
+CHUNK = 2_000
+"""Records taken from the client at once: enough that the work per chunk is nothing, few enough to stay in the cache."""
+POLL_SECONDS = 0.01
+"""How long the client collects a chunk; also what the end of a range with a gap costs."""
+BLOCK_SECONDS = 0.5
+"""How long a fetch waits for the first rows."""
+FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
+FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
+"""Few sizes, so that the consumer of the last batch fits the next one too."""
+GUESSED_RECORD_BYTES = 256
+OVERHEAD_BYTES = 16
+
+_record_bytes: dict[str, float] = {}
+"""Topic -> mean size of its records, as this process has seen them: a hint for the size of fetches, nothing else."""
+
+
+def fetch_properties(rows: Sequence[int | None], record_bytes: float) -> dict[str, int]:
+    """Return librdkafka's properties for ranges of partitions.
+
+    Args:
+        rows: how many offsets each has; None: it has no end.
+        record_bytes: what a record takes, roughly.
+
+    >>> fetch_properties([500, 20], 100.0)["fetch.message.max.bytes"]
+    65536
+    >>> fetch_properties([None], 100.0)["queued.min.messages"]
+    100000
+    """
+    ends = [each for each in rows if each is not None]
+    whole = len(ends) < len(rows)
+    wanted = FETCH_BYTES[-1] if whole else max(ends) * (record_bytes + OVERHEAD_BYTES)
+    size = next((each for each in FETCH_BYTES if each >= wanted), FETCH_BYTES[-1])
+    # The queue is one for all partitions, and none of them is fetched while it has so many.
+    queued = FETCH_ROWS[-1] if whole else next((each for each in FETCH_ROWS if each >= sum(ends)), FETCH_ROWS[-1])
+    return {
+        "fetch.message.max.bytes": size,
+        "queued.min.messages": queued,
+        "queued.max.messages.kbytes": 32_768,
+        # By default a full queue is looked at again after a second, in which nothing is fetched.
+        "fetch.queue.backoff.ms": 1,
+        # A request that waits at the end of one partition holds up those of the others.
+        "fetch.wait.max.ms": 10,
+    }
+
+
+@dataclass(slots=True)
+class _Range:
+    """Where a split stands."""
+
+    split: KafkaSplit
+    position: int
+    stop: int | None
+    chunks: list[list[pa.Array[Any]]]
+    rows: int = 0
+    paused: bool = False
+
+
+class KafkaSplitReader(SplitReader[KafkaSplit]):
+    """Reads splits by a consumer of the process's cache.
+
+    A broker that is away, or a partition whose leader moves, is waited for, up to the settings' time from the last
+    sign of life on; then the error names split and position.
+
+    Attributes:
+        metrics: counts `lost_offsets` and `data_losses`.
+
+    Args:
+        settings: how to reach the brokers.
+        columns: what rows look like.
+        go_on: whether records that are gone are logged and counted, instead of raised.
+        consumers: where consumers come from.
+        now_seconds: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        columns: KafkaColumns,
+        *,
+        go_on: bool,
+        consumers: ConsumerCache = CONSUMERS,
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.metrics = MetricGroup()
+        self._settings, self._columns, self._consumers, self._now_seconds = settings, columns, consumers, now_seconds
+        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._ranges: dict[TopicPartitionId, _Range] = {}
+        self._finished: set[str] = set()
+        self._ready: deque[SplitRows] = deque()
+        self._kept: KeptConsumer | None = None
+        self._woken = threading.Event()
+        self._moved_seconds = now_seconds()
+        self._rows = self._bytes = 0
+        self._topics: set[str] = set()
+
+    # -- what a reader is asked
+
+    def handle_splits_changes(self, change: SplitChange[KafkaSplit]) -> None:
+        if isinstance(change, SplitsAddition):
+            added = []
+            for split in change.splits:
+                if split.stop is not None and split.start >= split.stop:
+                    self._finished.add(split.split_id)
+                    continue
+                new = _Range(split, split.start, split.stop, [[] for _ in self._columns.per_record or ("rows",)])
+                self._ranges[split.topic, split.partition] = new
+                self._topics.add(split.topic)
+                added.append(new)
+            self._moved_seconds = self._now_seconds()
+            self._assign(added)
+        else:
+            gone = [
+                key
+                for split in change.splits
+                if (key := (split.topic, split.partition)) in self._ranges
+                and self._ranges[key].split.split_id == split.split_id
+            ]
+            self._drop(gone)
+            self._finished.difference_update(split.split_id for split in change.splits)
+
+    def fetch(self) -> Fetched:
+        began = self._now_seconds()
+        while self._rows < BATCH_ROWS and self._bytes < BATCH_BYTES and not self._woken.is_set():
+            active = [each for each in self._ranges.values() if not each.paused]
+            if not active and (self._finished or self._rows):
+                break
+            if not active:
+                self._woken.wait(BLOCK_SECONDS)  # all are paused, or there are none
+                break
+            self._take_chunk(active)
+            if self._now_seconds() - began > BLOCK_SECONDS:
+                break
+        self._woken.clear()
+        return self._flush()
+
+    def wake_up(self) -> None:
+        self._woken.set()
+
+    def pause_or_resume_splits(self, to_pause: Sequence[KafkaSplit], to_resume: Sequence[KafkaSplit]) -> None:
+        for splits, paused in ((to_pause, True), (to_resume, False)):
+            held = [
+                each
+                for split in splits
+                if (each := self._ranges.get((split.topic, split.partition))) is not None
+                and each.split.split_id == split.split_id
+                and each.paused is not paused
+            ]
+            for each in held:
+                each.paused = paused
+            if held and self._kept is not None:
+                call = self._kept.consumer.pause if paused else self._kept.consumer.resume
+                call([_at(each) for each in held])
+        self._moved_seconds = self._now_seconds()
+
+    def close(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._consumers.give_back(kept)
+
+    # -- the consumer
+
+    def _assign(self, added: Sequence[_Range]) -> None:
+        if not added:
+            return
+        if self._kept is None:
+            self._kept = self._consumers.take(self._settings, self._properties(added))
+            self._kept.consumer.assign([_at(each) for each in added])
+        else:
+            self._kept.consumer.incremental_assign([_at(each) for each in added])
+
+    def _properties(self, added: Sequence[_Range]) -> dict[str, Any]:
+        rows = [None if each.stop is None else each.stop - each.position for each in added]
+        record_bytes = max(_record_bytes.get(each.split.topic, GUESSED_RECORD_BYTES) for each in added)
+        return {
+            "group.id": "lowmark",  # librdkafka wants one; no group is joined
+            **fetch_properties(rows, record_bytes),
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed" if self._settings.read_committed else "read_uncommitted",
+        }
+
+    def _drop(self, keys: Sequence[TopicPartitionId]) -> None:
+        if not keys:
+            return
+        dropped = [self._ranges.pop(key) for key in keys]
+        if self._kept is not None and self._ranges:  # the last ones go with the assignment
+            self._kept.consumer.incremental_unassign([_at(each) for each in dropped])
+
+    # -- records
+
+    def _take_chunk(self, active: Sequence[_Range]) -> None:
+        assert self._kept is not None, "splits were assigned"
+        # Records come partition by partition: no more at once than one range still wants, since what a partition has
+        # behind its range is dropped unseen once that is finished.
+        left = max(each.stop - each.position if each.stop is not None else CHUNK for each in active)
+        with _collecting_nothing():
+            messages = self._kept.consumer.consume(min(CHUNK, left), POLL_SECONDS)
+            if messages:
+                self._moved_seconds = self._now_seconds()
+                self._take_messages(messages)
+        if not messages:
+            self._check_alive(active)
+
+    def _take_messages(self, messages: Sequence[Message]) -> None:
+        from confluent_kafka import Message
+
+        if any(map(Message.error, messages)):
+            errors = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
+            self._add(messages)
+            for message in errors:
+                self._take_error(message)
+        else:
+            self._add(messages)
+
+    def _add(self, messages: Sequence[Message]) -> None:
+        """Sort records into their ranges: neighbours of one partition together, without a loop over records."""
+        if not messages:
+            return
+        parts: list[tuple[_Range, int, int]] = []
+        done: list[TopicPartitionId] = []
+        for begin, end in _runs(messages, one_topic=len(self._topics) == 1):
+            first = messages[begin]
+            key = (str(first.topic()), int(first.partition() or 0))
+            each = self._ranges.get(key)
+            if each is None or key in done:
+                continue  # it was finished or dropped a moment ago
+            last = int(messages[end - 1].offset() or 0)
+            if each.stop is not None and last >= each.stop - 1:
+                if last >= each.stop:
+                    end = bisect_left(messages, each.stop, begin, end, key=_offset)
+                done.append(key)
+            if end > begin:
+                parts.append((each, begin, end))
+                each.position = int(messages[end - 1].offset() or 0) + 1
+        if parts:
+            self._convert(messages, parts)
+        for key in done:
+            self._finish(key)
+
+    def _convert(self, messages: Sequence[Message], parts: Sequence[tuple[_Range, int, int]]) -> None:
+        first, last = parts[0][1], parts[-1][2]
+        columns = self._columns.convert(messages[first:last])
+        if not columns:  # constant columns only: how many rows is all there is to know
+            columns = [pa.nulls(last - first)]
+        self._bytes += sum(column.nbytes for column in columns)
+        for each, begin, end in parts:
+            for chunks, column in zip(each.chunks, columns, strict=True):
+                chunks.append(column.slice(begin - first, end - begin))
+            each.rows += end - begin
+            self._rows += end - begin
+        _record_bytes[parts[0][0].split.topic] = sum(map(len, messages[first : first + 8])) / min(8, last - first)
+
+    def _finish(self, key: TopicPartitionId) -> None:
+        each = self._ranges[key]
+        assert each.stop is not None, "only ranges with a stop end"
+        each.position = each.stop
+        self._put_ready(each)
+        self._finished.add(each.split.split_id)
+        self._drop([key])
+
+    def _put_ready(self, each: _Range) -> None:
+        if each.rows:
+            batch = self._columns.batch(each.split.topic, each.split.partition, each.chunks)
+            self._ready.append(SplitRows(each.split.split_id, batch, each.position))
+            each.rows, each.chunks = 0, [[] for _ in each.chunks]
+
+    def _flush(self) -> Fetched:
+        for each in self._ranges.values():
+            self._put_ready(each)
+        fetched = Fetched(tuple(self._ready), frozenset(self._finished))
+        self._ready.clear()
+        self._finished.clear()
+        self._rows = self._bytes = 0
+        return fetched
+
+    # -- what else can come
+
+    def _take_error(self, message: Message) -> None:
+        from confluent_kafka import KafkaError
+
+        error: KafkaError | None = message.error()
+        number = message.partition()
+        key = (str(message.topic()), -1 if number is None else number)
+        each = self._ranges.get(key)
+        if error is None or (each is None and key[1] >= 0):
+            return  # of a split that was finished a moment ago
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
+            if each is not None and each.stop is not None and int(message.offset() or 0) >= each.stop:
+                self._finish(key)
+        elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
+            self._out_of_range(key, each)
+        elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
+            if each is not None:
+                self._lost(key, each, None, "the topic or the partition was deleted")
+        elif not may_pass(error):
+            raise self._unavailable(each, error.str(), "check the rights of the user, and the brokers' logs.")
+        elif self._kept is not None:
+            self._kept.errors.said = error.str()
+
+    def _out_of_range(self, key: TopicPartitionId, each: _Range) -> None:
+        """The position is not in the partition: records before it were deleted, or the partition is shorter now."""
+        from confluent_kafka import KafkaException
+
+        assert self._kept is not None, "a consumer spoke"
+        try:
+            low, high = self._kept.consumer.get_watermark_offsets(_at(each), timeout=10.0)
+        except KafkaException as failed:
+            self._kept.errors.said = str(failed)
+            self._seek(each)  # asks again
+            return
+        if low > each.position:
+            resume = low if each.stop is None else min(low, each.stop)
+            self._lost(key, each, resume, "they were deleted (retention, or delete-records)")
+        elif high < each.position:
+            self._lost(key, each, None, f"the partition ends at offset {high} now")
+        else:
+            self._seek(each)
+
+    def _lost(self, key: TopicPartitionId, each: _Range, resume: int | None, reason: str) -> None:
+        self._loss.found(each.split, each.position, resume, reason)
+        if each.stop is not None and (resume is None or resume >= each.stop):
+            self._finish(key)
+        elif resume is not None:
+            self._put_ready(each)
+            each.position = resume
+            self._seek(each)
+
+    def _seek(self, each: _Range) -> None:
+        consumer: Consumer = self._connected()
+        consumer.incremental_unassign([_at(each)])
+        consumer.incremental_assign([_at(each)])
+
+    def _connected(self) -> Consumer:
+        assert self._kept is not None, "splits were assigned"
+        return self._kept.consumer
+
+    def _check_alive(self, active: Sequence[_Range]) -> None:
+        """Nothing came: an error if a range that has rows to come has waited for too long, or a login was refused."""
+        assert self._kept is not None, "splits were assigned"
+        if self._kept.errors.refused is not None:
+            raise self._unavailable(active[0], self._kept.errors.refused, "check user, password and mechanism.")
+        waiting = [each for each in active if each.stop is not None]
+        if waiting and self._now_seconds() - self._moved_seconds > self._settings.give_up_after_seconds:
+            cause = self._kept.errors.said if self._kept.errors.said is not None else "no answer"
+            raise self._unavailable(waiting[0], cause, "check that the brokers run and can be reached from executors.")
+
+    def _unavailable(self, each: _Range | None, cause: str, hint: str) -> KafkaUnavailable:
+        what = "read" if each is None else (
+            f"read split {each.split.split_id!r} from offset {each.position} to {each.stop}"
+        )  # fmt: skip
+        spent = self._now_seconds() - self._moved_seconds
+        return KafkaUnavailable(self._settings.bootstrap_servers, what, spent, self._settings.redact(cause), hint)
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Hold the cycle collector off: records have no cycles, and to look at thousands takes a tenth of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _at(each: _Range) -> Any:
+    from confluent_kafka import TopicPartition
+
+    return TopicPartition(each.split.topic, each.split.partition, each.position)
+
+
+def _offset(message: Message) -> int:
+    return int(message.offset() or 0)
+
+
+def _runs(messages: Sequence[Message], *, one_topic: bool) -> list[tuple[int, int]]:
+    """Return (begin, end) of neighbours that are of one partition."""
+    from confluent_kafka import Message
+
+    partitions = np.fromiter(map(Message.partition, messages), np.int32, len(messages))
+    changes = partitions[1:] != partitions[:-1]
+    if not one_topic:
+        topics = list(map(Message.topic, messages))
+        changes |= np.fromiter((a != b for a, b in pairwise(topics)), np.bool_, len(topics) - 1)
+    cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(messages)]
+    return list(pairwise(cuts))

@@ -1,0 +1,158 @@
+"""Spark's option names for a Kafka stream: `format("kafka")` becomes `format("lowmark_kafka")`, and no more changes.
+
+| option | meaning |
+|---|---|
+| kafka.bootstrap.servers | `bootstrap_servers` |
+| subscribe, subscribePattern, assign | `topics`, `topic_pattern` (Python's syntax), `partitions`; exactly one |
+| startingOffsets, startingTimestamp, startingOffsetsByTimestamp | `start`; "latest" if none is given, as in Spark |
+| endingOffsets, endingTimestamp, endingOffsetsByTimestamp | `stop` |
+| failOnDataLoss | `on_data_loss`: true is "error" |
+| includeHeaders | whether there is a column `headers` |
+| kafka.isolation.level | `isolation`; "read_committed" if not given, where Spark reads what is not committed |
+| kafka.group.id, kafka.* | `consumer_options`; librdkafka's properties, not the Java client's |
+| discoverEvery, giveUpAfter, columns, keyType, valueType | as the arguments of `KafkaSource`; ours |
+| transactional | true or false; as the argument of `KafkaSource`, found out if not given; ours |
+
+Spark's names for things that do not exist here are taken and have no effect: see `WITHOUT_EFFECT`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from .kafka_columns import DEFAULT_COLUMNS
+from .kafka_errors import InvalidKafkaOption
+from .kafka_offsets import KafkaOffsets, TopicPartitionId
+
+__all__ = ["WITHOUT_EFFECT", "arguments"]
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms",
+        "minpartitions", "maxrecordsperpartition", "startingoffsetsbytimestampstrategy",
+    }
+)  # fmt: skip
+"""Lower-case names of Spark's options that tune what Spark's connector does and this one does another way."""
+
+KNOWN = (
+    "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "includeHeaders",
+    "discoverEvery", "giveUpAfter", "columns", "keyType", "valueType", "transactional",
+)  # fmt: skip
+_EARLIEST, _LATEST = -2, -1
+
+
+def arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of `KafkaSource`.
+
+    Args:
+        options: Spark's; names in any case, as Spark takes them.
+
+    Raises:
+        InvalidKafkaOption: an option is not what it can be, is missing, or is not known.
+
+    >>> arguments({"kafka.bootstrap.servers": "b:9092", "subscribe": "orders", "failOnDataLoss": "false"})["topics"]
+    ['orders']
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    consumer = {name.removeprefix("kafka."): given.pop(name) for name in list(given) if name.startswith("kafka.")}
+    known = {name.lower(): name for name in KNOWN}
+    for name in given:
+        if name not in known and name not in WITHOUT_EFFECT:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {known[near[0]]!r}?" if near else "librdkafka's own properties begin with kafka."
+            raise InvalidKafkaOption(name, "a value", "an option of Spark's Kafka source", hint)
+    brokers = consumer.pop("bootstrap.servers", None)
+    if brokers is None:
+        raise InvalidKafkaOption("kafka.bootstrap.servers", "nothing", '"host:port"', "name the brokers.")
+    headers = _boolean("includeHeaders", given.get("includeheaders", "false"))
+    columns = given.get("columns")
+    wanted: dict[str, Any] = {
+        "bootstrap_servers": brokers,
+        "topics": _split(given.get("subscribe")),
+        "topic_pattern": given.get("subscribepattern"),
+        "partitions": None if "assign" not in given else _assigned(given["assign"]),
+        "start": _position(given, "starting") or KafkaOffsets.latest(),
+        "stop": _position(given, "ending"),
+        "on_data_loss": "error" if _boolean("failOnDataLoss", given.get("failondataloss", "true")) else "go_on",
+        "isolation": consumer.pop("isolation.level", "read_committed"),
+        "columns": (
+            *(DEFAULT_COLUMNS if columns is None else _split(columns) or ()),
+            *(("headers",) if headers else ()),
+        ),
+        "consumer_options": consumer,
+    }
+    if "transactional" in given:
+        wanted["transactional"] = _boolean("transactional", given["transactional"])
+    for name, argument in (("discoverevery", "discover_every"), ("giveupafter", "give_up_after"),
+                           ("keytype", "key_type"), ("valuetype", "value_type")):  # fmt: skip
+        if name in given:
+            wanted[argument] = given[name]
+    return wanted
+
+
+def _split(names: str | None) -> list[str] | None:
+    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _boolean(option: str, given: str) -> bool:
+    if given.lower() not in ("true", "false"):
+        raise InvalidKafkaOption(option, repr(given), "true or false", "write one of them.")
+    return given.lower() == "true"
+
+
+def _position(given: Mapping[str, str], side: str) -> KafkaOffsets | None:
+    """The position by Spark's three options; the more exact one wins, as in Spark: time, times, offsets."""
+    if (one := given.get(f"{side}timestamp")) is not None:
+        return KafkaOffsets.timestamp(_milliseconds(f"{side}Timestamp", one) * 1_000)
+    option = f"{side}OffsetsByTimestamp"
+    if (times := given.get(option.lower())) is not None:
+        return _by_partition(option, times, lambda at: KafkaOffsets.timestamp(_milliseconds(option, at) * 1_000))
+    option = f"{side}Offsets"
+    offsets = given.get(option.lower())
+    if offsets is None:
+        return None
+    if offsets.strip().lower() in ("earliest", "latest"):
+        return KafkaOffsets.of(offsets.strip().lower(), option=option)
+    return _by_partition(option, offsets, lambda at: _spark_offset(option, at))
+
+
+def _by_partition(option: str, text: str, read: Callable[[Any], int | KafkaOffsets]) -> KafkaOffsets:
+    try:
+        topics: Any = json.loads(text)
+        pairs: dict[TopicPartitionId, Any] = {
+            (topic, int(number)): at for topic, numbers in topics.items() for number, at in numbers.items()
+        }
+    except (ValueError, AttributeError):
+        raise InvalidKafkaOption(
+            option, repr(text), '"earliest", "latest" or {"topic": {"0": ...}}', "as JSON."
+        ) from None
+    return KafkaOffsets.offsets({pair: read(at) for pair, at in pairs.items()})
+
+
+def _spark_offset(option: str, at: Any) -> int | KafkaOffsets:
+    if at == _EARLIEST:
+        return KafkaOffsets.earliest()
+    if at == _LATEST:
+        return KafkaOffsets.latest()
+    if isinstance(at, int) and not isinstance(at, bool) and at >= 0:
+        return at
+    raise InvalidKafkaOption(option, repr(at), "an offset, -1 (latest) or -2 (earliest)", "see Spark's Kafka guide.")
+
+
+def _milliseconds(option: str, at: Any) -> int:
+    try:
+        return int(at)
+    except (TypeError, ValueError):
+        raise InvalidKafkaOption(option, repr(at), "milliseconds since the epoch", "write a whole number.") from None
+
+
+def _assigned(text: str) -> list[TopicPartitionId]:
+    try:
+        topics: Any = json.loads(text)
+        return [(topic, int(number)) for topic, numbers in topics.items() for number in numbers]
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidKafkaOption("assign", repr(text), '{"topic": [0, 1]}', "as JSON.") from None

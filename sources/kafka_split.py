@@ -1,0 +1,71 @@
+"""A partition of a topic as a split, and what of it is checked when it is read."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from .api import SourceSplit
+from .kafka_errors import KafkaDataLost
+from .metric_group import MetricGroup
+
+__all__ = ["DataLoss", "KafkaSplit", "split_id"]
+
+_log = logging.getLogger("lowmark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSplit(SourceSplit):
+    """A partition of a topic; positions are its offsets.
+
+    The first topic of a name gives splits "topic/partition". A topic that is deleted and created anew has other
+    records at the same offsets: its partitions are splits of their own, "topic/partition@topic id", and those of the
+    old topic end where they were.
+
+    Attributes:
+        topic: name of the topic.
+        partition: number of the partition.
+        topic_id: which topic of that name; "" where brokers are too old to say.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+
+
+def split_id(topic: str, partition: int, topic_id: str = "") -> str:
+    """Return a split's id; `topic_id` is given for a topic that was created anew.
+
+    >>> split_id("orders", 3), split_id("orders", 3, "qX1")
+    ('orders/3', 'orders/3@qX1')
+    """
+    return f"{topic}/{partition}@{topic_id}" if topic_id else f"{topic}/{partition}"
+
+
+class DataLoss:
+    """What is done about records that are gone: an error, or a line in the log and a count (`lost_offsets`).
+
+    Args:
+        go_on: whether reading goes on without them.
+        metrics: where they are counted, also as `data_losses`.
+    """
+
+    def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
+        self._go_on, self._told = go_on, set[tuple[str, int]]()
+        self._offsets, self._times = metrics.counter("lost_offsets"), metrics.counter("data_losses")
+
+    def found(self, split: KafkaSplit, start: int, resume: int | None, reason: str) -> None:
+        """Offsets from `start` up to `resume` (None: all that follow) are gone. The same loss is told once.
+
+        Raises:
+            KafkaDataLost: unless reading goes on.
+        """
+        lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason)
+        if not self._go_on:
+            raise lost
+        if (split.split_id, start) in self._told:
+            return
+        self._told.add((split.split_id, start))
+        self._times.inc()
+        self._offsets.inc(0 if resume is None else max(0, resume - start))
+        _log.warning("%s It was gone on, as asked for.", str(lost).partition(" Hint: ")[0])

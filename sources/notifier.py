@@ -1,0 +1,296 @@
+"""Named actions on threads of their own, and the way from a worker thread back to the coordinator's.
+
+An `ActionQueue` runs what it is given, each action when it is due. With one thread it is the coordinator's: whatever
+runs there has the enumerator to itself. With several it is the workers', where calls may block. The `ExecutorNotifier`
+ties the two: callable on a worker, handler on the coordinator's thread.
+
+All threads are daemons: Python cannot interrupt a thread, and one that hangs must not keep the process alive. So a call
+that still runs when its enumerator is closed is given up: its handler hears `CallAbandoned`, its result is dropped.
+
+Source: `org.apache.flink.runtime.source.coordinator.ExecutorNotifier`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from lowmark.watermark import LowmarkError
+
+__all__ = ["ActionQueue", "CallAbandoned", "ExecutorNotifier", "MonotonicClock", "WaitingClock"]
+
+_log = logging.getLogger("lowmark")
+_FRAMES_SHOWN = 5
+_LONGEST_WAIT_SECONDS = 3_600.0
+
+ResultT = TypeVar("ResultT")
+
+
+class WaitingClock(Protocol):
+    """A clock that threads can wait on; a test's moves when it is told to."""
+
+    def now_us(self) -> int:
+        """The time now, microseconds; it never goes back."""
+        ...
+
+    def wait_until(self, condition: threading.Condition, due_us: int | None) -> None:
+        """Wait, holding `condition`, until it is notified or the time is `due_us`; it may return early."""
+        ...
+
+
+class MonotonicClock:
+    """The machine's monotonic time."""
+
+    def now_us(self) -> int:
+        return time.monotonic_ns() // 1_000
+
+    def wait_until(self, condition: threading.Condition, due_us: int | None) -> None:
+        seconds = _LONGEST_WAIT_SECONDS if due_us is None else (due_us - self.now_us()) / 1_000_000
+        condition.wait(min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS))
+
+
+class CallAbandoned(LowmarkError, RuntimeError):
+    """A call was still running when the enumerator that had asked for it was closed.
+
+    Attributes:
+        call: what was called.
+    """
+
+    def __init__(self, call: str) -> None:
+        super().__init__(call)
+        self.call = call
+
+    def __str__(self) -> str:
+        return f"{self.call} was still running when its enumerator was closed. Hint: nothing needs to be done."
+
+
+class ActionQueue:
+    """Runs named actions: those that are due in the order of arrival, the others when they are due.
+
+    Args:
+        name: of its threads.
+        clock: what "due" is measured by.
+        threads: how many at most; they are started when there is something for them to do.
+        uncaught: gets (action, error) for what an action raises, on its thread; None: it is logged.
+
+    >>> from concurrent.futures import Future
+    >>> queue, done = ActionQueue("example", clock=MonotonicClock()), Future()
+    >>> queue.post("multiply", lambda: done.set_result(6 * 7))
+    >>> done.result(timeout=5)
+    42
+    >>> queue.close()
+    >>> queue.join(5)
+    True
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: WaitingClock,
+        threads: int = 1,
+        uncaught: Callable[[str, BaseException], None] | None = None,
+    ) -> None:
+        self._name, self._clock, self._most, self._uncaught = name, clock, threads, uncaught
+        self._condition = threading.Condition()
+        self._ready: deque[tuple[str, Callable[[], object]]] = deque()
+        self._later: list[tuple[int, int, str, Callable[[], object]]] = []
+        self._number = count()
+        self._threads: list[threading.Thread] = []
+        self._live = self._waiting = 0
+        self._running: dict[int, str] = {}  # thread -> action
+        self._closed = False
+
+    def post(self, action: str, work: Callable[[], object], *, due_us: int | None = None) -> None:
+        """Have something run, at `due_us` or as soon as may be; after `close` it is dropped."""
+        with self._condition:
+            if self._closed:
+                return
+            if due_us is None:
+                self._ready.append((action, work))
+            else:
+                heapq.heappush(self._later, (due_us, next(self._number), action, work))
+            self._need_thread()
+            self._condition.notify_all()
+
+    def __len__(self) -> int:
+        """How many actions wait."""
+        return len(self._ready) + len(self._later)
+
+    @property
+    def on_thread(self) -> bool:
+        """Whether the caller runs on a thread of this queue."""
+        return threading.get_ident() in self._running
+
+    @property
+    def doing(self) -> str:
+        """The name of what runs on the calling thread."""
+        return self._running[threading.get_ident()]
+
+    def now_doing(self, action: str) -> None:
+        """Give what runs on this thread another name."""
+        self._running[threading.get_ident()] = action
+
+    def pause_until(self, due_us: int) -> bool:
+        """Let time pass on the calling thread, which is one of this queue's.
+
+        Returns:
+            False if the queue was closed meanwhile.
+        """
+        with self._condition:
+            while not self._closed and self._clock.now_us() < due_us:
+                self._clock.wait_until(self._condition, due_us)
+            return not self._closed
+
+    def where(self) -> tuple[str, str] | None:
+        """Return what runs now and where it stands, the innermost call first; None if nothing runs."""
+        for thread, action in list(self._running.items()):
+            frame = sys._current_frames().get(thread)  # noqa: SLF001  # the only way to see another thread's stack
+            calls = traceback.extract_stack(frame)[-_FRAMES_SHOWN:] if frame is not None else []
+            return action, " < ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls[::-1])
+        return None
+
+    def close(self, *, last: tuple[str, Callable[[], object]] | None = None) -> None:
+        """Drop what waits, run `last` if given, and let the threads end. Does not wait for what runs."""
+        with self._condition:
+            if not self._closed:  # else somebody's last action may be waiting
+                self._ready.clear()
+                self._later.clear()
+            self._closed = True
+            if last is not None:
+                self._ready.append(last)
+                self._need_thread()
+            self._condition.notify_all()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the threads to end, but for the calling one; say whether they did."""
+        deadline = time.monotonic() + seconds
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in others:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in others)
+
+    def _need_thread(self) -> None:
+        if not self._waiting and self._live < self._most:
+            self._live += 1
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _next(self) -> tuple[str, Callable[[], object]] | None:
+        with self._condition:
+            while self._ready or not self._closed:
+                while self._later and self._later[0][0] <= self._clock.now_us():
+                    self._ready.append(heapq.heappop(self._later)[2:])
+                if self._ready:
+                    item = self._ready.popleft()
+                    if self._ready or self._later:
+                        self._need_thread()
+                    return item
+                self._waiting += 1
+                self._clock.wait_until(self._condition, self._later[0][0] if self._later else None)
+                self._waiting -= 1
+            self._live -= 1
+            return None
+
+    def _run(self) -> None:
+        me = threading.get_ident()
+        while (item := self._next()) is not None:
+            action, work = item
+            self._running[me] = action
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001  # whatever it is, the thread must live and somebody must know
+                if self._uncaught is None:
+                    _log.exception("%s: cannot %s", self._name, action)
+                else:
+                    self._uncaught(action, error)
+            finally:
+                del self._running[me]
+                del work, item  # an idle thread must keep nothing alive
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call that was asked for, once or periodically."""
+
+    name: str
+    period_us: int | None
+    started_us: int = 0
+    running: bool = False
+
+
+class ExecutorNotifier:
+    """Calls what may block on worker threads, and hands the results to the coordinator's thread.
+
+    Args:
+        name: of the worker threads.
+        post: runs (action, work) on the coordinator's thread; what work raises is for it to catch.
+        clock: what delays and periods are measured by.
+        threads: how many calls may run at once.
+    """
+
+    def __init__(
+        self, name: str, post: Callable[[str, Callable[[], None]], None], *, clock: WaitingClock, threads: int = 2
+    ) -> None:
+        self._post, self._clock = post, clock
+        self._workers = ActionQueue(name, clock=clock, threads=threads)
+        self._running: dict[_Call, Callable[[None, BaseException], None]] = {}
+        self._closed = False
+
+    def notify_ready_async(
+        self,
+        call: Callable[[], ResultT],
+        handler: Callable[[ResultT | None, BaseException | None], None],
+        *,
+        initial_delay_us: int = 0,
+        period_us: int | None = None,
+    ) -> None:
+        """Call `call` on a worker thread, then `handler` with (result, None) or (None, error) on the coordinator's.
+
+        A periodic call begins anew a period after it began, at the earliest when its handler has run.
+        """
+        one = _Call(getattr(call, "__qualname__", repr(call)).replace("<locals>.", ""), period_us)
+
+        def work() -> None:
+            if self._closed:
+                return
+            one.started_us = self._clock.now_us()
+            self._running[one] = handler
+            result, error = None, None
+            try:
+                result = call()
+            except BaseException as failed:  # noqa: BLE001  # the handler decides what it means
+                error = failed
+            self._post(f"handle the result of {one.name}", lambda: handle(result, error))
+
+        def handle(result: ResultT | None, error: BaseException | None) -> None:
+            if self._running.pop(one, None) is None:
+                return  # closed meanwhile: it was abandoned
+            handler(result, error)
+            if one.period_us is not None:
+                self._workers.post(one.name, work, due_us=one.started_us + one.period_us)
+
+        due_us = self._clock.now_us() + initial_delay_us if initial_delay_us else None
+        self._workers.post(one.name, work, due_us=due_us)
+
+    def close(self) -> None:
+        """Start no further call, and give up those that run. Runs on the coordinator's thread; raises nothing."""
+        self._closed = True
+        self._workers.close()
+        abandoned, self._running = self._running, {}
+        for one, handler in abandoned.items():
+            try:
+                handler(None, CallAbandoned(one.name))
+            except BaseException:  # noqa: BLE001  # nobody fails any more
+                _log.debug("the handler of %s failed after its enumerator was closed", one.name, exc_info=True)

@@ -1,0 +1,158 @@
+"""What Spark's checkpoint keeps of a source: the offset. It fixes the rows of its batch, and restores everything.
+
+    {"checkpoint": 17, "lowmark_source": "orders", "positions": {"orders/0": 1200, ...}, "run": "...", "state": "..."}
+
+`positions` is for people: where each live split goes on. `state` is what counts, compressed: the enumerator's
+snapshot, the live splits, and the slices that the batch before this offset reads. So the rows of a batch follow from
+the offset at its end alone, also of splits that were new in it, or are gone after it; FLIP-27's coordinator and readers
+are restored from one place, together with the data.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+import msgspec
+
+from .api import SplitT, VersionedSerializer
+
+__all__ = ["BatchOffset", "BatchState", "Placed", "UnreadableOffset"]
+
+_FORMAT = 1
+
+
+class UnreadableOffset(ValueError):
+    """An offset in a checkpoint is not one of this source, or was cut short."""
+
+    def __init__(self, source: str, why: str) -> None:
+        super().__init__(
+            f'source "{source}": its offset in the checkpoint cannot be read: {why}. Expected what lowmark wrote for '
+            "this source. Hint: is this the checkpoint of another query? Else start with a new one."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Generic[SplitT]):
+    """A split, or a slice of one, and the reader slot that reads it."""
+
+    subtask: int
+    split: SplitT
+
+
+@dataclass(frozen=True, slots=True)
+class BatchState(Generic[SplitT]):
+    """The state in an offset.
+
+    Attributes:
+        coordinator: the coordinator's checkpoint.
+        live: splits that are not finished, each with `start` where it goes on after the batch.
+        slices: what the batch reads.
+        time_us: the event time up to which the batch takes every split; None where it is not cut by time.
+    """
+
+    coordinator: bytes
+    live: tuple[Placed[SplitT], ...] = ()
+    slices: tuple[Placed[SplitT], ...] = ()
+    time_us: int | None = None
+
+
+class _Wire(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    split_version: int
+    coordinator: bytes
+    live: list[tuple[int, bytes]]
+    slices: list[tuple[int, bytes]]
+    time_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOffset:
+    """One offset.
+
+    Attributes:
+        source: the source's name.
+        checkpoint: how many batches were planned before and with this one: FLIP-27's checkpoint id.
+        run: token of the process that planned it; None in the very first.
+        positions: split id -> where it goes on, of the splits that are live.
+        state: compressed; see `decode`. Empty in the very first.
+
+    >>> BatchOffset.find(BatchOffset("orders").to_json()) == BatchOffset("orders")
+    True
+    """
+
+    source: str
+    checkpoint: int = 0
+    run: str | None = None
+    positions: Mapping[str, int] = field(default_factory=dict)
+    state: str = ""
+
+    @classmethod
+    def encode(
+        cls, source: str, checkpoint: int, run: str, state: BatchState[SplitT], serializer: VersionedSerializer[SplitT]
+    ) -> BatchOffset:
+        """Write a state."""
+        wire = _Wire(
+            _FORMAT,
+            serializer.version,
+            state.coordinator,
+            [(placed.subtask, serializer.serialize(placed.split)) for placed in state.live],
+            [(placed.subtask, serializer.serialize(placed.split)) for placed in state.slices],
+            state.time_us,
+        )
+        packed = base64.b64encode(zlib.compress(msgspec.msgpack.encode(wire), 1)).decode()
+        positions = {placed.split.split_id: placed.split.start for placed in state.live}
+        return cls(source, checkpoint, run, dict(sorted(positions.items())), packed)
+
+    def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
+        """Read the state back.
+
+        Raises:
+            UnreadableOffset: the bytes are none of ours, or of a later version.
+        """
+        if not self.state:
+            return BatchState(b"")
+        try:
+            wire = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(self.state, validate=True)), type=_Wire)
+            if wire.format != _FORMAT:
+                raise ValueError(f"it has format {wire.format}, and this version of lowmark knows {_FORMAT}")
+            return BatchState(
+                wire.coordinator,
+                self._splits(wire.live, wire.split_version, serializer),
+                self._splits(wire.slices, wire.split_version, serializer),
+                wire.time_us,
+            )
+        except (ValueError, zlib.error, msgspec.MsgspecError) as broken:
+            raise UnreadableOffset(self.source, str(broken)) from broken
+
+    @staticmethod
+    def _splits(
+        packed: Sequence[tuple[int, bytes]], version: int, serializer: VersionedSerializer[SplitT]
+    ) -> tuple[Placed[SplitT], ...]:
+        return tuple(Placed(subtask, serializer.deserialize(version, data)) for subtask, data in packed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset with sorted keys: Spark compares offsets as text."""
+        return {
+            "checkpoint": self.checkpoint,
+            "lowmark_source": self.source,
+            "positions": dict(self.positions),
+            "run": self.run,
+            "state": self.state,
+        }
+
+    @classmethod
+    def find(cls, offset: object) -> BatchOffset | None:
+        """Read a source's offset, as a mapping or as JSON text; None if it is not one of ours."""
+        if isinstance(offset, str) and '"lowmark_source"' in offset:
+            try:
+                offset = json.loads(offset)
+            except ValueError:
+                return None
+        if not isinstance(offset, Mapping) or "lowmark_source" not in offset:
+            return None
+        return cls(offset["lowmark_source"], offset["checkpoint"], offset["run"], offset["positions"], offset["state"])

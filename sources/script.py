@@ -1,0 +1,268 @@
+"""A scripted stream of splits, made and not read: every row is a pure function of (script, seed, split, position).
+
+A script says per split how its event times run: on time, behind by some minutes, silent from some point on, or with
+one row whose clock was wrong. Nothing is stored and nothing is drawn in sequence, so any range of the stream can be
+made again, anywhere, in any order, and adjacent ranges give what the joined range gives.
+
+Positions are *ticks*: in each tick every split delivers its share of rows. So a source that admits k ticks a batch
+always makes the same batches. The last tick, `ticks`, ends the stream: a split that is behind delivers what it still
+owes, and every split that has not fallen silent delivers one more row, later than all before, as any stream that goes
+on would. Without it nobody could know that the last windows are over.
+
+    tick       0         1                    ...      ticks - 1      ticks
+    regular    R rows    R rows               ...      R rows         1 last row
+    behind     R rows, each `behind_us` older ...      R rows         all it still owes, and 1 last row
+    silent     R rows    R rows, up to silent_from_tick, then nothing
+
+Within a split rows arrive shuffled: each is up to `shuffle_us` later in event time than its turn, so none arrives more
+than `shuffle_us` after a newer one.
+
+A split may begin later than the stream, at `from_tick`, and carry on others, its `parents`, which end there: a stream
+that is resharded. A parent owes nothing and has no last row; its children go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["SCHEMA", "SplitScript", "StreamScript"]
+
+_TIME = pa.timestamp("us", tz="UTC")
+_COLUMNS: list[tuple[str, pa.DataType]] = [("split", pa.string()), ("number", pa.int64()), ("event_time", _TIME)]
+SCHEMA = pa.schema(_COLUMNS)
+"""A row: its split, its number within the split (from 0, without gaps), its event time."""
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SplitScript:
+    """What one split does.
+
+    Attributes:
+        name: of the split.
+        rows_per_tick: rows it delivers in a tick, 1 or more.
+        behind_us: how much older than the stream's its event times are, microseconds, a whole number of ticks.
+        silent_from_tick: the first tick without a row of it; it never comes back. None: it never falls silent.
+        stray_tick: the first row of this tick is dated `stray_us` too late. None: no such row.
+        stray_us: how far ahead that row is, microseconds; a negative one makes it a late row.
+        last_us: event time of its last row, microseconds after the end of the last regular tick.
+        from_tick: its first tick.
+        parents: names of the splits that end where it begins.
+    """
+
+    name: str
+    rows_per_tick: int
+    behind_us: int = 0
+    silent_from_tick: int | None = None
+    stray_tick: int | None = None
+    stray_us: int = 0
+    last_us: int = 0
+    from_tick: int = 0
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamScript:
+    """A whole stream: finite, and the same for one seed whoever makes it.
+
+    Attributes:
+        splits: at least one.
+        start_us: event time at which tick 0 begins, microseconds since the epoch.
+        ticks: how many regular ticks there are; the stream's positions are 0 to `ticks` + 1.
+        tick_us: event time that passes in a tick, microseconds.
+        shuffle_us: how much later than its turn a row's event time may be, microseconds, 1 or more.
+
+    Raises:
+        ValueError: a value makes no sense.
+
+    >>> script = StreamScript((SplitScript("a", 2), SplitScript("b", 2, silent_from_tick=1)), 0, 3, 1_000_000, 1)
+    >>> script.rows("a", 0, 4, seed=7)["event_time"].cast("int64").to_pylist()
+    [0, 500000, 1000000, 1500000, 2000000, 2500000, 3000000]
+    >>> script.count_rows("b", 0, 4)
+    2
+    """
+
+    splits: tuple[SplitScript, ...]
+    start_us: int
+    ticks: int
+    tick_us: int
+    shuffle_us: int
+
+    def __post_init__(self) -> None:
+        names = [split.name for split in self.splits]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"splits: expected one or more, each name once, got {names}")
+        for what, value in (("ticks", self.ticks), ("tick_us", self.tick_us), ("shuffle_us", self.shuffle_us)):
+            if value < 1:
+                raise ValueError(f"{what}: expected 1 or more, got {value}")
+        for split in self.splits:
+            if split.rows_per_tick < 1:
+                raise ValueError(f"rows_per_tick of {split.name}: expected 1 or more, got {split.rows_per_tick}")
+            if split.behind_us < 0 or split.behind_us % self.tick_us:
+                raise ValueError(
+                    f"behind_us of {split.name}: expected whole ticks of {self.tick_us}, got {split.behind_us}"
+                )
+            if not 0 <= split.from_tick <= self.ticks:
+                raise ValueError(f"from_tick of {split.name}: expected 0 to {self.ticks}, got {split.from_tick}")
+            for parent in split.parents:
+                self._check_parent(split, parent)
+
+    def _check_parent(self, child: SplitScript, parent: str) -> None:
+        found = next((split for split in self.splits if split.name == parent), None)
+        if found is None or found.from_tick >= child.from_tick:
+            raise ValueError(f"parents of {child.name}: expected splits that begin before it, got {parent!r}")
+        if self.ends_at(parent) != child.from_tick:
+            raise ValueError(
+                f"parents of {child.name}: expected all children of {parent!r} to begin in one tick, got "
+                f"{self.ends_at(parent)} and {child.from_tick}"
+            )
+
+    @property
+    def end(self) -> int:
+        """The position after the last tick."""
+        return self.ticks + 1
+
+    @property
+    def end_us(self) -> int:
+        """Event time at which the last regular tick ends; only last rows and strays are later."""
+        return self.start_us + self.ticks * self.tick_us
+
+    def ends_at(self, split: str) -> int | None:
+        """The tick in which the children of a split begin, None if it has none."""
+        return min((child.from_tick for child in self.splits if split in child.parents), default=None)
+
+    def first_at(self, split: str, time_us: int, *, seed: int) -> int | None:
+        """Find the first row of a split, in order of arrival, that is at or after a time.
+
+        Args:
+            split: its name.
+            time_us: event time, microseconds since the epoch.
+            seed: as for `rows`.
+
+        Returns:
+            The tick in which it arrives, None if no row is that late. O(rows that `shuffle_us` mixes).
+        """
+        index, script = self._find(split)
+        count = self._rows_before(script, self.end)
+        turn = time_us - self.start_us + script.behind_us - script.from_tick * self.tick_us
+        first, certain = (-(-after * script.rows_per_tick // self.tick_us) for after in (turn - self.shuffle_us, turn))
+        special = [number for number in (self._stray(script), self._last(script)) if number is not None]
+        # One row past the certain one may be special and the next, the last, too.
+        numbers = np.arange(max(0, first - 1), min(count, max(0, certain) + 3), dtype=np.int64)
+        numbers = np.unique(np.concatenate([numbers, np.array(special, np.int64)]))
+        numbers = numbers[(numbers >= 0) & (numbers < count)]
+        later = numbers[self._times_of(script, index, numbers, seed) >= time_us]
+        return min(script.from_tick + int(later[0]) // script.rows_per_tick, self.ticks) if len(later) else None
+
+    def begins_us(self, split: str, tick: int) -> int:
+        """The event time, microseconds, that no regular row of a split is before from a tick on."""
+        _, script = self._find(split)
+        return self.start_us + min(tick, self.ticks) * self.tick_us - script.behind_us
+
+    def rows(self, split: str, start: int, end: int, *, seed: int) -> pa.RecordBatch:
+        """Make the rows of one split in the ticks from `start` up to and without `end`.
+
+        Args:
+            split: its name.
+            start: the first tick.
+            end: the tick after the last; beyond the stream's end there is nothing.
+            seed: any integer.
+
+        Returns:
+            Rows of `SCHEMA` in order of arrival. O(rows), whatever came before them.
+
+        Raises:
+            LookupError: no split has that name.
+        """
+        _, script = self._find(split)
+        numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)
+        columns: list[pa.Array[Any]] = [
+            pa.array([script.name] * len(numbers), pa.string()),
+            pa.array(numbers),
+            pa.array(self.times_us(split, start, end, seed=seed), _TIME),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def times_us(self, split: str, start: int, end: int, *, seed: int) -> npt.NDArray[np.int64]:
+        """Make only the event times of `rows`: int64 microseconds, shape (rows,)."""
+        index, script = self._find(split)
+        numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)
+        return self._times_of(script, index, numbers, seed)
+
+    def count_rows(self, split: str, start: int, end: int) -> int:
+        """How many rows `rows` would make. O(1)."""
+        _, script = self._find(split)
+        return max(0, self._rows_before(script, end) - self._rows_before(script, start))
+
+    def to_plain(self) -> dict[str, Any]:
+        """The script as plain JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> StreamScript:
+        """The script that `to_plain` was called on."""
+        splits = tuple(
+            SplitScript(**{**split, "parents": tuple(split.get("parents", ()))}) for split in plain["splits"]
+        )
+        return cls(**{**plain, "splits": splits})
+
+    def _find(self, name: str) -> tuple[int, SplitScript]:
+        for index, split in enumerate(self.splits):
+            if split.name == name:
+                return index, split
+        raise LookupError(f"no split {name!r} in this script, which has {[split.name for split in self.splits]}")
+
+    def _owed_rows(self, split: SplitScript) -> int:
+        return split.behind_us // self.tick_us * split.rows_per_tick
+
+    def _rows_before(self, split: SplitScript, tick: int) -> int:
+        """Rows in all ticks before this one, which is also the number of the next row."""
+        ends = (split.silent_from_tick, self.ends_at(split.name))
+        silent = min((end for end in ends if end is not None), default=self.end)
+        rows = max(0, min(tick, self.ticks, silent) - split.from_tick) * split.rows_per_tick
+        over = tick > self.ticks and silent > self.ticks
+        return rows + self._owed_rows(split) + 1 if over else rows
+
+    def _stray(self, split: SplitScript) -> int | None:
+        """Number of the row whose clock is wrong."""
+        return None if split.stray_tick is None else (split.stray_tick - split.from_tick) * split.rows_per_tick
+
+    def _last(self, split: SplitScript) -> int:
+        """Number of the last row, if it comes to that."""
+        return (self.ticks - split.from_tick) * split.rows_per_tick + self._owed_rows(split)
+
+    def _times_of(
+        self, split: SplitScript, index: int, numbers: npt.NDArray[np.int64], seed: int
+    ) -> npt.NDArray[np.int64]:
+        late_us = (_random(numbers, seed, index) % np.uint64(self.shuffle_us)).astype(np.int64)
+        begin_us = self.start_us - split.behind_us + split.from_tick * self.tick_us
+        times_us = begin_us + numbers * self.tick_us // split.rows_per_tick + late_us
+        if split.stray_tick is not None:
+            times_us[numbers == self._stray(split)] += split.stray_us
+        times_us[numbers == self._last(split)] = self.end_us + split.last_us
+        return times_us
+
+
+def _random(numbers: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.uint64]:
+    """64 random bits per number: a hash, so that no row depends on the rows before it.
+
+    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (SplitMix64), variant 13.
+    """
+    key = _mixed(_mixed(seed & _MASK) ^ (stream + 1))
+    bits = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def _mixed(bits: int) -> int:
+    bits = (bits + 0x9E3779B97F4A7C15) & _MASK
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK
+    return bits ^ (bits >> 31)

@@ -1,0 +1,87 @@
+"""Fair shares of a budget, for splits whose rows cannot be chosen by time.
+
+Water filling: every split gets the same, small backlogs are taken whole, and what they leave goes to the others. Where
+the shares do not come out even, who has been read least far comes first, and now and then whoever the shuffle names:
+else a split whose rows bring no times, or old ones only, would be first for ever. The shuffle depends on nothing but
+the splits' starts, so it is new whenever something was read, and a restarted process shuffles the same.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+
+from .slice_table import Booleans, Integers, SliceTable
+
+__all__ = ["share_out"]
+
+
+def share_out(
+    table: SliceTable, among: Booleans, budget: float, limit: Integers, *, at_least_one: bool = True
+) -> Integers:
+    """Return where each split stops when a budget is shared.
+
+    Args:
+        table: the splits.
+        among: who takes part; the others stop at their start.
+        budget: what the rows may cost together. One step of one split is taken even if it costs more.
+        limit: before which position each has to stop.
+        at_least_one: somebody gets a row, even if the budget is too small for one.
+
+    Returns:
+        The stops, at least the starts, at most the limits.
+    """
+    stops = table.start.copy()
+    need = np.where(among, table.rows_to(limit), 0)
+    free = among & (need * table.cost == 0)  # positions that hold no row, or rows of no bytes
+    stops[free] = limit[free]
+    wanting = np.flatnonzero(among & ~free).tolist()
+    if not wanting:
+        return stops
+    order = _least_far_first(table, wanting)
+    given = _fill(table, order, need, budget, at_least_one=at_least_one)
+    spent = 0.0
+    for i in order:
+        rows = given[i]
+        if rows == 0:
+            continue
+        stop = int(limit[i]) if rows >= need[i] else table.after_rows(i, rows, int(limit[i]))
+        taken = table.count(i, stop)
+        cost = taken * float(table.cost[i])
+        if spent > 0 and spent + cost > budget:
+            continue  # somebody's step held more than its share: this one waits until it is first
+        stops[i] = stop
+        spent += cost
+        if spent >= budget:
+            break
+    return stops
+
+
+def _least_far_first(table: SliceTable, wanting: list[int]) -> list[int]:
+    seed = table.seed
+    names = [split.split_id for split in table.splits]
+    shuffled = sorted(wanting, key=lambda i: (crc32(names[i].encode(), seed), names[i]))
+    if seed % 4 == 0:
+        return shuffled
+    return sorted(shuffled, key=lambda i: float(table.observed_us[i]))
+
+
+def _fill(table: SliceTable, order: list[int], need: Integers, budget: float, *, at_least_one: bool) -> dict[int, int]:
+    """Return the rows that each gets."""
+    rows, cost = need[order], table.cost[order]
+    wanted = rows * cost
+    if wanted.sum() <= budget:
+        return dict(zip(order, rows.tolist(), strict=True))
+    ascending = np.sort(wanted)
+    # Up to the k-th smallest all are taken whole, and the others would get `level` each.
+    level = (budget - np.concatenate(([0.0], np.cumsum(ascending)[:-1]))) / np.arange(len(order), 0, -1)
+    given = np.minimum(rows, np.floor(level[np.flatnonzero(level <= ascending)[0]] / cost).astype(np.int64))
+    left = budget - float((given * cost).sum())
+    for place in np.flatnonzero(given < rows).tolist():
+        if cost[place] <= left:
+            given[place] += 1
+            left -= float(cost[place])
+    if at_least_one and not given.any():
+        given[0] = 1
+    return dict(zip(order, given.tolist(), strict=True))

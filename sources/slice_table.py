@@ -1,0 +1,139 @@
+"""The splits of one plan as columns: a plan of thousands of splits is arithmetic on arrays, not a loop of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+from lowmark.watermark import LowmarkError
+
+from .api import SourceSplit, SplitEnd, SplitPlanner
+
+__all__ = ["Booleans", "Floats", "Integers", "InvalidPosition", "SliceTable"]
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Booleans = npt.NDArray[np.bool_]
+
+
+class InvalidPosition(LowmarkError, ValueError):
+    """A planner answered a position that cannot be.
+
+    Attributes:
+        split: of which split.
+        action: what it was asked.
+        got: the position.
+        expected: which ones would have been accepted.
+    """
+
+    def __init__(self, split: str, action: str, got: int, expected: str) -> None:
+        super().__init__(split, action, got, expected)
+        self.split, self.action, self.got, self.expected = split, action, got, expected
+
+    def __str__(self) -> str:
+        return (
+            f"split {self.split!r}: {self.action} answered position {self.got}, expected {self.expected}; nothing was "
+            "planned. Hint: positions of a split never go back. If what it reads was deleted and made anew, give it a "
+            "new split id; else repair the planner."
+        )
+
+
+class SliceTable:
+    """What is known of the splits that have rows: row `i` of every column is of `splits[i]`.
+
+    Attributes:
+        start: where each goes on.
+        end: where it ends now.
+        limit: where it ends in this plan, `start` to `end`.
+        rows: rows from start to limit, an upper bound.
+        cost: what a row of it takes of the budget.
+        budget: what the rows of one batch may cost together; infinite without a budget.
+        observed_us: largest event time seen of it, -inf where none was (or none that can be believed).
+    """
+
+    def __init__(
+        self,
+        planner: SplitPlanner[SourceSplit],
+        splits: Sequence[SourceSplit],
+        ends: Sequence[SplitEnd],
+        limits: Sequence[int],
+        *,
+        row_budget: int | None,
+        byte_budget: int | None,
+        observed_us: Mapping[str, int],
+        believed_until_us: int | None,
+    ) -> None:
+        self.planner, self.splits, self.ends = planner, splits, ends
+        self.start: Integers = np.array([split.start for split in splits], np.int64)
+        self.end: Integers = np.array([end.position for end in ends], np.int64)
+        self.limit: Integers = np.array(limits, np.int64)
+        self._upper: Integers = np.array([2**62 if end.rows is None else end.rows for end in ends], np.int64)
+        # A planner that does not say otherwise counts positions, which is one subtraction for all splits.
+        self._dense = type(planner).rows_before is SplitPlanner.rows_before
+        self._counted: dict[tuple[int, int], int] = {}
+        self.rows: Integers = self.rows_to(self.limit)
+        self.cost, self.budget = _costs(ends, row_budget, byte_budget)
+        self.observed_us: Floats = np.full(len(splits), -np.inf)
+        for i, split in enumerate(splits) if observed_us else ():
+            us = observed_us.get(split.split_id)
+            if us is not None and (believed_until_us is None or us <= believed_until_us):
+                self.observed_us[i] = us
+
+    def rows_to(self, stop: Integers) -> Integers:
+        """Return how many rows lie from each start to each stop, upper bounds."""
+        rows: Integers = stop - self.start
+        if not self._dense:
+            for i in np.flatnonzero(rows > 0).tolist():
+                rows[i] = self._count(i, int(stop[i]))
+        least: Integers = np.minimum(rows, self._upper)
+        return least
+
+    def _count(self, i: int, stop: int) -> int:
+        key = i, stop
+        if key not in self._counted:
+            self._counted[key] = max(0, self.planner.rows_before(self.splits[i], stop))
+        return self._counted[key]
+
+    def count(self, i: int, stop: int) -> int:
+        """Return how many rows lie from one start to a stop, an upper bound."""
+        rows = stop - int(self.start[i]) if self._dense or stop == self.start[i] else self._count(i, stop)
+        return min(rows, int(self._upper[i]))
+
+    def after_rows(self, i: int, rows: int, limit: int) -> int:
+        """Return the position after about `rows` rows of one split, before `limit`.
+
+        Raises:
+            InvalidPosition: the planner answered one that is no step forward, or beyond the end.
+        """
+        end, split = self.ends[i], self.splits[i]
+        if limit != end.position:
+            end = replace(end, position=limit, rows=self.count(i, limit), finished=False)
+        stop = self.planner.after_rows(split, rows, end)
+        if not split.start < stop <= limit:
+            raise InvalidPosition(split.split_id, f"after_rows({rows})", stop, f"{split.start + 1} to {limit}")
+        return stop
+
+    @property
+    def seed(self) -> int:
+        """A number that changes whenever something was read, and is the same in any process."""
+        return crc32(b"%d" % sum(split.start for split in self.splits))
+
+
+def _costs(ends: Sequence[SplitEnd], row_budget: int | None, byte_budget: int | None) -> tuple[Floats, float]:
+    """Return what a row of each split costs, and the budget, so that what fits it fits both budgets.
+
+    Bytes are estimated: a split that does not know its size has rows of the mean size of the others.
+    """
+    sized = [(end.size_bytes, end.rows) for end in ends if end.size_bytes is not None and end.rows]
+    if byte_budget is None or not sized:
+        return np.ones(len(ends)), np.inf if row_budget is None else float(row_budget)
+    mean = sum(size for size, _ in sized) / sum(rows for _, rows in sized)
+    row_bytes: Floats = np.array(
+        [end.size_bytes / end.rows if end.size_bytes is not None and end.rows else mean for end in ends]
+    )
+    if row_budget is None:
+        return row_bytes, float(byte_budget)
+    return np.maximum(1.0, row_bytes * (row_budget / byte_budget)), float(row_budget)

@@ -1,0 +1,166 @@
+"""Time-sliced admission: a batch takes every split up to one event time, not so many rows of each split.
+
+The time, T, is the largest one whose rows fit the budget of a batch. It is found before anything is read, by asking
+the source where in every split a time begins. After the batch every split, also one without a row in it, has reached
+T: the watermark is known when the batch is planned, a split can never run ahead of another by more than a slice
+however skewed they are, and a backfill keeps little state.
+
+Rule 1: a split is said to have reached T only if a row at or after T is known to lie at or before its stop. At the
+        end of a live split nobody knows; so nothing is claimed there.
+Rule 2: one bad clock must not be believed. A row from beyond the future guard is where every time seems to begin, so
+        nothing behind it can be found by time. The split is read up to it by time, and from there on by a share of
+        the budget. The same goes for a split whose answer lies before its start: what was there before it was
+        started says nothing of what comes. Unless its rows are known to be ahead of T: then it waits.
+Rule 3: while rows may be read, some are. More rows in one millisecond than the budget are cut by their number; hours
+        without a row are stepped over; splits that are chosen by time and splits that are not take turns when the
+        budget is too small to be shared.
+Rule 4: who gets no rows though there are some is named, with the reason.
+Rule 5: nothing is kept from plan to plan. The same answers give the same plan, in any process. What the caller
+        carries over (the previous time, what was observed) saves lookups and keeps splits nearer together; without it
+        the same rows are read all the same.
+
+Source: Flink's FLIP-182 caps what was read already, and its throughput by drift / interval (FLINK-37399); Kafka's
+    `offsetsForTimes` lets a batch engine choose beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .api import SourceSplit, SplitEnd, SplitPlanner, SplitT
+from .slice_plan import HeldReason, InvalidSliceLimits, PlannedSlice, SliceLimits, SlicePlan
+from .slice_table import InvalidPosition, SliceTable
+from .time_slice import Decision, decide
+
+__all__ = [
+    "HeldReason",
+    "InvalidPosition",
+    "InvalidSliceLimits",
+    "PlannedSlice",
+    "SliceLimits",
+    "SlicePlan",
+    "plan_slices",
+]
+
+
+def plan_slices(
+    planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits, *, previous_time_us: int | None
+) -> SlicePlan:
+    """Choose what the next batch reads of each split.
+
+    Args:
+        planner: asked once for the ends of the splits, and where times begin, as seldom as possible.
+        splits: each from where it goes on.
+        limits: what bounds the batch.
+        previous_time_us: `time_us` of the plan before, None if there is none or it is not known any more.
+
+    Returns:
+        The plan. It reads some row if there is one that the limits let through.
+
+    Raises:
+        InvalidPosition: the planner answered a position that cannot be: an end before a start, say.
+        InvalidSliceLimits: two splits have one id.
+
+    Two splits with a row every second, the second of which begins a minute later. The slice takes 40 rows up to 40
+    seconds, and the second split has reached that time without a row of it:
+
+    >>> from lowmark.sources import SourceSplit, SplitEnd, SplitPlanner
+    >>> class EverySecond(SplitPlanner):
+    ...     begin_us = {"a": 0, "b": 60_000_000}
+    ...     def latest(self, splits):
+    ...         return {split.split_id: SplitEnd(3600) for split in splits}
+    ...     def find_time(self, splits, time_us):
+    ...         second = {name: max(0, -((begin - time_us) // 1_000_000)) for name, begin in self.begin_us.items()}
+    ...         return {name: at if at < 3600 else None for name, at in second.items()}
+    >>> splits = [SourceSplit(split_id="a"), SourceSplit(split_id="b")]
+    >>> plan = plan_slices(EverySecond(), splits, SliceLimits(now_us=7_200_000_000, rows=40), previous_time_us=0)
+    >>> plan.rows <= 40, plan.slices["b"].stop, plan.slices["b"].reached_us == plan.time_us
+    (True, 0, True)
+    """
+    ends = planner.latest(splits)
+    _check(splits, ends)
+    held: dict[str, HeldReason] = {}
+    parts: list[tuple[SourceSplit, SplitEnd, int]] = []
+    unfinished = {split.split_id for split in splits if not _done(split, ends.get(split.split_id))}
+    for split in splits:
+        name, end = split.split_id, ends.get(split.split_id)
+        if end is None:
+            held[name] = HeldReason.NOT_REACHABLE
+            continue
+        if split.start == end.position:
+            continue
+        if not unfinished.isdisjoint(split.parents):
+            held[name] = HeldReason.PARENTS
+        elif name in limits.held:
+            held[name] = HeldReason.CAP
+        else:
+            parts.append((split, end, _limit(split, end, limits.targets)))
+    table = SliceTable(
+        planner,  # type: ignore[arg-type]  # of SplitT; the table gives it back what came from it
+        [split for split, _, _ in parts],
+        [end for _, end, _ in parts],
+        [limit for _, _, limit in parts],
+        row_budget=limits.rows,
+        byte_budget=limits.size_bytes,
+        observed_us=limits.observed_us,
+        believed_until_us=limits.believed_until_us,
+    )
+    decision = decide(table, limits, previous_time_us)
+    return _plan(planner, splits, ends, table, decision, held)
+
+
+def _check(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> None:
+    seen: set[str] = set()
+    for split in splits:
+        if split.split_id in seen:
+            raise InvalidSliceLimits("splits", f"one with {split.split_id!r} twice", "every split once")
+        seen.add(split.split_id)
+        end = ends.get(split.split_id)
+        if end is not None and end.position < split.start:
+            raise InvalidPosition(split.split_id, "latest()", end.position, f"its start, {split.start}, or more")
+
+
+def _done(split: SourceSplit, end: SplitEnd | None) -> bool:
+    return end is not None and end.finished and split.start >= end.position
+
+
+def _limit(split: SourceSplit, end: SplitEnd, targets: Mapping[str, int] | None) -> int:
+    limit = end.position if split.stop is None else min(end.position, split.stop)
+    if targets is not None:
+        limit = min(limit, targets.get(split.split_id, split.start))
+    return max(limit, split.start)
+
+
+def _plan(
+    planner: SplitPlanner[SplitT],
+    splits: Sequence[SplitT],
+    ends: Mapping[str, SplitEnd],
+    table: SliceTable,
+    decision: Decision,
+    held: dict[str, HeldReason],
+) -> SlicePlan:
+    """Write the decision down for every split that was answered for."""
+    rows = table.rows_to(decision.stops)
+    left_rows = table.rows_to(table.end) - rows
+    columns = zip(decision.stops.tolist(), rows.tolist(), left_rows.tolist(), decision.claimed.tolist(), strict=True)
+    parts = dict(zip((split.split_id for split in table.splits), columns, strict=True))
+    for i in np.flatnonzero((decision.stops == table.start) & ((table.limit == table.start) | decision.held)).tolist():
+        ends_here = table.limit[i] == table.start[i]
+        held[table.splits[i].split_id] = HeldReason.TARGET if ends_here else decision.why
+    slices: dict[str, PlannedSlice] = {}
+    for split in splits:
+        name, end = split.split_id, ends.get(split.split_id)
+        if end is None:
+            continue
+        if name in parts:
+            stop, taken, left, reached = parts[name]
+        else:
+            stop, taken, left, reached = split.start, 0, 0, False
+            if split.start < end.position:
+                left = planner.rows_before(split, end.position) if end.rows is None else end.rows
+        finished = end.finished and stop == end.position
+        time_us = decision.time_us if reached or finished else None
+        slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
+    return SlicePlan(slices, decision.time_us, held, decision.lookups)

@@ -1,0 +1,197 @@
+"""One plan by time: how far the slice goes, who is read up to it, and who is not chosen by time.
+
+The rules stand in `slicing.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .slice_plan import HeldReason, SliceLimits
+from .slice_search import EARLIEST_US, GRID_US, LATEST_US, Lookup, NotSearchable, TimeSearch
+from .slice_shares import share_out
+from .slice_table import Booleans, Integers, SliceTable
+
+__all__ = ["Decision", "decide"]
+
+_ENOUGH = 0.8  # of the budget: to fill it better is not worth another lookup
+_DAY_US = 86_400 * 1_000_000
+
+
+@dataclass(slots=True)
+class Decision:
+    """Where the splits of a table stop; who is claimed to have reached the time, and who is held."""
+
+    stops: Integers
+    time_us: int | None
+    claimed: Booleans
+    held: Booleans
+    why: HeldReason = HeldReason.CAP
+    lookups: int = 0
+
+
+def decide(table: SliceTable, limits: SliceLimits, previous_time_us: int | None) -> Decision:
+    """Decide where the splits of a table stop."""
+    nobody: Booleans = np.zeros(len(table.splits), np.bool_)
+    bounded = limits.cap_us is not None or (limits.by_time and limits.max_slice_us is not None)
+    if not len(table.splits) or (not bounded and float((table.rows * table.cost).sum()) <= table.budget):
+        return Decision(table.limit.copy(), None, nobody, nobody)
+    lookups = 0
+    if limits.by_time:
+        slicing = _TimeSlice(table, limits, previous_time_us)
+        try:
+            return slicing.decide()
+        except NotSearchable:
+            lookups = slicing.search.lookups
+    held = nobody if limits.cap_us is None else table.observed_us >= limits.cap_us
+    return Decision(share_out(table, ~held, table.budget, table.limit), None, nobody, held, lookups=lookups)
+
+
+class _TimeSlice:
+    """One plan by time."""
+
+    def __init__(self, table: SliceTable, limits: SliceLimits, previous_time_us: int | None) -> None:
+        self._table, self._limits, self._previous_us = table, limits, previous_time_us
+        self.search = TimeSearch(table, now_us=limits.now_us)
+        until_us = limits.believed_until_us
+        self._guard_us = LATEST_US if until_us is None else min(until_us + 1, LATEST_US)
+        self._nobody: Booleans = np.zeros(len(table.splits), np.bool_)
+        self._bad = self._nobody  # has a row from beyond the guard...
+        self._bad_at = table.limit  # ...first here
+
+    def decide(self) -> Decision:
+        """Return the decision.
+
+        Raises:
+            NotSearchable: the source cannot search by time.
+        """
+        ceiling = self._ceiling()
+        while True:
+            before = self.search.left_out.copy()
+            decision, unfit = self._slice(ceiling)
+            self.search.left_out |= unfit
+            # Who was left out on the way needs a share: again. What was looked up is known, so that costs few lookups.
+            if (self.search.left_out == before).all():
+                decision.lookups = self.search.lookups
+                return decision
+
+    # -- how far the slice may go
+
+    def _ceiling(self) -> Lookup:
+        """Return the largest time that is allowed, and see who cannot be searched."""
+        search, limits = self.search, self._limits
+        ceiling = search.look_up(self._guard_us if limits.cap_us is None else min(limits.cap_us, self._guard_us))
+        if self._guard_us < LATEST_US and ceiling.there.any():
+            guard = search.look_up(self._guard_us)
+            self._bad, self._bad_at = guard.there, guard.position
+            search.left_out |= guard.there & (guard.position <= self._table.start)
+        if limits.max_slice_us is not None and search.total(ceiling) > 0:
+            return self._within_max_slice(ceiling, limits.max_slice_us)
+        return ceiling
+
+    def _within_max_slice(self, ceiling: Lookup, max_slice_us: int) -> Lookup:
+        search = self.search
+        if self._previous_us is not None:
+            if self._previous_us + max_slice_us >= ceiling.time_us:
+                return ceiling
+            nearer = search.look_up(self._previous_us + max_slice_us)
+            if search.total(nearer) > 0:
+                return nearer
+        # Nothing was read before, or a gap is longer than a slice may be: from the first row on.
+        before, after = search.enclose(0.0, enough=np.inf, until=ceiling, within_us=max(max_slice_us // 2, GRID_US))
+        return search.look_up(min(max(before.time_us + max_slice_us, after.time_us), ceiling.time_us))
+
+    # -- the slice
+
+    def _slice(self, ceiling: Lookup) -> tuple[Decision, Booleans]:
+        """Return a decision, and the splits that turned out not to be searchable in it."""
+        table, search = self._table, self.search
+        shared = self._reserve()
+        if shared >= table.budget:
+            return self._shares_only(), self._nobody
+        budget = table.budget - shared
+        at, after, cut = ceiling, None, False
+        if search.total(ceiling) > budget:
+            at, after = search.enclose(budget, enough=_ENOUGH * budget, until=ceiling, hints_us=self._hints(budget))
+        else:
+            shared = table.budget - search.total(ceiling)
+        stops = np.where(search.left_out, table.start, at.stop)
+        if after is not None and not (stops > table.start).any():
+            cut = True
+            stops = share_out(table, ~search.left_out & (after.stop > table.start), budget, after.stop)
+        time_us = at.time_us if EARLIEST_US < at.time_us < self._guard_us else None
+        if time_us is not None and not at.there.any() and not search.left_out.any():
+            time_us = None
+        stops, waiting = self._add_shares(stops, shared, time_us)
+        if time_us is None:
+            return Decision(stops, None, self._nobody, self._nobody), self._nobody
+        ahead = search.reached(time_us) & ~(self._bad & (self._bad_at <= table.start))
+        unfit = at.there & (at.position < table.start) & ~search.left_out & ~ahead & ~(table.observed_us >= time_us)
+        if after is not None and (cut or after.time_us - time_us <= GRID_US):
+            unfit &= after.there & (after.position < table.start)  # else it is inside the very millisecond of the cut
+        claimed = at.there & (at.position >= table.start) & (at.position <= stops) & (at.position < table.end)
+        claimed &= ~(self._bad & (at.position >= self._bad_at))
+        claimed = (claimed | ahead) & ~search.left_out
+        if time_us == self._limits.cap_us:
+            return Decision(stops, time_us, claimed, ~search.left_out | waiting), unfit
+        return Decision(stops, time_us, claimed, waiting, HeldReason.AHEAD), unfit
+
+    # -- splits that are not chosen by time
+
+    def _add_shares(self, stops: Integers, budget: float, time_us: int | None) -> tuple[Integers, Booleans]:
+        """Give each its share, unless it is ahead of the time."""
+        table, left_out = self._table, self.search.left_out
+        waiting = self._nobody if time_us is None else left_out & (table.observed_us >= time_us)
+        among = left_out & ~waiting
+        nothing_else = not (stops > table.start).any()
+        shares = share_out(table, among, budget, table.limit, at_least_one=nothing_else)
+        return np.where(among, shares, stops), waiting
+
+    def _shares_only(self) -> Decision:
+        """Read nobody by time: there is nobody else, or it is their turn."""
+        others = (~self.search.left_out & (self._table.rows > 0)).any()
+        wait_us = self._wait_us() if others else self._limits.cap_us
+        stops, waiting = self._add_shares(self._table.start, self._table.budget, wait_us)
+        why = HeldReason.CAP if wait_us == self._limits.cap_us else HeldReason.AHEAD
+        return Decision(stops, self._previous_us, self._nobody, waiting, why)
+
+    def _wait_us(self) -> int | None:
+        known = [us for us in (self._previous_us, self._limits.cap_us) if us is not None]
+        return min(known, default=None)
+
+    def _reserve(self) -> float:
+        """Return how much of the budget is kept for them.
+
+        It is their part of all unread rows, so that they keep pace; but the others keep at least an equal share, so
+        that a large backlog of one does not stop a trickle in many. A part too small for a row becomes the whole
+        budget of some plans and nothing of the others.
+        """
+        table, left_out, budget = self._table, self.search.left_out, self._table.budget
+        cost = table.rows * table.cost
+        everything, others = float(cost.sum()), float(cost[~left_out].sum())
+        if others == everything or everything <= budget:
+            return 0.0  # what is left will do for them
+        if others == 0:
+            return budget
+        unread = table.rows > 0
+        equal = budget * int((unread & ~left_out).sum()) / int(unread.sum())
+        of_others = max(budget * others / everything, min(others, equal))
+        row = float(table.cost.max())
+        if budget - of_others >= row and of_others >= min(row, others):
+            return budget - of_others
+        wait_us = self._wait_us()
+        if wait_us is not None and not (left_out & unread & (table.observed_us < wait_us)).any():
+            return 0.0
+        return budget if table.seed % 2**16 * budget < (budget - of_others) * 2**16 else 0.0
+
+    def _hints(self, budget: float) -> list[int]:
+        """Return times to look up first."""
+        now_us, previous_us, span_us = self._limits.now_us, self._previous_us, self._limits.previous_span_us
+        if previous_us is None:
+            return [now_us - _DAY_US]
+        if span_us is None:
+            everything = float((self._table.rows * self._table.cost).sum())
+            span_us = int((now_us - previous_us) * min(1.0, 0.9 * budget / everything))
+        return [previous_us + max(span_us, GRID_US), previous_us]

@@ -1,0 +1,121 @@
+"""A backfill: 64 partitions, 24 hours of history, one partition six hours behind, minute windows per partition.
+
+Native Spark takes the same share of every partition's backlog, so the slow one stays six hours behind all the way, and
+native loses nothing only with a delay of six hours, all of which it keeps in state. `service.read` takes every
+partition up to the same event time. Both read with one row budget and Spark's own sink; nothing may be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowmark.integration import LowWatermarkService
+from lowmark.sources.kafka import KafkaSource
+from lowmark.sources.offset import BatchOffset
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import functions as F
+
+from tests.live.servers import Broker, Record, kafka_broker
+
+from .live import Batch, Run, run_available, spent_ms
+from .measure import Bound, Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 64
+START_MS = 1_700_000_000_000
+HOURS = 24
+BEHIND_HOURS = 6
+SLICE_MINUTES = 10
+HOUR_MS = 3_600_000
+
+
+def stamp_ms(partition: int, offset: int, per_partition: int) -> int:
+    """When the record of an offset happened: evenly over the hours, in partition 0 some hours before the others."""
+    behind_ms = BEHIND_HOURS * HOUR_MS if partition == 0 else 0
+    return START_MS + offset * HOURS * HOUR_MS // per_partition - behind_ms
+
+
+def records(per_partition: int) -> Iterator[Record]:
+    for offset in range(per_partition):
+        for partition in range(PARTITIONS):
+            yield Record(f"{offset:08}", partition, timestamp_ms=stamp_ms(partition, offset, per_partition))
+
+
+def counted(df: DataFrame) -> DataFrame:
+    return df.groupBy(F.window("timestamp", "1 minute"), "partition").agg(F.count(F.lit(1)).alias("n"))
+
+
+def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, count: int, pairs: int) -> list[Row]:
+    per_partition = count // PARTITIONS
+    budget = count * SLICE_MINUTES // (HOURS * 60)
+    runs: dict[str, list[Run]] = {"native": [], "read": []}
+    with kafka_broker(folder / "backfill") as broker:
+        topic = broker.create_topic(partitions=PARTITIONS)
+        broker.produce(topic, records(per_partition))
+        for turn in range(pairs):
+            done = run_available(counted(_native(spark, broker, topic, budget)), folder / "backfill-checkpoints")
+            _check(done, per_partition * PARTITIONS)
+            runs["native"].append(done)
+            name = f"backfill {turn}"
+            df = service.read(
+                KafkaSource(bootstrap_servers=broker.bootstrap, topics=[topic], columns=["partition", "timestamp"]),
+                name=name,
+                strategy=WatermarkStrategy.for_monotonous_timestamps(),
+                max_rows_per_batch=budget,
+            )
+            done = run_available(counted(df), folder / "backfill-checkpoints")
+            _check(done, per_partition * PARTITIONS)
+            runs["read"].append(done)
+    section = f"backfill, {count:,} records, {PARTITIONS} partitions, {HOURS} h, one {BEHIND_HOURS} h behind"
+    native, read = runs["native"], runs["read"]
+    spans = [_slices_minutes(run, per_partition) for run in read]
+    return [
+        Row.pairs(section, "peak rows in state", "rows", list(map(_peak, native)), list(map(_peak, read)),
+                  bound=Bound(0.1, "ratio")),
+        Row.pairs(section, "whole query, start to end", "ms", [r.wall_ms for r in native], [r.wall_ms for r in read],
+                  bound=Bound(1.0, "ratio"), note=f"batches: {len(native[0].batches)} | {len(read[0].batches)}"),
+        Row.pairs(section, "a data batch", "ms", *([spent_ms(r.data, "triggerExecution") / len(r.data) for r in side]
+                  for side in (native, read))),
+        Row.pairs(section, "planning a batch (latestOffset)", "ms",
+                  *([spent_ms(r.data, "latestOffset") / len(r.data) for r in side] for side in (native, read))),
+        Row(section, "drift between partitions after a batch, at most", "min", None, max(max(s) for s in spans),
+            note=f"a slice spans {sorted(spans[0])[len(spans[0]) // 2]:.1f} min, the median"),
+    ]  # fmt: skip
+
+
+def _native(spark: SparkSession, broker: Broker, topic: str, budget: int) -> DataFrame:
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
+    stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
+    stream = stream.option("kafka.fetch.max.wait.ms", "10").option("maxOffsetsPerTrigger", budget)
+    return stream.load().select("partition", "timestamp").withWatermark("timestamp", f"{BEHIND_HOURS} hours 1 minute")
+
+
+def _check(done: Run, count: int) -> None:
+    read = sum(batch["sources"][0]["numInputRows"] for batch in done.batches)
+    dropped = sum(op.get("numRowsDroppedByWatermark", 0) for batch in done.batches for op in batch["stateOperators"])
+    assert (read, dropped) == (count, 0), f"read {read} of {count} records, dropped {dropped}"
+
+
+def _peak(run: Run) -> float:
+    return float(max(op["numRowsTotal"] for batch in run.batches for op in batch["stateOperators"]))
+
+
+def _slices_minutes(run: Run, per_partition: int) -> Sequence[float]:
+    """How far the next rows of the partitions lie apart after every batch, of those that have rows left."""
+    return [_apart_minutes(batch, per_partition) for batch in run.data[:-1]]
+
+
+def _apart_minutes(batch: Batch, per_partition: int) -> float:
+    offset = BatchOffset.find(batch["sources"][0]["endOffset"])
+    assert offset is not None, "the first source is the one that is read"
+    # Of a partition, the last row that was read; one of which nothing was read yet drifts from nobody.
+    at_ms = [
+        stamp_ms(int(name.rpartition("/")[2]), position - 1, per_partition)
+        for name, position in offset.positions.items()
+        if 0 < position < per_partition
+    ]
+    return (max(at_ms) - min(at_ms)) / 60_000 if at_ms else 0.0

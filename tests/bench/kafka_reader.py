@@ -1,0 +1,114 @@
+"""The Kafka source's reader alone, without Spark: rows a second and a core, and whether memory stays flat.
+
+    python -m tests.bench.kafka_reader [--rows 2000000] [--bytes 100] [--partitions 8] [--rounds 3]
+                                       [--columns value,offset] [--bootstrap HOST:PORT --topic NAME]
+
+Without `--bootstrap` it starts a broker and fills a topic. A row of the table is a round: all columns of Spark's
+source, or those that are named, of all partitions in one reader, as one task would read them. "per core" counts the
+processor time of all threads of this process, librdkafka's included; the broker is another process. The last figure is
+the memory at the end of the round, which must not grow with the rows: try `--rows 10000000`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowmark.sources.kafka import KafkaSource, KafkaSplit
+from lowmark.sources.kafka_columns import DEFAULT_COLUMNS
+from lowmark.sources.reader import read_slices
+
+from tests.live.servers import Broker, Record, kafka_broker
+
+START_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round took."""
+
+    rows: int
+    bytes: int
+    batches: int
+    wall_seconds: float
+    processor_seconds: float
+    resident_bytes: int
+
+
+def records(rows: int, size: int, partitions: int) -> Iterator[Record]:
+    """Records of `size` bytes, one a millisecond, the partitions in turn."""
+    padding = "x" * max(0, size - 12)
+    for n in range(rows):
+        yield Record(f"{n:012}{padding}", n % partitions, timestamp_ms=START_MS + n)
+
+
+def measure(source: KafkaSource, splits: list[KafkaSplit]) -> Round:
+    """Read all splits once."""
+    wall, processor = time.perf_counter(), time.process_time()
+    rows = size = batches = 0
+    for part in read_slices(source, splits):
+        rows, size, batches = rows + part.rows.num_rows, size + part.rows.nbytes, batches + 1
+    return Round(rows, size, batches, time.perf_counter() - wall, time.process_time() - processor, resident_bytes())
+
+
+def resident_bytes() -> int:
+    """The memory this process has now; its peak where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+
+
+def run(bootstrap: str, topic: str, columns: list[str], rounds: int) -> list[Round]:
+    """Read a topic from its beginning to its end, so many times."""
+    source = KafkaSource(bootstrap_servers=bootstrap, topics=[topic], columns=columns)
+    ends = Broker(bootstrap, None).end_offsets(topic)  # type: ignore[arg-type]  # another's: never stopped by us
+    splits = [
+        KafkaSplit(split_id=f"{topic}/{partition}", topic=topic, partition=partition, stop=end)
+        for partition, end in ends.items()
+    ]
+    heads = ("rows", 12), ("MB", 8), ("batches", 8), ("rows/s", 12), ("rows/s per core", 16), ("MB/s per core", 14)
+    print(*(f"{head:>{width}}" for head, width in (*heads, ("MB memory", 10))))
+    done = []
+    for _ in range(rounds):
+        each = measure(source, splits)
+        done.append(each)
+        print(
+            f"{each.rows:>12,} {each.bytes / 1e6:>8,.0f} {each.batches:>8,} {each.rows / each.wall_seconds:>12,.0f} "
+            f"{each.rows / each.processor_seconds:>16,.0f} {each.bytes / 1e6 / each.processor_seconds:>14,.0f} "
+            f"{each.resident_bytes / 1e6:>10,.0f}",
+            flush=True,
+        )
+    return done
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.kafka_reader", description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--bytes", type=int, default=100, help="of a value")
+    parser.add_argument("--partitions", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--columns", default=",".join(DEFAULT_COLUMNS))
+    parser.add_argument("--bootstrap", help="read from this broker instead of an own one")
+    parser.add_argument("--topic", help="read this topic, which has its records already")
+    given = parser.parse_args(arguments)
+    columns = given.columns.split(",")
+    if given.bootstrap and given.topic:
+        run(given.bootstrap, given.topic, columns, given.rounds)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="lowmark-bench-") as folder, kafka_broker(Path(folder) / "kafka") as broker:
+        topic = broker.create_topic(partitions=given.partitions)
+        broker.produce(topic, records(given.rows, given.bytes, given.partitions))
+        run(broker.bootstrap, topic, columns, given.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""How fast a topic is read: Spark's own JVM connector against ours, same topic, same run, a sink that keeps nothing.
+
+Wall time on two cores, and processor time of everything that works for the query: the JVM and the Python workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowmark.sources.batches import PlanOptions
+from lowmark.sources.kafka import KafkaSource
+from lowmark.sources.spark import Binding, load
+
+from tests.live.servers import Broker, Record, kafka_broker
+
+from .live import Run, run_available, spent_ms
+from .measure import Bound, Row
+
+if TYPE_CHECKING:
+    from lowmark.integration import LowWatermarkService
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 8
+BATCHES = 4
+START_MS = 1_700_000_000_000
+COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Timed:
+    run: Run
+    cpu_ms: float
+
+
+def records(count: int, size_bytes: int) -> Iterator[Record]:
+    filling = "x" * (size_bytes - 12)
+    for n in range(count):
+        yield Record(f"{n:012}{filling}", n % PARTITIONS, key=f"{n % 1_000:04}", timestamp_ms=START_MS + n)
+
+
+def run(
+    spark: SparkSession,
+    service: LowWatermarkService,
+    folder: Path,
+    *,
+    small: int,
+    large: int,
+    pairs: int,
+    warm: int = 1,
+) -> list[Row]:
+    del service  # neither side is measured or guided
+    table = []
+    with kafka_broker(folder / "throughput") as broker:
+        for what, count, size_bytes, limit in (("100 bytes", small, 100, 1 / 1.5), ("1 KB", large, 1_000, 1.0)):
+            topic = broker.create_topic(partitions=PARTITIONS)
+            broker.produce(topic, records(count, size_bytes))
+            runs: dict[str, list[Timed]] = {"native": [], "ours": []}
+            for turn in range(pairs + warm):
+                for side, kept in runs.items():
+                    df = (_native if side == "native" else _ours)(spark, broker, topic, count)
+                    timed = _timed(df, folder / "throughput-checkpoints")
+                    read = sum(batch["sources"][0]["numInputRows"] for batch in timed.run.batches)
+                    assert read == count, f"{side} read {read} of {count} records"
+                    if turn >= warm:
+                        kept.append(timed)
+            table += _rows(f"reading {count:,} records of {what}", runs, limit)
+    return table
+
+
+def _rows(section: str, runs: dict[str, list[Timed]], limit: float) -> list[Row]:
+    native, ours = runs["native"], runs["ours"]
+    return [
+        Row.pairs(section, "processor time", "ms", [t.cpu_ms for t in native], [t.cpu_ms for t in ours],
+                  bound=Bound(round(limit, 2), "ratio")),
+        Row.pairs(section, "whole query, start to end", "ms", [t.run.wall_ms for t in native],
+                  [t.run.wall_ms for t in ours]),
+        Row.pairs(section, "addBatch", "ms", [spent_ms(t.run.data, "addBatch") for t in native],
+                  [spent_ms(t.run.data, "addBatch") for t in ours]),
+    ]  # fmt: skip
+
+
+def _native(spark: SparkSession, broker: Broker, topic: str, count: int) -> DataFrame:
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
+    stream = stream.option("subscribe", topic).option("startingOffsets", "earliest")
+    stream = stream.option("kafka.fetch.max.wait.ms", "10").option("maxOffsetsPerTrigger", count // BATCHES)
+    return stream.load()
+
+
+def _ours(spark: SparkSession, broker: Broker, topic: str, count: int) -> DataFrame:
+    source = KafkaSource(bootstrap_servers=broker.bootstrap, topics=[topic], columns=COLUMNS)
+    return load(spark, Binding(source, "throughput", PlanOptions(slots=2, max_rows=count // BATCHES, by_time=False)))
+
+
+def _timed(df: DataFrame, folder: Path) -> Timed:
+    before = _cpu_ms()
+    run = run_available(df, folder)
+    return Timed(run, _cpu_ms() - before)
+
+
+def _cpu_ms() -> float:
+    """Processor time of this process and everything below it that is not the broker, ended children included."""
+    parents, spent = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+            command = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended meanwhile
+        parents[pid] = int(rest[1])
+        spent[pid] = (
+            0 if b"kafka.Kafka" in command else sum(map(int, rest[11:15]))
+        )  # own and waited-for, user and system
+
+    def ours(pid: int) -> bool:
+        while pid in parents:
+            if pid == os.getpid():
+                return True
+            pid = parents[pid]
+        return False
+
+    return sum(ticks for pid, ticks in spent.items() if ours(pid)) * 1000 / _TICKS

@@ -1,0 +1,427 @@
+"""Flink's own cases for a source's coordinator: the context, the notifier, the assignment tracker, the provider."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+import pytest
+from lowmark.sources import ReaderInfo, SourceSplit, SplitsAssignment
+from lowmark.sources.assignment_tracker import SplitAssignmentTracker
+from lowmark.sources.coordinator import CoordinatorHangs, CoordinatorNotStarted, InvalidCheckpoint
+from lowmark.sources.coordinator_context import UnregisteredReader
+from lowmark.sources.coordinator_store import CoordinatorStore
+from lowmark.sources.failover import FailoverPolicy
+
+from tests.cases.deviations import DEVIATIONS
+from tests.cases.reader import Case, case_id, family
+from tests.sources.coordinating import (
+    DEADLINE_SECONDS,
+    Gateway,
+    ListSource,
+    ManualClock,
+    Ping,
+    fail_on,
+    settle,
+    split,
+)
+from tests.sources.test_coordinator import Coordinator, await_failure, ids, make, running, taken
+from tests.sources.test_notifier import Calls, done_on
+
+ONCE = FailoverPolicy(most=0)
+FAMILIES = ("CRD", "CTX", "NOT", "TRK", "PRV")
+
+# -- TRK
+
+
+def record(tracker: SplitAssignmentTracker[SourceSplit], given: dict[int, list[int]]) -> None:
+    tracker.record(SplitsAssignment({subtask: [split(n) for n in numbers] for subtask, numbers in given.items()}))
+
+
+def plain(given: object) -> object:
+    assert isinstance(given, dict)
+    return {subtask: [int(each.split_id) for each in splits] for subtask, splits in given.items() if splits}
+
+
+def assignments_add_up_in_order(case: Case) -> None:
+    tracker = SplitAssignmentTracker[SourceSplit]()
+    record(tracker, {0: [0], 1: [1, 2], 2: [3, 4, 5]})
+    record(tracker, {0: [6], 1: [7, 8]})
+
+    assert plain(tracker.uncheckpointed) == {0: [0, 6], 1: [1, 2, 7, 8], 2: [3, 4, 5]}
+
+
+def with_two_checkpoints() -> SplitAssignmentTracker[SourceSplit]:
+    tracker = SplitAssignmentTracker[SourceSplit]()
+    record(tracker, {0: [0], 1: [1, 2]})
+    tracker.checkpoint(100)
+    record(tracker, {0: [3], 1: [4, 5]})
+    tracker.checkpoint(101)
+    return tracker
+
+
+def a_completed_checkpoint_is_forgotten(case: Case) -> None:
+    tracker = with_two_checkpoints()
+    tracker.complete(100)
+
+    assert {at: plain(given) for at, given in tracker.by_checkpoint.items()} == {101: {0: [3], 1: [4, 5]}}
+
+
+def splits_after_a_checkpoint_are_given_back(case: Case) -> None:
+    checkpointed, recent = with_two_checkpoints().take_back(0, 99)
+
+    assert ids(checkpointed + recent) == ["0", "3"]
+
+
+# -- CRD
+
+
+def nothing_before_start(case: Case) -> None:
+    coordinator = make(ListSource(), Gateway())
+    for call in (
+        lambda: coordinator.notify_checkpoint_complete(1),
+        lambda: coordinator.handle_source_event(0, 0, Ping(1)),
+        lambda: coordinator.handle_split_request(0),
+        lambda: coordinator.execution_attempt_failed(0, 0),
+        lambda: coordinator.subtask_reset(0, 1),
+        lambda: coordinator.checkpoint(1),
+    ):
+        with pytest.raises(CoordinatorNotStarted, match="the coordinator has not started yet"):
+            call()
+
+
+def start_and_close(case: Case) -> None:
+    source = ListSource()
+    with running(source, Gateway()):
+        assert source.newest.log == [("start",)]
+    assert source.newest.closed.is_set()
+    never = ListSource()
+    make(never, Gateway()).close()
+    assert never.made == []
+
+
+def checkpoint_and_restore(case: Case) -> None:
+    source, other, gateway = ListSource(), ListSource(), Gateway()
+    with running(source, gateway, readers=1) as coordinator:
+        data = taken(coordinator, 100)
+        assert gateway.ids(0) == ["0", "3"]
+    restored = make(other, Gateway())
+    restored.reset_to_checkpoint(100, data)
+    restored.start()
+    settle(restored)
+
+    assert len(other.newest.unassigned) == 4
+    assert restored.run("look", lambda: len(other.newest.context.registered_readers)) == 0
+    restored.close()
+
+
+def a_failed_subtask_gives_back_what_is_not_completed(case: Case) -> None:
+    source = ListSource()
+    with running(source, Gateway(), readers=1) as coordinator:
+        taken(coordinator, 100)
+        coordinator.run("discover", lambda: source.newest.discover(6))
+        taken(coordinator, 101)
+        assert len(source.newest.unassigned) == 4
+        by_checkpoint = coordinator.run("look", lambda: dict(coordinator.tracker.by_checkpoint))
+        assert {at: plain(given) for at, given in by_checkpoint.items()} == {100: {0: [0, 3]}, 101: {0: [6]}}
+        coordinator.execution_attempt_failed(0, 0)
+        coordinator.subtask_reset(0, 99)
+        settle(coordinator)
+
+        assert coordinator.run("look", lambda: len(source.newest.context.registered_readers)) == 0
+        assert len(coordinator.tracker) == 0
+        assert len(source.newest.unassigned) == 7
+
+
+def a_start_that_fails_fails_the_query(case: Case) -> None:
+    for what in ("create", "start"):
+        coordinator = make(ListSource(fault=fail_on(what, error=partial(RuntimeError, what))), Gateway(), failover=ONCE)
+        coordinator.start()
+
+        failure = await_failure(coordinator)
+        assert isinstance(failure.__cause__, RuntimeError)
+        assert f"cannot start the enumerator: RuntimeError: {what}" in str(failure)
+        coordinator.close()
+
+
+def close_although_a_handler_blocks(case: Case) -> None:
+    entered, hold, source = threading.Event(), threading.Event(), ListSource()
+    coordinator = make(source, Gateway())
+    coordinator.start()
+    settle(coordinator)
+
+    def block(result: object, error: BaseException | None) -> None:
+        entered.set()
+        hold.wait(DEADLINE_SECONDS)
+
+    source.newest.context.call_async(lambda: 1, block)
+    assert entered.wait(DEADLINE_SECONDS)
+    with pytest.raises(
+        CoordinatorHangs, match=r"cannot close the enumerator within 0\.001 seconds: it is still to handle"
+    ):
+        coordinator.close(timeout_seconds=0.001)
+    assert source.newest.closed.wait(5)
+    hold.set()
+    assert coordinator._queue.join(DEADLINE_SECONDS)
+
+    assert [entry for entry in source.newest.log if entry[0] == "close"] == [("close",)]
+
+
+def formats(case: Case) -> None:
+    """Version 0, with its trailing fields, is Flink's own past: nothing here ever wrote it."""
+    source = ListSource()
+    with running(source, Gateway()) as coordinator:
+        data = taken(coordinator, 1)
+        for bad, reason in ((data + b"\0\0\0\0", "bytes of state"), (struct.pack(">i", 2) + data[4:], "version 2")):
+            with pytest.raises(InvalidCheckpoint, match=reason):
+                coordinator.reset_to_checkpoint(1, bad)
+
+
+def coordinators_find_each_other(case: Case) -> None:
+    store, source = CoordinatorStore(), ListSource()
+    with running(source, Gateway(), store=store, listening_id="listening") as coordinator:
+        found = store.get("listening")
+        assert found is coordinator
+        found.handle_source_event(0, None, Ping(1))
+        settle(coordinator)
+        assert source.newest.events == [1]
+
+
+def redistributing() -> tuple[ListSource, Gateway]:
+    return ListSource(0, redistributes=True), Gateway()
+
+
+def register_three(coordinator: Coordinator) -> None:
+    coordinator.register_reader(0, 0, "", [split(0), split(1), split(2)])
+    for subtask in (1, 2):
+        coordinator.register_reader(subtask)
+    settle(coordinator)
+
+
+def a_duplicate_redistributes_nothing(case: Case) -> None:
+    source, gateway = redistributing()
+    with running(source, gateway) as coordinator:
+        register_three(coordinator)
+        assert gateway.sent == [("splits", 0, "0"), ("splits", 1, "1"), ("splits", 2, "2")]
+        register_three(coordinator)
+
+        assert len(gateway.sent) == 3
+
+
+def a_partial_restart_redistributes_its_own(case: Case) -> None:
+    source, gateway = redistributing()
+    with running(source, gateway) as coordinator:
+        register_three(coordinator)
+        taken(coordinator, 1)
+        coordinator.execution_attempt_failed(0, 0)
+        coordinator.subtask_reset(0, 0)
+        gateway.owned.pop(0, None)
+        gateway.sent.clear()
+        coordinator.register_reader(0, 1, "", [split(0)])
+        settle(coordinator)
+
+        assert gateway.sent == [("splits", 0, "0")]
+        assert gateway.owned == {0: [split(0)], 1: [split(1)], 2: [split(2)]}
+
+
+# -- CTX
+
+
+def readers_register(case: Case) -> None:
+    source, gateway = redistributing()
+    with running(source, gateway) as coordinator:
+        for subtask in range(3):
+            coordinator.register_reader(subtask)
+        coordinator.subtask_reset(1, 0)
+        coordinator.register_reader(1, 1, "", [split(1)])
+        settle(coordinator)
+        readers = coordinator.run("look", lambda: dict(source.newest.context.registered_readers))
+
+        assert [entry[1] for entry in source.newest.log if entry[0] == "add_reader"] == [0, 1, 2, 1]
+        assert readers == {0: ReaderInfo(0), 1: ReaderInfo(1, "", (split(1),)), 2: ReaderInfo(2)}
+
+
+def unknown_readers_leave(case: Case) -> None:
+    with running(ListSource(), Gateway()) as coordinator:
+        coordinator.execution_attempt_failed(0, 0)
+        coordinator.subtask_reset(1, 0)
+        settle(coordinator)
+
+        assert coordinator.failure is None
+
+
+def nothing_is_sent_to_unregistered_readers(case: Case) -> None:
+    source, gateway = ListSource(), Gateway()
+    with running(source, gateway) as coordinator:
+        assignment = SplitsAssignment({0: [split(0)]})
+        with pytest.raises(UnregisteredReader, match=r"it is not registered .* nothing was sent"):
+            coordinator.run("assign", lambda: source.newest.context.assign_splits(assignment))
+
+        assert gateway.sent == []
+        assert coordinator.run("look", lambda: len(coordinator.tracker)) == 0
+
+
+def a_call_given_up_at_close_fails_nothing(case: Case) -> None:
+    """Python cannot interrupt a thread: the handler hears at once that the call was given up."""
+    entered, hold, heard, source = threading.Event(), threading.Event(), Future[str](), ListSource()
+    coordinator = make(source, Gateway())
+    coordinator.start()
+    settle(coordinator)
+
+    def poll() -> int:
+        entered.set()
+        hold.wait(DEADLINE_SECONDS)
+        raise OSError("the connection was closed")
+
+    def handler(result: int | None, error: BaseException | None) -> None:
+        heard.set_result(type(error).__name__)
+        raise RuntimeError("nobody hears this")
+
+    source.newest.context.call_async(poll, handler)
+    assert entered.wait(DEADLINE_SECONDS)
+    coordinator.close()
+    hold.set()
+
+    assert heard.result(DEADLINE_SECONDS) == "CallAbandoned"
+    assert coordinator.failure is None
+
+
+def the_backlog_flag_reaches_everybody(case: Case) -> None:
+    source, gateway = ListSource(0), Gateway()
+    with running(source, gateway) as coordinator:
+        say = source.newest.context.set_is_processing_backlog
+        coordinator.register_reader(0)
+        coordinator.run("say", lambda: say(is_processing_backlog=True))
+        coordinator.register_reader(1)
+        coordinator.run("say", lambda: say(is_processing_backlog=False))
+        coordinator.register_reader(2)
+        settle(coordinator)
+
+        assert gateway.sent == [
+            ("backlog", 0, True), ("backlog", 1, True),
+            ("backlog", 0, False), ("backlog", 1, False), ("backlog", 2, False),
+        ]  # fmt: skip
+
+
+# -- NOT
+
+
+def a_result_is_handled_on_the_main_thread(case: Case) -> None:
+    calls = Calls(ManualClock())
+    calls.notifier.notify_ready_async(lambda: 1234, calls.handle)
+    calls.await_handled()
+    calls.close()
+
+    assert calls.handled == [(1234, None)]
+
+
+def an_error_is_handled_on_the_main_thread(case: Case) -> None:
+    calls, error = Calls(ManualClock()), OSError("expected")
+    calls.notifier.notify_ready_async(_raising(error), calls.handle)
+    calls.await_handled()
+    calls.close()
+
+    assert calls.handled == [(None, error)]
+
+
+def an_error_of_the_handler_is_uncaught(case: Case) -> None:
+    call = _raising(OSError("first")) if case["id"] == "NOT-03" else lambda: 1234
+    calls, error, handled = Calls(ManualClock()), ValueError("second"), threading.Event()
+
+    def handler(result: object, failed: BaseException | None) -> None:
+        handled.set()
+        raise error
+
+    calls.notifier.notify_ready_async(call, handler)
+    assert handled.wait(DEADLINE_SECONDS)
+    done_on(calls.queue)
+    calls.close()
+
+    assert [uncaught for _, uncaught in calls.uncaught] == [error]
+
+
+def _raising(error: BaseException) -> Callable[[], object]:
+    def call() -> object:
+        raise error
+
+    return call
+
+
+# -- PRV
+
+
+def a_reset_makes_a_new_enumerator_without_readers(case: Case) -> None:
+    source = ListSource()
+    with running(source, Gateway(), readers=1) as coordinator:
+        data = taken(coordinator, 0)
+        coordinator.register_reader(1)
+        before = (source.newest, source.newest.context)
+        coordinator.reset_to_checkpoint(0, data)
+        settle(coordinator)
+
+        assert source.newest is not before[0]
+        assert source.newest.context is not before[1]
+        assert coordinator.run("look", lambda: len(source.newest.context.registered_readers)) == 0
+
+
+def a_handler_that_raises_fails_the_query(case: Case) -> None:
+    source, error = ListSource(), RuntimeError("cannot handle it")
+    coordinator = make(source, Gateway(), failover=ONCE)
+    coordinator.start()
+    settle(coordinator)
+    handled = threading.Event()
+
+    def handler(result: object, failed: BaseException | None) -> None:
+        handled.set()
+        raise error
+
+    source.newest.context.call_async(lambda: 1, handler)
+    assert handled.wait(DEADLINE_SECONDS)
+
+    assert await_failure(coordinator).__cause__ is error
+    assert "handle the result of a_handler_that_raises_fails_the_query." in str(coordinator.failure)
+    coordinator.close()
+
+
+CASES: dict[str, Callable[[Case], None]] = {
+    "TRK-01": assignments_add_up_in_order,
+    "TRK-04": a_completed_checkpoint_is_forgotten,
+    "TRK-05": splits_after_a_checkpoint_are_given_back,
+    "CRD-01": nothing_before_start,
+    "CRD-03": start_and_close,
+    "CRD-05": checkpoint_and_restore,
+    "CRD-07": a_failed_subtask_gives_back_what_is_not_completed,
+    "CRD-09": a_start_that_fails_fails_the_query,
+    "CRD-11": close_although_a_handler_blocks,
+    "CRD-13": formats,
+    "CRD-15": coordinators_find_each_other,
+    "CRD-17": a_duplicate_redistributes_nothing,
+    "CRD-19": a_partial_restart_redistributes_its_own,
+    "CTX-01": readers_register,
+    "CTX-03": unknown_readers_leave,
+    "CTX-05": nothing_is_sent_to_unregistered_readers,
+    "CTX-07": a_call_given_up_at_close_fails_nothing,
+    "CTX-09": the_backlog_flag_reaches_everybody,
+    "NOT-01": a_result_is_handled_on_the_main_thread,
+    "NOT-02": an_error_is_handled_on_the_main_thread,
+    "NOT-03": an_error_of_the_handler_is_uncaught,
+    "NOT-04": an_error_of_the_handler_is_uncaught,
+    "PRV-01": a_reset_makes_a_new_enumerator_without_readers,
+    "PRV-02": a_handler_that_raises_fails_the_query,
+}
+
+
+@pytest.mark.parametrize(
+    "case", [case for name in FAMILIES for case in family(name) if case["id"] in CASES], ids=case_id
+)
+def test_source_coordinator(case: Case) -> None:
+    CASES[case["id"]](case)
+
+
+def test_no_case_is_skipped() -> None:
+    every = {case["id"] for name in FAMILIES for case in family(name)}
+
+    assert CASES.keys() == every - DEVIATIONS.keys()

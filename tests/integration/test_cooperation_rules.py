@@ -1,0 +1,317 @@
+"""What runs have to do with others, decided without Spark: who is a task of what, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from lowmark.integration.cooperation import SHARED_STEP_US, Cooperation
+from lowmark.integration.run import Stream, StreamRun
+from lowmark.integration.splits import SplitKey
+from lowmark.watermark import (
+    BatchReported,
+    Cap,
+    DisagreeingGroup,
+    LeftOut,
+    SplitsDiscovered,
+    SplitsFinished,
+    TaskId,
+    WatermarkStrategy,
+)
+
+if TYPE_CHECKING:
+    from lowmark.integration.member import Member
+
+S = 1_000_000
+PLAIN = WatermarkStrategy.for_monotonous_timestamps()
+GROUPED = PLAIN.with_watermark_alignment(group="g", max_drift="30 seconds", update_interval="2 seconds")
+
+
+@dataclass
+class FakeMember:
+    """Keeps what it is told, and answers what it was given."""
+
+    address: str = "unix:/c.sock"
+    connected: bool = True
+    why: str = "gone"
+    lows_us: dict[TaskId, int] = field(default_factory=dict)
+    caps: dict[TaskId, Cap] = field(default_factory=dict)
+    said: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def register(self, task: TaskId, **settings: Any) -> None:
+        self.said.append(("register", task, settings))
+
+    def report(
+        self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None, next_wanted_us: int | None = None
+    ) -> None:
+        self.said.append(("report", task, low_us, left_out, next_wanted_us))
+
+    def deregister(self, task: TaskId) -> None:
+        self.said.append(("deregister", task))
+
+    def low_us(self, task: TaskId) -> int | None:
+        return self.lows_us.get(task)
+
+    def cap(self, task: TaskId) -> Cap | None:
+        return self.caps.get(task)
+
+
+class World:
+    def __init__(self, job: str | None = None, job_queries: int = 1, *, remote: bool = True) -> None:
+        self.now_us = 7 * S
+        self.member = FakeMember()
+        member = cast("Member", self.member) if remote else None
+        self.cooperation = Cooperation(lambda: self.now_us, member, job, job_queries)
+
+    def run(
+        self,
+        name: str = "orders",
+        strategy: WatermarkStrategy = PLAIN,
+        *,
+        query: str | None = "query-1",
+        token: str = "run-1",
+        restored_low_us: int | None = None,
+    ) -> StreamRun:
+        stream = Stream(name, name, strategy, SplitKey(("s",), ("int",)), None, 1, False, {}, {})
+        run = StreamRun.attach(
+            stream, token=token, resumes=None, state=None, now_us=self.now_us, restored_low_us=restored_low_us
+        )
+        run.query_id, run.shares = query, self.cooperation.shares(stream)
+        return run
+
+    def reach(self, run: StreamRun, us: int, split: int = 1) -> None:
+        """The stream's only split has come so far."""
+        run.handle(BatchReported(0 if run.last_batch_id is None else 1, self.now_us, {split: us}), self.now_us)
+
+    def said(self) -> list[tuple[Any, ...]]:
+        said, self.member.said = self.member.said, []
+        return said
+
+
+QUERY_TASK, JOB_TASK = TaskId("query-1", "orders", "0"), TaskId("billing", "orders", "query-1")
+
+
+def test_who_is_in_no_group_and_in_no_job_concerns_nobody() -> None:
+    world = World()
+    run = world.run()
+
+    assert not world.cooperation.takes_part(run.stream)
+    assert (world.cooperation.report(run), world.said(), world.cooperation.explain(run)) == (False, [], None)
+    assert world.cooperation.wake_at_us(run, None) is None
+    world.cooperation.end(run)
+    assert world.said() == []
+
+
+def test_a_stream_without_watermarks_is_in_nothing() -> None:
+    world, none = World("billing"), WatermarkStrategy.no_watermarks()
+
+    assert not world.cooperation.shares(world.run(strategy=none).stream)
+    for strategy in (none, none.with_watermark_alignment(group="g", max_drift="1 second")):
+        assert not world.cooperation.takes_part(world.run(strategy=strategy).stream)
+
+
+def test_a_run_begins_as_a_task_when_its_query_is_known_and_only_once() -> None:
+    world = World()
+    run = world.run(strategy=GROUPED, query=None)
+    world.cooperation.report(run)
+    assert world.said() == []
+    run.query_id = "query-1"
+    world.cooperation.report(run)
+    world.cooperation.report(run)
+
+    registered, *reports = world.said()
+    assert registered == (
+        "register",
+        QUERY_TASK,
+        {
+            "run": "run-1",
+            "low_watermark_us": None,
+            "alignment": GROUPED.alignment,
+            "throttled": False,
+            "expected_tasks": 1,
+        },
+    )
+    assert reports == [("report", QUERY_TASK, None, LeftOut.WITHOUT_SPLITS, None)] * 2
+
+
+def test_a_query_of_a_job_is_a_task_of_the_job_and_names_how_many_are_expected_and_where_it_was() -> None:
+    world = World("billing", 3)
+    world.cooperation.report(world.run(restored_low_us=0))
+
+    [(_, task, settings), _] = world.said()
+    assert (task, settings["expected_tasks"], settings["low_watermark_us"]) == (JOB_TASK, 3, 0)
+    assert settings["alignment"] is None
+
+
+def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
+    world = World()
+    run = world.run(strategy=GROUPED)
+
+    def says() -> tuple[Any, ...]:
+        world.cooperation.report(run)
+        return world.said()[-1][2:]
+
+    assert says() == (None, LeftOut.WITHOUT_SPLITS, None)
+    run.handle(SplitsDiscovered((1, 2)), world.now_us)
+    assert says() == (None, None, None)
+    world.reach(run, 0, 1)
+    world.reach(run, 5, 2)
+    low_us = run.coordinator.low_watermark_us
+    assert low_us is not None
+    assert says() == (low_us, None, None)
+    run.handle(SplitsFinished((1,)), world.now_us)
+    assert says()[1] is None  # one is left
+    run.handle(SplitsFinished((2,)), world.now_us)
+    assert says()[1] is LeftOut.WITHOUT_SPLITS
+
+
+def test_idle_is_said_only_if_every_live_split_is() -> None:
+    world = World()
+    run = world.run(strategy=GROUPED.with_idleness("1 second"))
+    run.handle(SplitsDiscovered((1, 2)), world.now_us)
+    world.reach(run, 5, 1)
+    world.reach(run, 5, 2)
+    run.handle(SplitsFinished((1,)), world.now_us)
+    world.cooperation.report(run)
+    assert world.said()[-1][3] is None
+    for _ in range(3):
+        world.now_us += S
+        run.polled(world.now_us, world.now_us)
+    world.cooperation.report(run)
+    assert world.said()[-1][3] is LeftOut.IDLE
+
+
+def test_the_low_watermark_of_a_job_is_what_the_coordinator_published_and_0_is_one() -> None:
+    world = World("billing")
+    run = world.run()
+    world.reach(run, 100)
+
+    assert (world.cooperation.report(run), run.low_watermark_us) == (False, None)
+    world.member.lows_us[JOB_TASK] = 0
+    assert (world.cooperation.report(run), run.low_watermark_us) == (True, 0)
+    assert (world.cooperation.report(run), run.low_watermark_us) == (False, 0)
+
+
+def test_a_group_elsewhere_changes_no_low_watermark_here() -> None:
+    world = World()
+    run = world.run(strategy=GROUPED)
+    world.reach(run, 100)
+    own_us = run.low_watermark_us
+    world.member.lows_us[QUERY_TASK] = 50
+
+    assert (world.cooperation.report(run), run.low_watermark_us) == (False, own_us)
+
+
+def test_a_run_that_ended_says_nothing_more_and_its_task_leaves() -> None:
+    world = World("billing")
+    run = world.run()
+    world.cooperation.report(run)
+    run.ended = True
+    world.cooperation.end(run)
+    world.said()
+
+    assert not world.cooperation.report(run)
+    world.cooperation.end(run)
+    assert world.said() == []
+
+
+def test_a_run_that_takes_the_place_of_another_is_not_ended_with_it() -> None:
+    world = World("billing")
+    old, new = world.run(), world.run(token="run-2")
+    world.cooperation.report(old)
+    world.cooperation.report(new)
+    assert [said[2]["run"] for said in world.said() if said[0] == "register"] == ["run-1", "run-2"]
+    assert world.cooperation.is_task(new, JOB_TASK)
+
+    world.cooperation.end(old)
+    assert world.said() == []
+    assert not world.cooperation.is_task(old, JOB_TASK)
+    world.cooperation.end(new)
+    assert world.said() == [("deregister", JOB_TASK)]
+
+
+@pytest.mark.parametrize("wake_us", [None, 7 * S + 1, 60 * S])
+def test_a_heartbeat_that_shares_asks_every_second(wake_us: int | None) -> None:
+    world = World("billing")
+    own_us = 60 * S if wake_us is None else wake_us
+
+    assert world.cooperation.wake_at_us(world.run(), wake_us) == min(own_us, 7 * S + SHARED_STEP_US)
+    assert world.cooperation.wake_at_us(world.run(), 0) == 0
+
+
+def test_waiting_for_others_is_worth_it_only_if_they_may_answer_with_more() -> None:
+    world = World("billing")
+    run = world.run()
+    assert not world.cooperation.worth_waiting(run)  # it has said nothing itself
+    world.reach(run, 100)
+    assert world.cooperation.worth_waiting(run)
+    run.has_backlog = True
+    assert not world.cooperation.worth_waiting(run)
+    run.has_backlog = False
+    world.member.connected = False
+    assert not world.cooperation.worth_waiting(run)
+    world.member.connected = True
+    low_us = run.coordinator.low_watermark_us
+    assert low_us is not None
+    run.share(low_us - 1)
+    assert world.cooperation.worth_waiting(run)
+    run.share(low_us)
+    assert not world.cooperation.worth_waiting(run)
+    run.shares = False
+    assert not world.cooperation.worth_waiting(run)
+
+
+def test_who_is_away_and_what_is_held_meanwhile_is_in_words() -> None:
+    world = World("billing")
+    run = world.run()
+    world.reach(run, 100)
+    world.cooperation.report(run)
+    assert 'job "billing" through the coordinator at unix:/c.sock' in str(world.cooperation.explain(run))
+    world.member.connected = False
+    assert "does not answer (gone): the low watermark is held meanwhile" in str(world.cooperation.explain(run))
+
+    other = World()
+    grouped = other.run(strategy=GROUPED)
+    other.cooperation.report(grouped)
+    assert "unix:/c.sock keeps it" in str(other.cooperation.explain(grouped))
+    other.member.connected = False
+    assert "the group goes on without this stream" in str(other.cooperation.explain(grouped))
+
+
+def test_a_group_in_one_application_is_kept_here() -> None:
+    world = World(remote=False)
+    fast = world.run("fast", GROUPED, query="q1")
+    slow = world.run("slow", GROUPED, query="q2", token="run-2")
+    for run, us in ((fast, 100 * S), (slow, 40 * S)):
+        world.reach(run, us)
+        assert not world.cooperation.report(run)
+    [group] = world.cooperation.groups()
+
+    assert group.minimum_us == slow.coordinator.low_watermark_us
+    assert [member.task for member in group.members] == [TaskId("q1", "fast", "0"), TaskId("q2", "slow", "0")]
+    assert [member.throttled for member in group.members] == [False, False]
+    assert "this stream is 1m ahead of it" in str(world.cooperation.explain(fast))
+    slow.handle(SplitsFinished((1,)), world.now_us)
+    world.now_us += 1
+    world.cooperation.report(slow)
+    assert world.cooperation.groups()[0].minimum_us == fast.coordinator.low_watermark_us
+    world.cooperation.end(fast)
+    assert [member.task.source_id for member in world.cooperation.groups()[0].members] == ["slow"]
+
+
+def test_the_second_of_two_streams_that_disagree_is_refused_and_the_first_one_goes_on() -> None:
+    world = World()
+    orders, payments = world.run("orders", GROUPED).stream, world.run("payments", GROUPED).stream
+    other = replace(
+        payments,
+        strategy=PLAIN.with_watermark_alignment(group="g", max_drift="1 minute", update_interval="2 seconds"),
+    )
+    world.cooperation.check(orders)
+    with pytest.raises(DisagreeingGroup) as refused:
+        world.cooperation.check(other)
+
+    new, old = ("a drift of 1m, announced every 2s", "a drift of 30s, announced every 2s")
+    assert refused.value.args == ("g", "payments", new, "orders", old)
+    world.cooperation.check(payments)
+    world.cooperation.check(world.run("clicks").stream)  # in no group at all

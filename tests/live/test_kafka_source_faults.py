@@ -1,0 +1,313 @@
+"""The Kafka source when things go wrong on a real broker: lost records, topics made anew, brokers away, logins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from lowmark.sources import SplitsAddition, SplitsRemoval
+from lowmark.sources.discovery import DiscoveryFailed
+from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
+from lowmark.sources.kafka_consumers import CONSUMERS
+from lowmark.sources.kafka_planner import KafkaPlanner
+
+from tests.live.kafka_reading import Reading, read_tables, source_of
+from tests.live.servers import Broker, Record, kafka_broker, wait_until
+
+Read = Callable[..., Reading]
+
+
+@pytest.fixture
+def reading() -> Iterator[Read]:
+    made: list[Reading] = []
+
+    def read(source: KafkaSource, state: bytes | None = None) -> Reading:
+        made.append(Reading(source, state))
+        return made[-1]
+
+    yield read
+    for each in made:
+        each.close()
+
+
+def numbers(*values: int) -> list[Record]:
+    return [Record(str(value)) for value in values]
+
+
+def whole(topic: str, stop: int | None, start: int = 0) -> KafkaSplit:
+    return KafkaSplit(split_id=f"{topic}/0", topic=topic, partition=0, start=start, stop=stop)
+
+
+def delete_records(kafka: Broker, topic: str, before: int) -> None:
+    kafka.admin.delete_records([TopicPartition(topic, 0, before)])[TopicPartition(topic, 0)].result(30)
+
+
+def create_anew(kafka: Broker, topic: str) -> None:
+    kafka.admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in kafka.admin.list_topics(timeout=5).topics, "the topic deleted")
+    kafka.create_topic(topic)
+
+
+# -- lost records ---------------------------------------------------------------------------------------------------
+
+
+def test_records_deleted_before_they_were_planned(
+    kafka: Broker, reading: Read, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(*range(10)))
+    strict, lenient = reading(source_of(kafka, topic)), reading(source_of(kafka, topic, on_data_loss="go_on"))
+    delete_records(kafka, topic, 4)
+
+    with pytest.raises(KafkaDataLost) as lost:
+        strict.batch()
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        assert lenient.values() == ["4", "5", "6", "7", "8", "9"]
+
+    assert str(lost.value).startswith(
+        f"Kafka split '{topic}/0' (topic '{topic}', partition 0): offsets 0 to 3 are lost: they were deleted "
+        '(retention, or delete-records). Hint: to go on with what is left, use on_data_loss="go_on"'
+    )
+    assert isinstance(lenient.planner, KafkaPlanner)
+    assert lenient.planner.metrics.values()["lost_offsets"] == 4
+    assert "offsets 0 to 3 are lost" in caplog.text
+
+
+def test_records_deleted_after_they_were_planned(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(*range(10)))
+    delete_records(kafka, topic, 4)
+    lenient = source_of(kafka, topic, on_data_loss="go_on", columns=["offset"])
+
+    with pytest.raises(KafkaDataLost, match=r"offsets 1 to 3 are lost: they were deleted"):
+        read_tables(source_of(kafka, topic), [whole(topic, 10, start=1)])
+    with pytest.raises(KafkaDataLost, match=r"offsets 1 to 2 are lost: they were deleted"):
+        read_tables(source_of(kafka, topic), [whole(topic, 3, start=1)])
+    kept = [
+        read_tables(lenient, [whole(topic, stop, start=1)])[f"{topic}/0"]["offset"].to_pylist() for stop in (3, 4, 6)
+    ]
+
+    assert kept == [[], [], [4, 5]]
+
+
+def test_a_position_behind_the_end_is_lost_data(kafka: Broker, reading: Read) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(*range(3)))
+    start = {(topic, 0): 50}
+    lenient = reading(source_of(kafka, topic, start=start, on_data_loss="go_on"))
+
+    with pytest.raises(KafkaDataLost, match="from 50 on are lost: the partition ends at offset 3 now"):
+        reading(source_of(kafka, topic, start=start)).batch()
+    with pytest.raises(KafkaDataLost, match="from 50 on are lost: the partition ends at offset 3 now"):
+        read_tables(source_of(kafka, topic), [whole(topic, 60, start=50)])
+    assert lenient.values() == []
+    assert lenient.finished == set()
+    assert lenient.splits[f"{topic}/0"].start == 50
+
+
+@pytest.mark.parametrize("records", [2, 20])
+def test_a_topic_created_anew_is_another_split(kafka: Broker, reading: Read, records: int) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(*range(10)))
+    strict, lenient = reading(source_of(kafka, topic)), reading(source_of(kafka, topic, on_data_loss="go_on"))
+    assert (len(strict.values()), len(lenient.values())) == (10, 10)
+    create_anew(kafka, topic)
+    kafka.produce(topic, numbers(*range(100, 100 + records)))
+
+    with pytest.raises(KafkaDataLost, match="from 10 on are lost: the topic was deleted and created anew"):
+        strict.batch()
+    assert lenient.values() == []
+    [new] = lenient.discover()
+    after_restart = reading(source_of(kafka, topic, on_data_loss="go_on"), lenient.snapshot())
+
+    assert new == f"{topic}/0@{lenient.splits[new].topic_id}"
+    assert lenient.finished == {f"{topic}/0"}
+    assert len(lenient.values()) == records
+    assert after_restart.splits == {}
+
+
+def test_a_topic_that_is_deleted(kafka: Broker, reading: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.sources.kafka_planner.DOUBT_SECONDS", 0.05)
+    topic, other = kafka.create_topic(), kafka.create_topic()
+    kafka.produce(other, numbers(1))
+    strict = reading(source_of(kafka, topic, other))
+    lenient = reading(source_of(kafka, topic, other, on_data_loss="go_on"))
+    kafka.admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in kafka.admin.list_topics(timeout=5).topics, "the topic deleted")
+
+    with pytest.raises(KafkaDataLost, match="the topic or the partition was deleted"):
+        strict.batch()
+    assert lenient.values() == ["1"]
+    assert lenient.finished == {f"{topic}/0"}
+    assert lenient.discover() == []
+
+
+# -- brokers that are away ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that may be stopped."""
+    with kafka_broker(tmp_path_factory.mktemp("own")) as broker:
+        yield broker
+
+
+def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(own: Broker, reading: Read) -> None:
+    topic = own.create_topic()
+    own.produce(topic, [Record(f"{n:06}" + "x" * 1_000) for n in range(20_000)])
+    source = source_of(own, topic, columns=["value", "offset"], give_up_after="2 minutes")
+    reader = source.create_split_reader()
+    reader.handle_splits_changes(SplitsAddition((whole(topic, 20_000),)))
+    offsets: list[int] = []
+    while len(offsets) < 2_000:
+        offsets += [int(n) for part in reader.fetch().batches for n in part.rows["offset"].to_numpy()]
+
+    own.kill()
+    back = threading.Thread(target=own.restart)
+    back.start()
+    finished: frozenset[str] = frozenset()
+    while not finished:
+        fetched = reader.fetch()
+        offsets += [int(n) for part in fetched.batches for n in part.rows["offset"].to_numpy()]
+        finished = fetched.finished_splits
+    reader.close()
+    back.join()
+
+    assert offsets == list(range(20_000))
+
+
+def test_a_broker_that_stands_still_is_waited_for(own: Broker, reading: Read) -> None:
+    topic = own.create_topic()
+    own.produce(topic, numbers(1, 2, 3))
+    query = reading(source_of(own, topic, give_up_after="1 minute"))
+    assert query.values() == ["1", "2", "3"]
+    own.produce(topic, numbers(4))
+    assert own.process.running is not None
+    process = own.process.running.pid
+
+    os.kill(process, signal.SIGSTOP)
+    woken = threading.Timer(2.0, os.kill, (process, signal.SIGCONT))
+    woken.start()
+    values = query.values()
+    woken.join()
+
+    assert values == ["4"]
+
+
+def test_a_broker_that_stays_away_is_an_error_that_names_it(own: Broker, reading: Read) -> None:
+    topic = own.create_topic()
+    own.produce(topic, numbers(1, 2, 3))
+    source = source_of(own, topic, give_up_after="1 second")
+    query = reading(source)
+    own.kill()
+    try:
+        with pytest.raises(KafkaUnavailable, match=f"Kafka at {own.bootstrap}: cannot look up where 1 partitions end"):
+            query.batch()
+        with pytest.raises(KafkaUnavailable, match=f"cannot read split '{topic}/0' from offset 0 to 3, tried for 1 s"):
+            read_tables(source, [whole(topic, 3)])
+        with pytest.raises(DiscoveryFailed, match="cannot describe topics, tried for"):
+            reading(source_of(own, topic, give_up_after="1 second"))
+    finally:
+        own.restart()
+
+    assert query.values() == ["1", "2", "3"]
+
+
+def test_what_librdkafka_says_goes_to_the_log_and_not_on_and_on(
+    own: Broker, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic = own.create_topic()
+    own.produce(topic, numbers(1))
+    # A consumer of its own: one that was used before may have had its say.
+    source = source_of(own, topic, give_up_after="3 seconds", consumer_options={"client.id": topic})
+    own.kill()
+    try:
+        with caplog.at_level(logging.INFO, "lowmark"), pytest.raises(KafkaUnavailable):
+            read_tables(source, [whole(topic, 1)])
+    finally:
+        own.restart()
+
+    said = [record for record in caplog.records if own.bootstrap in record.getMessage()]
+    assert 1 <= len(said) <= 6
+    assert "rdkafka" not in capfd.readouterr().err
+
+
+# -- readers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_is_used_again(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(*range(100)))
+    source = source_of(kafka, topic, columns=["offset"], consumer_options={"client.id": topic})
+    CONSUMERS.close()
+
+    made = [read_tables(source, [whole(topic, start + 10, start=start)]) for start in range(0, 90, 10)]
+
+    assert CONSUMERS.idle == 1
+    assert [n for each in made for n in each[f"{topic}/0"]["offset"].to_pylist()] == list(range(90))
+
+
+def test_a_split_without_an_end_is_read_on_and_can_be_woken_paused_and_dropped(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    kafka.produce(topic, numbers(1))
+    reader = source_of(kafka, topic, columns=["value"]).create_split_reader()
+    split = whole(topic, None)
+    reader.handle_splits_changes(SplitsAddition((split,)))
+
+    def values(fetches: int = 1) -> list[object]:
+        return [
+            value for _ in range(fetches) for part in reader.fetch().batches for value in part.rows["value"].to_pylist()
+        ]
+
+    wait_until(lambda: values() == [b"1"], "the first row")
+    kafka.produce(topic, numbers(2))
+    wait_until(lambda: values() == [b"2"], "the second row")
+    reader.pause_or_resume_splits([split], [])
+    kafka.produce(topic, numbers(3))
+    assert values(2) == []
+    reader.pause_or_resume_splits([], [split])
+    wait_until(lambda: values() == [b"3"], "the third row")
+    reader.wake_up()
+    assert values() == []
+    reader.handle_splits_changes(SplitsRemoval((split,)))
+    kafka.produce(topic, numbers(4))
+    assert values(2) == []
+    reader.close()
+
+
+# -- logins ---------------------------------------------------------------------------------------------------------
+
+
+def test_tls_with_a_password_and_what_is_said_when_it_is_wrong(
+    tmp_path: Path, reading: Read, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.live.secure_broker import secure_broker
+
+    with secure_broker(tmp_path) as (broker, address, login):
+        topic = broker.create_topic()
+        broker.produce(topic, numbers(1, 2))
+
+        def source(**changed: str) -> KafkaSource:
+            return KafkaSource(
+                bootstrap_servers=address,
+                topics=[topic],
+                give_up_after="5 seconds",
+                consumer_options={**login, **changed},
+            )
+
+        assert reading(source()).values() == ["1", "2"]
+        with pytest.raises(DiscoveryFailed, match=r"(?s)Authentication failed.*check user, password") as refused:
+            reading(source(**{"sasl.password": "not-the-hunter"}))
+        with pytest.raises(KafkaUnavailable, match=r"(?s)Authentication failed.*check user, password") as unread:
+            read_tables(source(**{"sasl.password": "not-the-hunter"}), [whole(topic, 2)])
+        with pytest.raises(DiscoveryFailed, match="certificate"):
+            reading(source(**{"ssl.ca.location": "probe"}))
+
+    said = caplog.text + str(refused.value) + str(unread.value) + repr(source())
+    assert "hunter" not in said

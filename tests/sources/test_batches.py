@@ -1,0 +1,415 @@
+"""How batches are planned, without Spark: one planner after the other is asked what an engine asks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from lowmark.sources import (
+    DataclassSerializer,
+    ExternallyInducedSourceReader,
+    InputStatus,
+    ReaderOutput,
+    SourceEvent,
+    SourceReaderContext,
+    SourceSplit,
+    SplitEnd,
+)
+from lowmark.sources.batches import BatchPlanner, Guidance, Planned, PlanOptions
+from lowmark.sources.coordinator import SourceFailed
+from lowmark.sources.offset import BatchOffset, UnreadableOffset
+from lowmark.sources.rate_limit import RateLimiterStrategy
+from lowmark.sources.reader import read_slices
+from lowmark.sources.simple import SimpleSource
+
+SECOND = 1_000_000
+
+
+class Rows(SimpleSource[SourceSplit]):
+    """Splits that are lists of event times in seconds, in this process."""
+
+    schema = pa.schema([("at", pa.int64())])
+    discover_every = None
+
+    def __init__(self, **times: Sequence[int]) -> None:
+        self.times = {name: list(of) for name, of in times.items()}
+        self.ended: set[str] = set()
+        self.searchable = True
+        self.asked = 0
+
+    @property
+    def event_time(self) -> str:
+        return "at"
+
+    def discover(self) -> Sequence[SourceSplit]:
+        return [SourceSplit(split_id=name) for name in sorted(self.times)]
+
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        self.asked += 1
+        return {
+            s.split_id: SplitEnd(len(self.times[s.split_id]), finished=s.split_id in self.ended)
+            for s in splits
+            if s.split_id in self.times
+        }
+
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        if not self.searchable:
+            return None
+        return {
+            s.split_id: next((i for i, at in enumerate(self.times[s.split_id]) if at * SECOND >= time_us), None)
+            for s in splits
+        }
+
+    def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
+        times = self.times[split.split_id][split.start : split.stop]
+        yield pa.RecordBatch.from_arrays([pa.array(times, pa.int64())], schema=self.schema)
+
+
+@dataclass
+class Peer:
+    """Says what a test wants, and remembers what it hears."""
+
+    guidance: Guidance = field(default_factory=Guidance)
+    told: list[Planned] = field(default_factory=list)
+
+    def ask(self, run: str) -> Guidance:
+        return self.guidance
+
+    def tell(self, run: str, planned: Planned) -> None:
+        self.told.append(planned)
+
+
+@pytest.fixture
+def planners() -> Iterator[list[BatchPlanner[Any]]]:
+    made: list[BatchPlanner[Any]] = []
+    yield made
+    for planner in made:
+        planner.close()
+
+
+@pytest.fixture
+def make(planners: list[BatchPlanner[Any]]) -> Any:
+    def make(source: Any, peer: Peer | None = None, **options: Any) -> BatchPlanner[Any]:
+        clock = iter(range(20_000 * SECOND, 2_000_000 * SECOND, SECOND))
+        planner: BatchPlanner[Any] = BatchPlanner(
+            source, name="rows", options=PlanOptions(**options), now_us=lambda: next(clock), peer=peer
+        )
+        planners.append(planner)
+        return planner
+
+    return make
+
+
+def rows_between(planner: BatchPlanner[Any], source: Any, start: BatchOffset, end: BatchOffset) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for task in planner.tasks(start, end):
+        for part in read_slices(source, task.splits):
+            rows.setdefault(part.split_id, []).extend(int(at) for at in part.rows["at"].to_numpy())
+    return rows
+
+
+def run(
+    planner: BatchPlanner[Any], source: Any, start: BatchOffset, max_rows: int | None
+) -> list[dict[str, list[int]]]:
+    batches = []
+    while (end := planner.plan(start, max_rows)) != start:
+        batches.append(rows_between(planner, source, start, end))
+        planner.committed(end)
+        start = end
+    return batches
+
+
+def test_batches_hold_every_row_once_and_up_to_one_time(make: Any) -> None:
+    source = Rows(a=range(1_000, 1_100), b=range(1_050, 1_100), c=[])
+    batches = run(make(source), source, BatchOffset("rows"), 30)
+
+    for name in "ab":
+        assert [row for batch in batches for row in batch.get(name, [])] == source.times[name]
+    tops = [max(max(rows) for rows in batch.values()) for batch in batches]
+    for top, batch in zip(tops[:-1], batches[1:], strict=True):
+        assert min(min(rows) for rows in batch.values()) >= top, "a later batch holds later rows only"
+
+
+def test_another_process_goes_on_from_any_offset(make: Any) -> None:
+    source = Rows(a=range(1_000, 1_100), b=range(1_050, 1_100))
+    first = make(source)
+    offsets = [BatchOffset("rows")]
+    for _ in range(3):
+        offsets.append(first.plan(offsets[-1], 20))
+    for number, start in enumerate(offsets):
+        again = BatchOffset.find(start.to_json())
+        assert again is not None
+        batches = run(make(source, slots=3), source, again, 20)
+        read = sum(len(rows) for batch in batches for rows in batch.values())
+        done = [rows_between(first, source, *ends) for ends in pairwise(offsets[: number + 1])]
+        before = sum(len(rows) for batch in done for rows in batch.values())
+        assert before + read == 150, f"from offset {number}"
+
+
+def test_what_is_planned_twice_from_one_offset_is_read_once(make: Any) -> None:
+    source = Rows(a=range(100))
+    planner = make(source)
+    one = planner.plan(BatchOffset("rows"), 10)
+    planner.plan(one, 10)
+    again = planner.plan(one, 10)
+
+    assert rows_between(planner, source, one, again) == {"a": list(range(one.positions["a"], again.positions["a"]))}
+    assert 8 <= again.positions["a"] - one.positions["a"] <= 10
+
+
+def test_an_offset_alone_says_what_its_batch_reads(make: Any) -> None:
+    source = Rows(a=range(100))
+    start = BatchOffset("rows")
+    end = make(source).plan(start, 10)
+
+    assert rows_between(make(source), source, start, end) == {"a": list(range(end.positions["a"]))}
+    assert 8 <= end.positions["a"] <= 10
+
+
+def test_nothing_new_changes_no_offset_and_is_not_asked_for_every_time(make: Any) -> None:
+    source = Rows(a=range(3))
+    planner = make(source)
+    end = planner.plan(planner.initial(), None)
+
+    assert planner.plan(end, None) is end
+    source.times["a"].append(7)
+    assert rows_between(planner, source, end, planner.plan(end, None)) == {"a": [7]}
+
+
+def test_an_idle_source_is_asked_ten_times_a_second_at_most(make: Any) -> None:
+    source = Rows(a=[])
+    now = [10**15]
+    planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=PlanOptions(), now_us=lambda: now[0])
+    end = planner.plan(planner.initial(), None)
+    asked = source.asked
+    for _ in range(1_000):
+        now[0] += 1_000
+        end = planner.plan(end, None)
+    planner.close()
+
+    assert source.asked - asked <= 11
+
+
+def test_a_split_that_ends_is_gone_from_the_offset_and_told(make: Any) -> None:
+    source, peer = Rows(a=range(10), b=range(20)), Peer()
+    source.ended.add("a")
+    planner = make(source, peer)
+    end = planner.plan(planner.initial(), None)
+
+    assert end.positions == {"b": 20}
+    assert peer.told[-1].finished == ("a",)
+    assert rows_between(planner, source, planner.initial(), end) == {"a": list(range(10)), "b": list(range(20))}
+
+
+def test_what_a_batch_reaches_is_told_before_it_is_read(make: Any) -> None:
+    source, peer = Rows(a=range(1_000, 1_100), b=range(1_090, 1_190)), Peer()
+    planner = make(source, peer)
+    end = planner.plan(planner.initial(), 50)
+    told = peer.told[-1]
+
+    assert told.checkpoint == end.checkpoint == 1
+    assert set(told.reached_us) == {"a", "b"}
+    position = end.positions["a"]
+    assert source.times["a"][position - 1] * SECOND < told.reached_us["a"] <= source.times["a"][position] * SECOND
+    assert end.positions["b"] == 0
+    assert told.backlog_rows == {"a": 100 - position, "b": 100}
+
+
+def test_nothing_at_or_behind_the_cap_is_read_and_the_next_row_is_told(make: Any) -> None:
+    source, peer = Rows(a=range(1_000, 1_100)), Peer(Guidance(cap_us=1_010 * SECOND))
+    planner = make(source, peer)
+    end = planner.plan(planner.initial(), None)
+    assert rows_between(planner, source, planner.initial(), end) == {"a": list(range(1_000, 1_010))}
+
+    assert planner.plan(end, None) == end
+    assert peer.told[-1].held == {"a"}
+    assert peer.told[-1].next_us is not None
+    assert 1_010 * SECOND - 1_000 <= peer.told[-1].next_us <= 1_010 * SECOND
+    peer.guidance = Guidance(cap_us=1_020 * SECOND)
+    assert planner.plan(end, None).positions == {"a": 20}
+
+
+def test_who_has_to_wait_says_where_it_would_begin_in_a_batch_without_rows(make: Any) -> None:
+    source, peer = Rows(a=range(1_000, 1_100), b=[]), Peer(Guidance(hold=True))
+    planner = make(source, peer)
+    end = planner.plan(planner.initial(), None)
+
+    assert planner.tasks(planner.initial(), end) == []
+    assert end.positions == {"a": 0, "b": 0}
+    reached_us = peer.told[-1].reached_us["a"]
+    assert 1_000 * SECOND - 1_000 <= reached_us <= 1_000 * SECOND, "no unread row is before it"
+    assert "b" not in peer.told[-1].reached_us
+    assert planner.plan(end, None) == end, "one such batch, and then it waits"
+
+
+def test_who_waits_and_cannot_search_reads_once_to_be_heard(make: Any) -> None:
+    source, peer = Rows(a=range(100)), Peer(Guidance(hold=True))
+    source.searchable = False
+    planner = make(source, peer)
+    end = planner.plan(planner.initial(), 10)
+    assert end.positions == {"a": 10}
+
+    peer.guidance = replace(peer.guidance, observed_us={"a": 9 * SECOND})
+    assert planner.plan(end, 10) == end
+
+
+def test_a_run_that_stops_at_present_reads_what_was_there_and_no_more(make: Any) -> None:
+    source = Rows(a=range(30))
+    planner = make(source)
+    planner.stop_at_present()
+    end = planner.plan(planner.initial(), 10)
+    source.times["a"] += range(30, 60)
+    batches = run(planner, source, end, 10)
+
+    assert end.positions["a"] + sum(len(rows) for batch in batches for rows in batch.values()) == 30
+
+
+def test_a_rate_bounds_what_is_read_and_saves_nothing_up(make: Any) -> None:
+    source = Rows(a=range(100))
+    now = [1_000 * SECOND]
+    options = PlanOptions(rate=RateLimiterStrategy.per_second(10))
+    planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=options, now_us=lambda: now[0])
+    ends = [planner.plan(planner.initial(), None)]
+    for step_us in (10_000, 990_000, 2_000_000):
+        now[0] += step_us
+        ends.append(planner.plan(ends[-1], None))
+    planner.close()
+
+    at = [end.positions["a"] for end in ends]
+    assert 8 <= at[0] <= 10
+    assert at[1] == at[0], "a hundredth of a second later no row is due"
+    assert 8 <= at[2] - at[1] <= 10
+    assert 16 <= at[3] - at[2] <= 20
+
+
+def test_an_offset_of_another_source_or_a_broken_one_is_refused(make: Any) -> None:
+    planner = make(Rows(a=[1]))
+    with pytest.raises(UnreadableOffset, match='is of the source "others"'):
+        planner.plan(BatchOffset("others", 3, "run", {}, "x"), None)
+    with pytest.raises(UnreadableOffset, match='source "rows": its offset in the checkpoint cannot be read'):
+        planner.plan(BatchOffset("rows", 3, "run", {}, "x"), None)
+    with pytest.raises(UnreadableOffset, match="expected neighbours"):
+        planner.tasks(BatchOffset("rows", 1), BatchOffset("rows", 3))
+
+
+def test_an_enumerator_that_never_finds_anything_fails_the_query_with_its_cause(make: Any) -> None:
+    class Broken(Rows):
+        def discover(self) -> Sequence[SourceSplit]:
+            raise OSError("no such topic")
+
+    with pytest.raises(Exception, match="no such topic") as failed:
+        make(Broken()).plan(BatchOffset("rows"), None)
+    assert "rows" in str(failed.value)
+    assert isinstance(failed.value, SourceFailed)
+
+
+def test_splits_found_later_are_in_the_next_offset_even_before_they_have_rows(make: Any) -> None:
+    source = Rows(a=range(10))
+    source.discover_every = "10 milliseconds"  # type: ignore[assignment]
+    planner = make(source)
+    end = planner.plan(planner.initial(), None)
+    source.times["b"] = []
+    found = threading.Event()
+    deadline = 2_000
+    while (later := planner.plan(end, None)) == end and deadline:
+        found.wait(0.005)
+        deadline -= 1
+
+    assert later.positions == {"a": 10, "b": 0}
+    assert later.checkpoint == 2
+
+
+# -- what goes between enumerator and readers, and who decides where a batch ends
+
+
+@dataclass(frozen=True)
+class Told(SourceEvent):
+    what: str
+
+
+class Talking(Rows):
+    """Its enumerator answers every event."""
+
+    event_serializer = DataclassSerializer(Told)
+
+    def create_enumerator(self, context: Any) -> Any:
+        enumerator = super().create_enumerator(context)
+
+        def answer(subtask: int, event: SourceEvent) -> None:
+            assert isinstance(event, Told)
+            context.send_event_to_source_reader(subtask, Told(f"{event.what} heard"))
+
+        enumerator.handle_source_event = answer  # type: ignore[method-assign]
+        return enumerator
+
+
+def test_events_go_both_ways(make: Any) -> None:
+    source, peer = Talking(a=range(30)), Peer()
+    planner = make(source, peer)
+    end = planner.plan(planner.initial(), 10)
+    event = DataclassSerializer(Told)
+    peer.guidance = Guidance(events=[(0, event.version, event.serialize(Told("gap")))])
+    events: list[SourceEvent] = []
+    for _ in range(2):  # the enumerator answers on its own thread: in this batch or in the next
+        start, end = end, planner.plan(end, 5)
+        peer.guidance = Guidance()
+        planner._coordinator.run("wait for the enumerator", lambda: None)
+        events += [event for task in planner.tasks(start, end) for event in task.events]
+    start, end = end, planner.plan(end, 5)
+    events += [event for task in planner.tasks(start, end) for event in task.events]
+
+    assert events == [Told("gap heard")]
+
+
+class InducedReader(ExternallyInducedSourceReader[SourceSplit]):
+    """Its system takes a checkpoint after every seven rows of each split."""
+
+    def __init__(self, ends: Mapping[str, int]) -> None:
+        self.ends, self.splits, self.last = ends, dict[str, SourceSplit](), 100
+
+    def start(self) -> None: ...
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        raise AssertionError("on the driver nothing is read")
+
+    def is_available(self) -> Future[None]:
+        raise AssertionError("on the driver nothing is read")
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        self.splits |= {split.split_id: split for split in splits}
+
+    def notify_no_more_splits(self) -> None: ...
+    def close(self) -> None: ...
+    def should_trigger_checkpoint(self) -> int | None:
+        if all(split.start >= self.ends[name] for name, split in self.splits.items()):
+            return None
+        self.last += 10
+        return self.last
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        moved = {n: replace(s, start=min(s.start + 7, self.ends[n])) for n, s in self.splits.items()}
+        self.splits = moved
+        return list(moved.values())
+
+
+class Induced(Rows):
+    externally_induced = True
+
+    def create_reader(self, context: SourceReaderContext) -> InducedReader:
+        return InducedReader({name: len(times) for name, times in self.times.items()})
+
+
+def test_a_reader_that_decides_when_a_checkpoint_is_cuts_the_batches(make: Any) -> None:
+    source = Induced(a=range(10), b=range(20))
+    batches = run(make(source), source, BatchOffset("rows"), None)
+
+    assert [{name: len(rows) for name, rows in batch.items()} for batch in batches] == [
+        {"a": 7, "b": 7},
+        {"a": 3, "b": 7},
+        {"b": 6},
+    ]

@@ -1,0 +1,498 @@
+"""`check_source` finds what it is for: one broken source for each thing that a law forbids."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from lowmark.sources import (
+    DataclassSerializer,
+    Fetched,
+    SourceBroken,
+    SourceSplit,
+    SplitEnd,
+    SplitPlanner,
+    SplitReader,
+    SplitRows,
+    check_source,
+)
+from lowmark.sources.api import SplitChange
+from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.simple import SimplePlanner, SimpleSplitReader
+from lowmark.sources.testing import CheckedSource
+
+from tests.sources.numbered import ROWS, SCHEMA, Numbered
+
+
+def test_a_source_that_keeps_the_laws_passes() -> None:
+    assert check_source(Numbered()) == CheckedSource(("a", "c", "b"), 3 * ROWS, 7, paused=True)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1_000])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_passes_for_any_step_and_seed(rows: int, seed: int) -> None:
+    check_source(Numbered(), rows=rows, seed=seed)
+
+
+def test_it_passes_in_another_process() -> None:
+    check_source(Numbered(), other_process=True)
+
+
+def test_only_so_much_is_looked_at() -> None:
+    checked = check_source(Numbered(), most_splits=1, most_rows=10, rows=3)
+    assert checked.splits == ("a",)
+    assert checked.rows == 12
+
+
+class Gaps(Numbered):
+    """Every third position holds no row."""
+
+    def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        assert split.stop is not None
+        for number in range(split.start, split.stop):
+            if number % 3:
+                yield self.batch([number]), number + 1
+
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        found = super().find_time(splits, time_us) or {}
+        gap = {name: at + 1 if at is not None and at % 3 == 0 else at for name, at in found.items()}
+        return {name: at if at is not None and at < ROWS else None for name, at in gap.items()}
+
+
+def test_positions_need_not_be_rows() -> None:
+    assert check_source(Gaps()).rows == 3 * 26
+
+
+class Steps(Gaps):
+    """Ten positions are one step."""
+
+    def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
+        return min((split.start + max(10, rows)) // 10 * 10, end.position)
+
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        found = super().find_time(splits, time_us) or {}
+        return {name: None if at is None else at // 10 * 10 for name, at in found.items()}
+
+    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+        return min(time_us, position * 1_000_000)
+
+
+def test_a_step_may_hold_more_than_the_budget_if_it_is_the_smallest() -> None:
+    check_source(Steps())
+
+
+class NoPause(Numbered):
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        class Reader(SimpleSplitReader[SourceSplit]):
+            def pause_or_resume_splits(self, to_pause: object, to_resume: object) -> None:
+                raise NotImplementedError
+
+        return Reader(self)
+
+
+def test_a_reader_need_not_pause() -> None:
+    assert check_source(NoPause()).paused is False
+
+
+# -- broken ones: law, a piece of the message, the source
+
+BROKEN: list[tuple[str, str, type[Numbered]]] = []
+
+
+def breaks(law: str, text: str) -> Callable[[type[Numbered]], type[Numbered]]:
+    def add(source: type[Numbered]) -> type[Numbered]:
+        BROKEN.append((law, text, source))
+        return source
+
+    return add
+
+
+@breaks("replay", "split 'a', positions 0 to 40, read again by a new reader: 40 rows became 40, row 0 was")
+class Draws(Numbered):
+    """Rows are drawn anew each time."""
+
+    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        return super().batch([random.SystemRandom().randrange(2**30) for _ in numbers])
+
+
+@breaks("replay", "read again by a pickled copy")
+class Counts(Numbered):
+    """Rows depend on what only this object knows."""
+
+    def __init__(self) -> None:
+        self.where = "here"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"where": "there"}
+
+    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        return super().batch([number + (self.where == "there") for number in numbers])
+
+
+@breaks("replay", "read again alone (a)")
+class NeedsCompany(Numbered):
+    """A split gives other rows when it is read without the others."""
+
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        class Reader(SimpleSplitReader[SourceSplit]):
+            def handle_splits_changes(self, change: SplitChange[SourceSplit]) -> None:
+                super().handle_splits_changes(change)
+                source.alone = len(change.splits) == 1
+
+        source = self
+        return Reader(self)
+
+    alone = False
+
+    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        return super().batch([number + self.alone for number in numbers])
+
+
+@breaks("replay", "it cannot be pickled")
+class Unpicklable(Numbered):
+    def __init__(self) -> None:
+        self.connection = lambda: None
+
+
+@breaks("concatenation", "cut at [0, 7, 14,")
+class SkipsFirst(Numbered):
+    """The first row of each range but the whole one is lost."""
+
+    def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        assert split.stop is not None
+        yield self.batch(range(split.start + (split.start > 0), split.stop)), split.stop
+
+
+@breaks("concatenation", "the empty range [")
+class NeverNothing(Numbered):
+    """A range without rows gives one."""
+
+    def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        assert split.stop is not None
+        yield self.batch(range(split.start, max(split.stop, split.start + 1))), split.stop
+
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        class Reader(SimpleSplitReader[SourceSplit]):
+            def fetch(self) -> Fetched:
+                for split_id, split in list(self._splits.items()):
+                    if self._reading is None and split.start == split.stop:
+                        del self._splits[split_id]
+                        rows = SplitRows(split_id, source.batch([split.start]), split.start)
+                        return Fetched((rows,), frozenset([split_id]))
+                return super().fetch()
+
+        source = self
+        return Reader(self)
+
+
+@breaks("concatenation", "rows became")
+class Remembers(Numbered):
+    """Rows follow on from where this process stopped reading, not from where they were asked for."""
+
+    def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        assert split.stop is not None
+        if split.start != REMEMBERED.get(split.split_id, split.start) and split.start > 0:
+            return
+        REMEMBERED[split.split_id] = split.stop
+        yield self.batch(range(split.start, split.stop)), split.stop
+
+
+REMEMBERED: dict[str, int] = {}
+
+
+@breaks("progress", "split 'a' ends at -1, before its start at 0")
+class EndsBefore(Numbered):
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {split.split_id: SplitEnd(position=-1) for split in splits}
+
+
+@breaks("progress", "latest names split 'x', which it was not asked about")
+class Strangers(Numbered):
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {**super().latest(splits), "x": SplitEnd(position=1)}
+
+
+@breaks("progress", "7 rows after 0 is 0; expected a position in (0, 40]")
+class StandsStill(Numbered):
+    def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
+        return split.start
+
+
+@breaks("progress", "with stop 40: latest is SplitEnd(position=40, rows=None, size_bytes=None, finished=False)")
+class NeverFinished(Numbered):
+    def create_planner(self) -> SplitPlanner[SourceSplit]:
+        class Planner(SimplePlanner[SourceSplit]):
+            def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+                return {name: replace(end, finished=False) for name, end in super().latest(splits).items()}
+
+        return Planner(self)
+
+
+@breaks("progress", "holds 20 rows, and a smaller step is possible")
+class OverBudget(Numbered):
+    def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
+        return min(split.start + (1 if rows == 1 else 20), end.position)
+
+
+@breaks("progress", "none of its 3 splits has a row now")
+class Empty(Numbered):
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {split.split_id: SplitEnd(position=0, finished=True) for split in splits}
+
+
+@breaks("schema", "gave rows of another schema")
+class OtherColumns(Numbered):
+    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        return super().batch(numbers).rename_columns(["n", "event_time"])
+
+
+@breaks("schema", "event_time 'number' is int64; expected timestamp[us, tz=UTC]")
+class OtherTime(Numbered):
+    event_time = "number"
+
+
+@breaks("reading", "was read to position 48; expected at most its stop, 40")
+class TooFar(Numbered):
+    def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
+        assert split.stop is not None
+        for first in range(split.start, split.stop, 16):
+            yield self.batch(range(first, first + 16))
+
+
+@breaks("reading", "ended at position 39; expected rows up to 40")
+class TooShort(Numbered):
+    def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
+        assert split.stop is not None
+        yield self.batch(range(split.start, split.stop - 1))
+
+
+@breaks("reading", "OSError: gone")
+class Fails(Numbered):
+    def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
+        raise OSError("gone")
+
+
+@breaks("reading", "nothing came for 0.05 seconds, and no end either")
+class NeverEnds(Numbered):
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        class Reader(SimpleSplitReader[SourceSplit]):
+            def fetch(self) -> Fetched:
+                return Fetched()
+
+        return Reader(self)
+
+
+@breaks("reading", "gave 16 rows; expected rows of splits that were added and not finished")
+class GoesOn(Numbered):
+    """Rows come after their split has finished."""
+
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        class Reader(SimpleSplitReader[SourceSplit]):
+            def fetch(self) -> Fetched:
+                fetched = super().fetch()
+                return replace(fetched, finished_splits=frozenset(part.split_id for part in fetched.batches))
+
+        return Reader(self)
+
+
+@breaks("rows", "rows_before says 0 from 0 to 7, and 7 came")
+class TooFewRows(Numbered):
+    def rows_before(self, split: SourceSplit, position: int) -> int:
+        return 0
+
+
+@breaks("time", "is before it")
+class TooLate(Numbered):
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        found = super().find_time(splits, time_us) or {}
+        return {name: None if at is None else at + 1 for name, at in found.items()}
+
+
+@breaks("time", "and the rows there, up to")
+class TooEarly(Numbered):
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        found = super().find_time(splits, time_us) or {}
+        return {name: None if at is None else max(0, at - 1) for name, at in found.items()}
+
+
+@breaks("time", "where reached_us says")
+class Overpromised(Steps):
+    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+        return time_us
+
+
+@breaks("time", "find_time(-1) is None, and a row of 0 is before it")
+class Blind(Numbered):
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        return {split.split_id: None for split in splits}
+
+
+@breaks("time", "is at 0 from 0, at 40 from 40")
+class FromItsStart(Numbered):
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        found = super().find_time(splits, time_us) or {}
+        return {
+            split.split_id: None if (at := found[split.split_id]) is None else max(at, split.start) for split in splits
+        }
+
+
+@breaks("time", "there is no event_time column")
+class WithoutColumn(Numbered):
+    event_time = None
+
+
+class Enumerated(Numbered):
+    """With an enumerator of its own."""
+
+    def _enumerator(self, context: Any, known: Any) -> Any:
+        return self.kind(context, self.discover, period_seconds=60, known=known, source="Numbered")
+
+    kind: type[DiscoveringEnumerator[SourceSplit]]
+
+
+@breaks("discovery", "no split was assigned to any of 3 readers")
+class NoSplits(Numbered):
+    names = ()
+
+
+@breaks("discovery", "split 'a' was assigned twice")
+class Twice(Enumerated):
+    class kind(DiscoveringEnumerator[SourceSplit]):  # noqa: N801
+        def _new(self, found: Sequence[SourceSplit]) -> list[SourceSplit]:
+            return list(found)
+
+    names = ("a",)
+
+
+@breaks("discovery", "were added back by reader")
+class ForgetsBack(Enumerated):
+    class kind(DiscoveringEnumerator[SourceSplit]):  # noqa: N801
+        def add_splits_back(self, splits: Sequence[SourceSplit], subtask: int) -> None:
+            pass
+
+
+@breaks("discovery", "was assigned again by the restored enumerator")
+class ForgetsAssigned(Enumerated):
+    class kind(DiscoveringEnumerator[SourceSplit]):  # noqa: N801
+        def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SourceSplit]:
+            return replace(super().snapshot_state(checkpoint_id), assigned=())
+
+
+@breaks("discovery", "was lost: nobody had it, and it was not assigned after")
+class ForgetsPending(Enumerated):
+    class kind(DiscoveringEnumerator[SourceSplit]):  # noqa: N801
+        def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SourceSplit]:
+            state = super().snapshot_state(checkpoint_id)
+            every = sorted({*state.assigned, *(split.split_id for split in state.pending)})
+            return replace(state, assigned=tuple(every), pending=())
+
+
+@breaks("discovery", "it is bounded, and of 3 readers it told [] of no more splits")
+class TellsNobody(Enumerated):
+    bounded = True
+
+    class kind(DiscoveringEnumerator[SourceSplit]):  # noqa: N801
+        @property
+        def _complete(self) -> bool:
+            return False
+
+
+class Serialized(Numbered):
+    """With a format of its own."""
+
+    class Broken(DataclassSerializer[SourceSplit]):
+        pass
+
+    @property
+    def split_serializer(self) -> DataclassSerializer[SourceSplit]:
+        return self.Broken(SourceSplit)
+
+
+@breaks("serializers", "gives other bytes the second time")
+class OtherBytes(Serialized):
+    class Broken(DataclassSerializer[SourceSplit]):
+        def serialize(self, value: SourceSplit) -> bytes:
+            return super().serialize(value) + os.urandom(8)
+
+
+@breaks("serializers", "was written, SourceSplit(split_id='a', start=1")
+class OtherValue(Serialized):
+    class Broken(DataclassSerializer[SourceSplit]):
+        def deserialize(self, version: int, data: bytes) -> SourceSplit:
+            return replace(super().deserialize(version, data), start=1)
+
+
+@breaks("serializers", "splits: data of version 2 are read by version 1")
+class AnyVersion(Serialized):
+    class Broken(DataclassSerializer[SourceSplit]):
+        def deserialize(self, version: int, data: bytes) -> SourceSplit:
+            return super().deserialize(1, data)
+
+
+@breaks("changes", "split 'a' was removed, and gave rows after that")
+class NoRemoval(Numbered):
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        class Reader(SimpleSplitReader[SourceSplit]):
+            def handle_splits_changes(self, change: SplitChange[SourceSplit]) -> None:
+                if not hasattr(change, "splits") or type(change).__name__ == "SplitsAddition":
+                    super().handle_splits_changes(change)
+
+        return Reader(self)
+
+
+@breaks("changes", "split 'a' is paused, and gave rows or finished")
+class IgnoresPause(Numbered):
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        class Reader(SimpleSplitReader[SourceSplit]):
+            def pause_or_resume_splits(self, to_pause: object, to_resume: object) -> None:
+                pass
+
+        return Reader(self)
+
+
+@breaks("changes", "paused and resumed")
+class LosesOnResume(Numbered):
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        class Reader(SimpleSplitReader[SourceSplit]):
+            def pause_or_resume_splits(self, to_pause: Any, to_resume: Any) -> None:
+                super().pause_or_resume_splits(to_pause, to_resume)
+                for split in to_resume:
+                    self._splits[split.split_id] = replace(split, start=5)
+
+        return Reader(self)
+
+
+@pytest.mark.parametrize(("law", "text", "source"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
+def test_a_broken_source_is_found(law: str, text: str, source: type[Numbered]) -> None:
+    REMEMBERED.clear()
+    with pytest.raises(SourceBroken) as found:
+        check_source(source(), seed=3, stalled_seconds=0.05)
+
+    assert found.value.law == law, str(found.value)
+    assert text in str(found.value)
+    assert str(found.value).startswith(f"{source.__name__} breaks the law of {law}: ")
+    assert str(found.value).endswith("(seed 3)")
+    assert isinstance(found.value, AssertionError)
+
+
+def test_what_differs_in_another_process_only_is_found() -> None:
+    check_source(OfThisProcess())
+    with pytest.raises(SourceBroken, match="read again in another process"):
+        check_source(OfThisProcess(), other_process=True)
+
+
+class OfThisProcess(Numbered):
+    def batch(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        return super().batch([number + (os.getpid() != MAIN) for number in numbers])
+
+
+MAIN = int(os.environ.setdefault("LOWMARK_TEST_MAIN", str(os.getpid())))
+
+
+def test_the_columns_are_those_of_the_schema() -> None:
+    assert Numbered().batch([1]).schema == SCHEMA

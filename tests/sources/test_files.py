@@ -1,0 +1,651 @@
+"""Files as a source: found, cut into steps, searched by time, and in trouble."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+import pytest
+from lowmark.sources import SourceSplit, SplitEnd, check_source, read_slices
+from lowmark.sources.discovery import DiscoveryFailed
+from lowmark.sources.file_errors import FileChanged, FileUnreadable, NoSchema
+from lowmark.sources.file_formats import STEP_ROWS, spark_schema
+from lowmark.sources.files import FilePlanner, FileSource, FileSplit
+from lowmark.sources.testing_context import ManualEnumeratorContext
+from lowmark.watermark import InvalidDuration, LowmarkError
+from pyarrow import fs
+
+SECOND_US = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("id", pa.int64()), ("ts", TIME), ("name", pa.string())])
+
+
+def table(first: int, count: int, *, seed: int = 1) -> pa.Table:
+    """Rows a second apart, out of order by some; one in ten has no time."""
+    chance = random.Random(f"{seed} {first}")
+    ids = range(first, first + count)
+    times = [None if chance.random() < 0.1 else (each + chance.randrange(20)) * SECOND_US for each in ids]
+    return pa.table(
+        {"id": pa.array(ids, pa.int64()), "ts": pa.array(times, TIME), "name": [f"n{each}" for each in ids]},
+        schema=SCHEMA,
+    )
+
+
+def parquet(path: Path, rows: pa.Table, *, group: int = 10, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path, row_group_size=group, **options)
+
+
+def csv(path: Path, rows: pa.Table) -> None:
+    pcsv.write_csv(rows, path)
+
+
+def json(path: Path, rows: pa.Table) -> None:
+    def line(row: dict[str, Any]) -> str:
+        time = "null" if row["ts"] is None else f'"{row["ts"].isoformat()}"'
+        return f'{{"id": {row["id"]}, "ts": {time}, "name": "{row["name"]}"}}\n'
+
+    path.write_text("".join(map(line, rows.to_pylist())))
+
+
+WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {"parquet": parquet, "csv": csv, "json": json}
+
+
+def touch(path: Path, seconds: int) -> None:
+    os.utime(path, ns=(seconds * 10**9, seconds * 10**9))
+
+
+def read(source: FileSource, splits: list[FileSplit] | None = None) -> list[dict[str, Any]]:
+    """All rows of a source, in the order of its splits."""
+    splits = list(source.discover()) if splits is None else splits
+    ends = source.create_planner().latest(splits)
+    ranges = [replace(split, stop=ends[split.split_id].position) for split in splits]
+    return [row for part in read_slices(source, ranges) for row in part.rows.to_pylist()]
+
+
+# -- all formats
+
+
+@pytest.fixture(params=WRITERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def filled(folder: Path, kind: str, counts: tuple[int, ...] = (35, 1, 60)) -> FileSource:
+    """A folder of files with rows one after the other."""
+    first = 0
+    for index, count in enumerate(counts):
+        path = folder / f"part-{index}.{kind}"
+        WRITERS[kind](path, table(first, count))
+        touch(path, 1_000 + index)
+        first += count
+    return FileSource(str(folder), format=kind, schema=SCHEMA, event_time="ts", bounded=True)
+
+
+def test_every_row_is_read_once_in_order(tmp_path: Path, kind: str) -> None:
+    source = filled(tmp_path, kind)
+    expected = pa.concat_tables([table(0, 35), table(35, 1), table(36, 60)]).to_pylist()
+
+    assert read(source) == expected
+    assert source.schema == SCHEMA
+
+
+def test_the_laws_hold(tmp_path: Path, kind: str) -> None:
+    checked = check_source(filled(tmp_path, kind), rows=12)
+    assert checked.rows == 96
+    assert checked.found_by_time > 4
+    assert checked.paused
+
+
+def test_the_laws_hold_in_another_process(tmp_path: Path) -> None:
+    check_source(filled(tmp_path, "parquet"), other_process=True)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_text_is_cut_every_so_many_rows(tmp_path: Path, kind: str) -> None:
+    source = filled(tmp_path, kind, (3 * STEP_ROWS + 5, 2 * STEP_ROWS))
+    first, second = source.discover()
+    planner = source.create_planner()
+    ends = planner.latest([first, second])
+
+    assert {name: (end.position, end.rows, end.finished) for name, end in ends.items()} == {
+        first.split_id: (4, 3 * STEP_ROWS + 5, True),
+        second.split_id: (2, 2 * STEP_ROWS, True),
+    }
+    assert planner.rows_before(first, 3) == 3 * STEP_ROWS
+    assert planner.after_rows(first, 2 * STEP_ROWS, ends[first.split_id]) == 2
+    check_source(source, rows=STEP_ROWS, most_rows=5 * STEP_ROWS)
+
+
+def test_a_text_larger_than_what_is_read_at_once_is_cut_the_same(tmp_path: Path) -> None:
+    wide = table(0, 3 * STEP_ROWS + 5)
+    wide = wide.set_column(2, "name", pa.array([f"{each:>300}" for each in range(wide.num_rows)]))
+    csv(tmp_path / "a.csv", wide)  # 4 MB, and a block of Arrow's is 1 MB
+    source = FileSource(str(tmp_path), format="csv", schema=SCHEMA)
+    (split,) = source.discover()
+    for start in range(4):
+        (part,) = (
+            pa.Table.from_batches(
+                [each.rows for each in read_slices(source, [replace(split, start=start, stop=start + 1)])]
+            )
+            .select(["id"])
+            .to_batches()[:1]
+        )
+        assert part["id"][0].as_py() == start * STEP_ROWS
+    check_source(source, rows=STEP_ROWS, most_rows=5 * STEP_ROWS)
+
+
+def test_parquet_is_cut_by_row_groups(tmp_path: Path) -> None:
+    source = filled(tmp_path, "parquet", (35,))
+    (split,) = source.discover()
+    planner = source.create_planner()
+    end = planner.latest([split])[split.split_id]
+
+    assert (end.position, end.rows, end.finished) == (4, 35, True)
+    assert end.size_bytes is not None
+    assert end.size_bytes > 100
+    assert planner.latest([replace(split, start=3)])[split.split_id].rows == 5
+    assert planner.latest([replace(split, start=1, stop=2)])[split.split_id].position == 2
+    assert [planner.after_rows(split, rows, end) for rows in (1, 10, 19, 20, 34, 35, 99)] == [1, 1, 1, 2, 3, 4, 4]
+    assert planner.rows_before(replace(split, start=1), 4) == 25
+
+
+def test_a_row_group_larger_than_a_batch_is_one_step(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", table(0, 150_000), group=150_000)
+    source = FileSource(str(tmp_path))
+    (split,) = source.discover()
+    parts = list(read_slices(source, [replace(split, stop=1)]))
+    assert [(part.rows.num_rows, part.position) for part in parts] == [(65_536, 0), (65_536, 0), (18_928, 1)]
+
+
+# -- time
+
+
+def test_find_time_needs_an_event_time(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", table(0, 20))
+    source = FileSource(str(tmp_path))
+    assert source.event_time is None
+    assert source.create_planner().find_time(source.discover(), 0) is None
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "+02:00"])
+def test_statistics_of_any_unit_find_the_row_group(tmp_path: Path, unit: str, zone: str | None) -> None:
+    at = pa.array([-5, -1, 0, 1, 7, 7], pa.timestamp("s")).cast(pa.timestamp(unit, tz=zone))
+    pq.write_table(pa.table({"ts": at}), tmp_path / "a.parquet", row_group_size=2)
+    source = FileSource(str(tmp_path), event_time="ts")
+    found = [
+        (source.create_planner().find_time(source.discover(), second * SECOND_US) or {})["a.parquet"]
+        for second in (-9, -1, 0, 1, 2, 7, 8)
+    ]
+    assert found == [0, 0, 1, 1, 2, 2, None]
+    check_source(source, rows=1)
+
+
+def test_parts_of_a_microsecond_before_1970_are_cut_as_the_rows_are(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"ts": pa.array([-1_500, -500], pa.timestamp("ns"))}), tmp_path / "a.parquet")
+    source = FileSource(str(tmp_path), event_time="ts")
+    assert [row["ts"].microsecond for row in read(source)] == [999_999, 0]
+    assert source.create_planner().find_time(source.discover(), 0) == {"a.parquet": 0}
+
+
+@pytest.mark.parametrize("options", [{"write_statistics": False}, {"use_deprecated_int96_timestamps": True}])
+def test_without_statistics_the_column_itself_is_asked(tmp_path: Path, options: dict[str, Any]) -> None:
+    parquet(tmp_path / "a.parquet", table(0, 50), **options)
+    source = FileSource(str(tmp_path), event_time="ts", schema=SCHEMA)
+    checked = check_source(source)
+    assert checked.found_by_time > 4
+
+
+def test_a_row_group_without_a_time_is_never_found(tmp_path: Path) -> None:
+    rows = pa.table({"ts": pa.array([None, None, 5, None], TIME)})
+    for name, statistics in (("a", True), ("b", False)):
+        pq.write_table(rows, tmp_path / f"{name}.parquet", row_group_size=2, write_statistics=statistics)
+    source = FileSource(str(tmp_path), event_time="ts")
+    planner = source.create_planner()
+    assert planner.find_time(source.discover(), -(2**63)) == {"a.parquet": 1, "b.parquet": 1}
+    assert planner.find_time(source.discover(), 6) == {"a.parquet": None, "b.parquet": None}
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_times_in_text_may_have_a_zone_or_none(tmp_path: Path, kind: str) -> None:
+    texts = ["2026-01-01T00:00:00Z", "2026-01-01 00:00:01.5", "2026-01-01T02:00:02+02:00", "2026-01-01"]
+    lines = [f'{{"ts": "{text}"}}' for text in texts] if kind == "json" else ["ts", *texts]
+    (tmp_path / "a").write_text("\n".join(lines) + "\n")
+    source = FileSource(str(tmp_path), format=kind, schema=pa.schema([("ts", pa.string())]), event_time="ts")
+    midnight = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    assert [(row["ts"] - midnight).total_seconds() for row in read(source)] == [0, 1.5, 2, 0]
+
+
+# -- which files
+
+
+def names(source: FileSource) -> list[str]:
+    return [split.split_id for split in source.discover()]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for index, name in enumerate(["b.csv", "a.csv", "x.txt", "d1/c.csv", "d1/d2/e.csv", "d3/f[1].csv",
+                                  ".hidden.csv", "_SUCCESS", "_tmp/g.csv", "_day=1/h.csv", "d1/.h/i.csv"]):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("id\n1\n")
+        touch(tmp_path / name, 1_000 + index)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "recursive", "expected"),
+    [
+        ("", False, ["b.csv", "a.csv", "x.txt"]),
+        ("", True, ["b.csv", "a.csv", "x.txt", "d1/c.csv", "d1/d2/e.csv", "d3/f[1].csv", "_day=1/h.csv"]),
+        ("*.csv", False, ["b.csv", "a.csv"]),
+        ("[!b].csv", False, ["a.csv"]),
+        ("{a,x}.*", False, ["a.csv", "x.txt"]),
+        ("d?", False, ["d1/c.csv", "d3/f[1].csv"]),
+        ("d1", False, ["c.csv"]),
+        ("d*/*.csv", False, ["d1/c.csv", "d3/f[1].csv"]),
+        ("**/*.csv", False, ["b.csv", "a.csv", "d1/c.csv", "d1/d2/e.csv", "d3/f[1].csv", "_day=1/h.csv"]),
+        ("d1/*", False, ["c.csv", "d2/e.csv"]),
+        ("a.csv", False, ["a.csv"]),
+    ],
+)
+def test_paths_are_folders_patterns_and_files(tree: Path, path: str, recursive: bool, expected: list[str]) -> None:
+    assert names(FileSource(str(tree / path), format="csv", recursive=recursive)) == expected
+    if path:
+        uri = f"{tree.as_uri()}/{path}"
+        assert names(FileSource(uri, format="csv", recursive=recursive)) == expected
+
+
+def test_several_paths_have_one_root_and_every_file_once(tree: Path) -> None:
+    source = FileSource([str(tree / "d1"), str(tree / "d3/*"), str(tree / "d1/c.csv")], format="csv")
+    assert names(source) == ["d1/c.csv", "d3/f[1].csv"]
+    assert len(read(source)) == 2
+
+
+def test_a_file_system_may_be_given(tree: Path) -> None:
+    below = fs.SubTreeFileSystem(str(tree), fs.LocalFileSystem())
+    source = FileSource("d1", format="csv", filesystem=below)
+    assert names(source) == ["c.csv"]
+    assert read(pickle.loads(pickle.dumps(source))) == [{"id": 1}]  # noqa: TID251  # our own
+
+
+def test_files_of_two_file_systems_are_refused(tree: Path) -> None:
+    with pytest.raises(ValueError, match="expected one file system"):
+        FileSource([str(tree), "mock:///x"], format="csv").discover()
+
+
+def test_an_unknown_file_system_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
+    with pytest.raises(ValueError, match=r"'memory://x': Arrow knows no such file system. Hint: install fsspec"):
+        FileSource("memory://x", format="csv").discover()
+
+
+def test_modified_after_and_min_age_leave_files_out(tree: Path) -> None:
+    after = datetime.fromtimestamp(1_000, timezone.utc)
+    assert names(FileSource(str(tree), format="csv", modified_after=after)) == ["a.csv", "x.txt"]
+    assert names(FileSource(str(tree), format="csv", modified_after=1_001 * SECOND_US)) == ["x.txt"]
+    young = FileSource(str(tree), format="csv", min_age="10 seconds", now_us=lambda: 1_011 * SECOND_US)
+    assert names(young) == ["b.csv", "a.csv"]
+
+
+# -- columns
+
+
+def test_the_first_file_says_the_columns(tmp_path: Path) -> None:
+    parquet(tmp_path / "b.parquet", table(0, 5))
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "a.parquet")
+    touch(tmp_path / "b.parquet", 1_000)
+    source = FileSource(str(tmp_path))
+    assert source.schema == SCHEMA
+    assert read(source)[-1] == {"id": None, "ts": None, "name": None}
+    assert pickle.loads(pickle.dumps(source)).__dict__["schema"] == SCHEMA  # noqa: TID251  # every process has the same
+
+
+def test_columns_may_be_chosen(tmp_path: Path, kind: str) -> None:
+    filled(tmp_path, kind, (3,))
+    source = FileSource(str(tmp_path), format=kind, schema=SCHEMA, columns=["name", "id"])
+    assert read(source)[0] == {"name": "n0", "id": 0}
+    assert list(read(source)[0]) == ["name", "id"]
+
+
+def test_types_are_those_that_spark_has() -> None:
+    plain = pa.schema(
+        [("a", pa.dictionary(pa.int32(), pa.large_string())), ("b", pa.list_(pa.timestamp("ns"))), ("c", pa.uint32()),
+         ("d", pa.struct([("e", pa.timestamp("s"))])), ("f", pa.null()), ("g", pa.large_binary()), ("h", pa.bool_()),
+         ("i", pa.map_(pa.string(), pa.float16())), ("j", pa.uint64()), ("t", pa.string())]
+    )  # fmt: skip
+    assert spark_schema(plain, event_time="t") == pa.schema(
+        [("a", pa.string()), ("b", pa.list_(TIME)), ("c", pa.int64()), ("d", pa.struct([("e", TIME)])),
+         ("f", pa.string()), ("g", pa.binary()), ("h", pa.bool_()), ("i", pa.map_(pa.string(), pa.float32())),
+         ("j", pa.decimal128(20)), ("t", TIME)]
+    )  # fmt: skip
+
+
+def test_such_types_are_read(tmp_path: Path) -> None:
+    rows = pa.table(
+        {"a": pa.array(["x"]).dictionary_encode(), "b": pa.array([[5_500]], pa.list_(pa.timestamp("ns"))),
+         "j": pa.array([2**63], pa.uint64())}
+    )  # fmt: skip
+    pq.write_table(rows, tmp_path / "a.parquet")
+    (row,) = read(FileSource(str(tmp_path)))
+    assert row["a"] == "x"
+    assert row["b"][0].microsecond == 5
+    assert row["j"] == 2**63
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"event_time": "when"}, r"FileSource\(.*, format='parquet'\): no column 'when' among \['id', 'ts', 'name'\]"),
+        ({"columns": ["id", "x"]}, "no column 'x' among"),
+        ({"event_time": "id"}, "event_time 'id' is int64. Hint: it must be a time, or text in ISO 8601"),
+    ],
+)
+def test_columns_that_are_not_there_are_named(tmp_path: Path, options: dict[str, Any], text: str) -> None:
+    parquet(tmp_path / "a.parquet", table(0, 5))
+    with pytest.raises(NoSchema, match=text):
+        _ = FileSource(str(tmp_path), **options).schema
+
+
+def test_without_a_file_the_columns_must_be_said(tmp_path: Path) -> None:
+    with pytest.raises(NoSchema, match=r"there is no file yet to take the columns from. Hint: pass schema="):
+        _ = FileSource(str(tmp_path)).schema
+    assert FileSource(str(tmp_path), schema=SCHEMA).schema == SCHEMA
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_compressed_text_is_read(tmp_path: Path, kind: str) -> None:
+    filled(tmp_path, kind, (50,))
+    (plain,) = tmp_path.iterdir()
+    with gzip.open(tmp_path / f"{plain.name}.gz", "wb") as packed:
+        packed.write(plain.read_bytes())
+    plain.unlink()
+    assert read(FileSource(str(tmp_path), format=kind, schema=SCHEMA)) == table(0, 50).to_pylist()
+
+
+def test_an_empty_file_holds_nothing(tmp_path: Path, kind: str) -> None:
+    if kind == "parquet":
+        parquet(tmp_path / "empty.parquet", table(0, 0))
+    else:
+        (tmp_path / f"empty.{kind}").write_text("")
+    source = FileSource(str(tmp_path), format=kind, schema=SCHEMA, event_time="ts")
+    splits = source.discover()
+    planner = source.create_planner()
+    end = planner.latest(splits)[f"empty.{kind}"]
+    assert (end.rows, end.finished) == (0, True)
+    assert planner.find_time(splits, 0) == {f"empty.{kind}": None}
+    assert read(source) == []
+
+
+# -- trouble
+
+
+def damage(path: Path, kind: str, how: str) -> str:
+    """Damage a file and return what the error must say."""
+    data = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(data[:-20])
+        return {"parquet": "Parquet magic bytes not found", "csv": "Expected 3 columns", "json": "JSON parse error"}[
+            kind
+        ]
+    if how == "garbage":
+        path.write_bytes(bytes(random.Random(7).randrange(256) for _ in range(5_000)))
+        return "ArrowInvalid"
+    if kind == "parquet":  # a page of the second row group; the footer is as it was
+        middle = pq.read_metadata(path).row_group(1).column(0).data_page_offset
+        path.write_bytes(data[: middle + 15] + bytes(40) + data[middle + 55 :])
+        return "OSError"
+    path.write_bytes(data.replace(b"3", b"x"))
+    return "conversion" if kind == "csv" else "JSON"
+
+
+@pytest.mark.parametrize("how", ["cut", "garbage", "pages"])
+def test_a_damaged_file_is_named_or_skipped(
+    tmp_path: Path, kind: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, kind, (40, 40))
+    bad = tmp_path / f"part-1.{kind}"
+    text = damage(bad, kind, how)
+    source = FileSource(str(tmp_path), format=kind, schema=SCHEMA)
+    with pytest.raises(FileUnreadable) as failed:
+        read(source)
+    said = str(failed.value)
+    assert text in said
+    assert str(bad) in said
+    assert f"(split 'part-1.{kind}')" in said
+    assert 'Hint: give the right to read it if that is missing; else pass on_unreadable="skip"' in said
+    assert str(pickle.loads(pickle.dumps(failed.value))) == said  # noqa: TID251  # our own
+
+    skipping = FileSource(str(tmp_path), format=kind, schema=SCHEMA, on_unreadable="skip")
+    rows = read(skipping)
+    assert rows[:40] == table(0, 40).to_pylist()
+    assert len(rows) < 80
+    assert f"skipped from position {len(rows[40:]) // 10} on" in caplog.text
+    assert str(bad) in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    source = filled(tmp_path, "parquet", (5,))
+    (path,) = tmp_path.iterdir()
+    path.chmod(0)
+    with pytest.raises(FileUnreadable, match="Permission denied"):
+        read(source)
+
+
+def test_a_file_that_may_not_be_read_is_named_by_the_file_systems_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = filled(tmp_path, "csv", (5,))
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("lowmark.sources.file_formats._text", refuse)
+    with pytest.raises(FileUnreadable, match=r"cannot read the index of file .*part-0.csv .*Permission denied"):
+        read(source)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("how", ["gone", "grown", "rewritten"])
+def test_a_file_that_changed_is_named_or_skipped(
+    tmp_path: Path, how: str, planned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, "parquet", (40, 40))
+
+    def change() -> None:
+        path = tmp_path / "part-1.parquet"
+        if how == "gone":
+            path.unlink()
+        elif how == "grown":
+            parquet(path, table(0, 90))
+            touch(path, 1_001)
+        else:
+            touch(path, 5_000)
+
+    def attempt(source: FileSource) -> list[dict[str, Any]]:
+        splits = list(source.discover()) if not changed else found
+        found[:] = splits
+        if planned:
+            ends = source.create_planner().latest(splits)
+            ranges = [replace(split, stop=ends[split.split_id].position) for split in splits]
+            change()
+            return [row for part in read_slices(source, ranges) for row in part.rows.to_pylist()]
+        if not changed:
+            change()
+            changed.append(how)
+        return read(source, splits)
+
+    changed: list[str] = []
+    found: list[FileSplit] = []
+    with pytest.raises(FileChanged) as failed:
+        attempt(FileSource(str(tmp_path), schema=SCHEMA))
+    said = str(failed.value)
+    assert "part-1.parquet' was" not in said
+    assert "(split 'part-1.parquet') was" in said
+    assert {"gone": "is gone.", "grown": "bytes", "rewritten": "modified 1970-01-01 01:23:20.000+00:00"}[how] in said
+
+    if planned:
+        filled(tmp_path, "parquet", (40, 40))
+    assert attempt(FileSource(str(tmp_path), schema=SCHEMA, on_vanished="skip")) == table(0, 40).to_pylist()
+    assert "skipped from position 0 on" in caplog.text
+
+
+def test_a_file_that_goes_in_the_moment_it_is_opened_is_gone_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = filled(tmp_path, "csv", (5,))
+
+    def gone(*args: object) -> None:
+        raise FileNotFoundError(2, "No such file")
+
+    monkeypatch.setattr("lowmark.sources.file_formats._text", gone)
+    with pytest.raises(FileChanged, match=r"and is gone\. Hint"):
+        read(source)
+
+
+def test_skipped_files_are_counted_by_the_planner(tmp_path: Path) -> None:
+    filled(tmp_path, "parquet", (40, 40))
+    damage(tmp_path / "part-0.parquet", "parquet", "cut")
+    source = FileSource(str(tmp_path), schema=SCHEMA, event_time="ts", on_unreadable="skip")
+    planner = source.create_planner()
+    splits = source.discover()
+    assert isinstance(planner, FilePlanner)
+    assert planner.latest(splits)["part-0.parquet"] == SplitEnd(position=0, rows=0, size_bytes=0, finished=True)
+    assert planner.find_time(splits, 0) == {"part-0.parquet": None, "part-1.parquet": 0}
+    assert planner.latest([replace(split, start=2) for split in splits])["part-0.parquet"].position == 2
+    assert planner.skipped == ["part-0.parquet"]
+
+
+def test_the_planner_keeps_so_many_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.sources.files._KEPT_INDEXES", 2)
+    source = filled(tmp_path, "parquet", (5, 5, 5))
+    planner, splits = source.create_planner(), source.discover()
+    assert isinstance(planner, FilePlanner)
+    for _ in range(2):
+        assert [end.rows for end in planner.latest(splits).values()] == [5, 5, 5]
+        assert len(planner._indexes) <= 2
+
+
+def test_an_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = filled(tmp_path, "parquet")
+    asked: list[str] = []
+    index = FileSource.index
+    monkeypatch.setattr(FileSource, "index", lambda self, split: (asked.append(split.split_id), index(self, split))[1])
+    planner, splits = source.create_planner(), source.discover()
+    planner.latest(splits)
+    planner.find_time(splits, 0)
+    planner.latest(splits)
+    assert sorted(asked) == ["part-0.parquet", "part-1.parquet", "part-2.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"format": "xml"}, ValueError, r"format: expected one of \['csv', 'json', 'parquet'\], got 'xml'"),
+        ({"on_unreadable": "ignore"}, ValueError, 'on_unreadable: expected "error" or "skip", got \'ignore\''),
+        ({"on_vanished": None}, ValueError, "on_vanished: expected"),
+        ({"columns": ["a"], "event_time": "b"}, ValueError, "columns: expected event_time 'b' among them"),
+        ({"discover_every": "soon"}, InvalidDuration, "discover_every"),
+        ({"max_age": 5}, InvalidDuration, "max_age"),
+        ({"modified_after": datetime(2026, 1, 1)}, ValueError, "modified_after: expected an aware datetime"),  # noqa: DTZ001
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        FileSource("x", **options)
+
+
+# -- discovery
+
+
+class Enumerated:
+    """The enumerator of a source, with one reader."""
+
+    def __init__(self, source: FileSource, state: Any = None) -> None:
+        self.context = ManualEnumeratorContext[FileSplit](num_subtasks=1)
+        self.enumerator = (
+            source.create_enumerator(self.context) if state is None else source.restore_enumerator(self.context, state)
+        )
+        self.enumerator.start()
+        self.context.register(0)
+        self.enumerator.add_reader(0)
+        self.context.run_async()
+
+    @property
+    def found(self) -> list[str]:
+        return [split.split_id for _, split in self.context.assigned]
+
+
+def test_new_files_are_found_once_and_changed_ones_are_not_new(tmp_path: Path) -> None:
+    filled(tmp_path, "parquet", (5, 5))
+    run = Enumerated(FileSource(str(tmp_path), discover_every="10 seconds"))
+    assert run.context.periods == [10.0]
+    parquet(tmp_path / "new.parquet", table(0, 5))
+    touch(tmp_path / "part-0.parquet", 9_000)
+    run.context.next_period()
+    run.context.next_period()
+    assert run.found == ["part-0.parquet", "part-1.parquet", "new.parquet"]
+
+
+def test_a_bounded_source_ends_with_what_was_there(tmp_path: Path) -> None:
+    run = Enumerated(filled(tmp_path, "parquet", (5,)))
+    parquet(tmp_path / "new.parquet", table(0, 5))
+    run.context.next_period()
+    assert run.context.no_more_splits == {0}
+    assert run.found == ["part-0.parquet"]
+
+    again = Enumerated(filled(tmp_path, "parquet", (5,)), run.enumerator.snapshot_state(1))
+    assert again.found == []
+    assert again.context.no_more_splits == {0}
+
+
+def test_a_restart_goes_on_with_new_files(tmp_path: Path) -> None:
+    filled(tmp_path, "parquet", (5, 5))
+    source = FileSource(str(tmp_path))
+    state = Enumerated(source).enumerator.snapshot_state(1)
+    parquet(tmp_path / "new.parquet", table(0, 5))
+    assert Enumerated(source, state).found == ["new.parquet"]
+
+
+def test_max_age_bounds_what_is_remembered(tmp_path: Path) -> None:
+    source = FileSource(str(tmp_path), max_age="100 seconds")
+    for number, seconds in enumerate([1_000, 1_050, 1_120]):
+        parquet(tmp_path / f"{number}.parquet", table(0, 5))
+        touch(tmp_path / f"{number}.parquet", seconds)
+    run = Enumerated(source)
+    assert run.found == ["1.parquet", "2.parquet"], "the first is too old by the newest"
+
+    parquet(tmp_path / "3.parquet", table(0, 5))
+    touch(tmp_path / "3.parquet", 1_200)
+    run.context.next_period()
+    state = run.enumerator.snapshot_state(1)
+    assert isinstance(state, object)
+    assert state.assigned == ("2.parquet", "3.parquet")
+    (tmp_path / "3.parquet").unlink()
+    again = Enumerated(source, state)
+    assert again.found == [], "what is forgotten is not new although the newest file is gone"
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_discovery(tmp_path: Path) -> None:
+    with pytest.raises(DiscoveryFailed, match=r"cannot discover splits, at the first attempt: FileNotFoundError"):
+        Enumerated(FileSource(str(tmp_path / "missing"), schema=SCHEMA))
+
+
+def test_ids_are_of_files_and_never_of_machines(tmp_path: Path) -> None:
+    source = filled(tmp_path, "parquet", (5,))
+    (split,) = source.discover()
+    assert isinstance(split, SourceSplit)
+    assert source.split_serializer.serialize(split).find(str(tmp_path).encode()) == -1
+    assert isinstance(FileChanged("s", "p", "i", "a", "b"), LowmarkError)

@@ -1,0 +1,865 @@
+"""The Kafka source without a broker: options, and every role against a scripted client or consumer."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from lowmark.sources import DataclassSerializer, SplitEnd, SplitsAddition, SplitsRemoval
+from lowmark.sources.discovery import DiscoveredSplits
+from lowmark.sources.kafka import (
+    OWNED,
+    InvalidKafkaOption,
+    InvalidUtf8,
+    KafkaDataLost,
+    KafkaOffsets,
+    KafkaSource,
+    KafkaSplit,
+    KafkaTopicMissing,
+    KafkaUnavailable,
+)
+from lowmark.sources.kafka_client import KafkaClient, KafkaSettings, LibrdkafkaLog, Topic
+from lowmark.sources.kafka_columns import COLUMNS, KafkaColumns
+from lowmark.sources.kafka_consumers import ConsumerCache
+from lowmark.sources.kafka_enumerator import (
+    KafkaEnumerator,
+    KafkaEnumeratorState,
+    KafkaStateSerializer,
+    PartitionSet,
+    Subscriber,
+    TopicList,
+)
+from lowmark.sources.kafka_planner import DOUBTS, KafkaPlanner
+from lowmark.sources.kafka_reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
+from lowmark.sources.testing_context import ManualEnumeratorContext
+from lowmark.watermark import LowmarkError
+
+SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
+PLAIN: dict[str, Any] = {"bootstrap_servers": "b:9092", "topics": ["orders"]}
+SPARK = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
+EARLIEST, LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
+
+
+def split(
+    partition: int = 0, start: int = 0, stop: int | None = None, topic: str = "orders", **more: Any
+) -> KafkaSplit:
+    more = {"split_id": f"{topic}/{partition}", "topic_id": "id-1", **more}
+    return KafkaSplit(topic=topic, partition=partition, start=start, stop=stop, **more)
+
+
+@pytest.fixture(autouse=True)
+def _scripts_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.sources.kafka_reader.BLOCK_SECONDS", 0.05)
+
+
+# -- options --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topics": None}, "option topics, topic_pattern, partitions: expected exactly one of them, got none of them"),
+        ({"topic_pattern": "a"}, "got topics and topic_pattern"),
+        ({"topics": []}, "option topics: expected at least one"),
+        ({"topics": ["a", "a"]}, "each once"),
+        ({"topics": "orders"}, r"write \['orders'\]"),
+        ({"topics": None, "topic_pattern": "("}, "option topic_pattern: expected a regular expression"),
+        ({"topics": None, "partitions": ["orders/0"]}, r"expected \(topic, partition\) pairs"),
+        ({"topics": None, "partitions": [("orders", -1)]}, r"expected \(topic, partition\) pairs"),
+        ({"bootstrap_servers": " "}, "option bootstrap_servers"),
+        ({"start": 17}, "a bare number has no unit"),
+        ({"start": "newest"}, 'option start: expected "earliest"'),
+        ({"start": {("orders", 0): -2}}, "expected an offset of 0 or more, got -2"),
+        ({"start": {"orders": 3}}, r"expected \(topic, partition\) as key"),
+        ({"start": "committed"}, 'give consumer_options={"group.id"'),
+        ({"stop": "earliest"}, "nothing would be read"),
+        ({"stop": {("orders", 0): "earliest"}}, "nothing would be read"),
+        ({"stop": "committed"}, "expected a group.id"),
+        ({"discover_every": "often"}, "option discover_every: expected a duration"),
+        ({"discover_every": "0 seconds"}, "expected a duration above 0"),
+        ({"give_up_after": 5}, "option give_up_after: expected a duration"),
+        ({"on_data_loss": "ignore"}, 'expected "error" or "go_on"'),
+        ({"isolation": "committed"}, 'expected "read_committed" or "read_uncommitted"'),
+        ({"columns": ["value", "time"]}, "got 'time'"),
+        ({"columns": []}, "option columns"),
+        ({"columns": ["value", "value"]}, "each once"),
+        ({"value_type": "json"}, 'option value_type: expected "binary" or "string"'),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidKafkaOption, match=text):
+        KafkaSource(**{**PLAIN, **options})
+
+
+@pytest.mark.parametrize("name", [*OWNED, "sasl.jaas.config", "ssl.truststore.location"])
+def test_what_the_source_sets_itself_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(InvalidKafkaOption, match=r"Hint: [a-z]") as refused:
+        KafkaSource(**PLAIN, consumer_options={name: "secret-value"})
+
+    assert "secret-value" not in str(refused.value)
+
+
+def test_a_source_can_be_sent_and_shows_no_secret() -> None:
+    source = KafkaSource(
+        **PLAIN, consumer_options={"sasl.password": "hunter2", "client.id": "me"}, start={("orders", 0): 0}
+    )
+
+    again = pickle.loads(pickle.dumps(source))  # noqa: TID251  # our own
+
+    assert "hunter2" not in repr(source) + repr(again._settings) + str(vars(source))
+    assert again._settings.properties({})["sasl.password"] == "hunter2"
+    assert again._start.for_partition(("orders", 0)) == 0
+
+
+def test_errors_can_be_sent() -> None:
+    for error in (
+        InvalidKafkaOption("a", "b", "c", "d"),
+        KafkaTopicMissing(("a", "b"), "x:1"),
+        KafkaUnavailable("x:1", "read", 1.0, "no answer", "wait."),
+        KafkaDataLost("a/0", "a", 0, 3, None, "gone"),
+        InvalidUtf8("value", "a", 0, 3),
+    ):
+        again = pickle.loads(pickle.dumps(error))  # noqa: TID251  # our own
+        assert (str(again), isinstance(again, LowmarkError)) == (str(error), True)
+
+
+def test_secrets_are_taken_out_of_texts() -> None:
+    secret = {"sasl.password": "pw1", "ssl.key.pem": "pw2", "sasl.oauthbearer.client.secret": "pw3", "client.id": "pw4"}
+    settings = KafkaSettings("b:1", secret, 1.0, read_committed=True)
+
+    assert settings.redact("pw1 pw2 pw3 pw4") == "*** *** *** pw4"
+
+
+def test_a_wrong_property_is_named_and_no_secret_with_it() -> None:
+    settings = KafkaSettings("b:1", {"sasl.pasword": "hunter2", "ssl.key.pem": "hunter3"}, 1.0, read_committed=True)
+
+    with pytest.raises(KafkaUnavailable, match=r"(?s)cannot make a client.*librdkafka's, not the Java") as wrong:
+        KafkaClient(settings).topics(["orders"])
+
+    assert "hunter3" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "argument", "expected"),
+    [
+        ({}, "start", LATEST),
+        ({"startingOffsets": "EARLIEST"}, "start", EARLIEST),
+        ({"startingoffsets": '{"a": {"0": 0, "1": -1, "2": -2}}'}, "start",
+         KafkaOffsets.offsets({("a", 0): 0, ("a", 1): LATEST, ("a", 2): EARLIEST})),
+        ({"startingTimestamp": "5", "startingOffsets": "earliest"}, "start", KafkaOffsets.timestamp(5_000)),
+        ({"startingTimestamp": "0"}, "start", KafkaOffsets.timestamp(0)),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": 7}}'}, "start",
+         KafkaOffsets.offsets({("a", 0): KafkaOffsets.timestamp(7_000)})),
+        ({}, "stop", None),
+        ({"endingOffsets": "latest"}, "stop", LATEST),
+        ({"endingTimestamp": "0"}, "stop", KafkaOffsets.timestamp(0)),
+        ({"failOnDataLoss": "false"}, "on_data_loss", "go_on"),
+        ({"failOnDataLoss": "TRUE"}, "on_data_loss", "error"),
+        ({"includeHeaders": "true"}, "columns", (*[name for name in COLUMNS if name != "headers"], "headers")),
+        ({"columns": "value, offset"}, "columns", ("value", "offset")),
+        ({"kafka.isolation.level": "read_uncommitted"}, "isolation", "read_uncommitted"),
+        ({"kafka.sasl.username": "me"}, "consumer_options", {"sasl.username": "me"}),
+        ({"groupIdPrefix": "x", "minPartitions": "3"}, "consumer_options", {}),
+        ({"discoverEvery": "1 hour"}, "discover_every", "1 hour"),
+    ],
+)  # fmt: skip
+def test_the_options_of_spark(options: dict[str, str], argument: str, expected: object) -> None:
+    from lowmark.sources.kafka_spark_options import arguments
+
+    assert arguments({**SPARK, **options})[argument] == expected
+    KafkaSource.from_options({**SPARK, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"kafka.bootstrap.servers": None}, "option kafka.bootstrap.servers"),
+        ({"failOnDataLos": "false"}, "did you mean 'failOnDataLoss'"),
+        ({"failOnDataLoss": "no"}, "expected true or false"),
+        ({"startingOffsets": "newest"}, "option startingOffsets"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, r"expected an offset, -1 \(latest\) or -2"),
+        ({"startingOffsets": '{"a": [1]}'}, "as JSON"),
+        ({"endingTimestamp": "today"}, "option endingTimestamp: expected milliseconds"),
+        ({"subscribe": None, "assign": '{"a": 1}'}, "option assign"),
+        ({"assign": '{"a": [1]}'}, "exactly one of them"),
+        ({"kafka.auto.offset.reset": "latest"}, "the connector sets it itself"),
+    ],
+)
+def test_the_options_of_spark_that_make_no_sense(options: dict[str, str | None], text: str) -> None:
+    with pytest.raises(InvalidKafkaOption, match=text):
+        KafkaSource.from_options({name: value for name, value in {**SPARK, **options}.items() if value is not None})
+
+
+def test_a_log_line_of_a_kind_is_not_repeated_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    log = LibrdkafkaLog(lambda text: text.replace("secret", "***"), frozenset({"CONFWARN"}), lambda: now[0])
+
+    with caplog.at_level(logging.INFO, "lowmark"):
+        for kind, at in (("FAIL", 0.0), ("FAIL", 9.9), ("FAIL", 9.9), ("SSL", 9.9), ("CONFWARN", 9.9), ("FAIL", 10.0)):
+            now[0] = at
+            log.log(logging.ERROR, "%s [%s] %s", kind, "c-1", "a secret")
+
+    held = " (2 more lines of this kind were held back)"
+    assert [record.getMessage() for record in caplog.records] == [
+        "FAIL [c-1] a ***", "SSL [c-1] a ***", "FAIL [c-1] a ***" + held,
+    ]  # fmt: skip
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+# -- columns --------------------------------------------------------------------------------------------------------
+
+
+def message(
+    offset: int, value: bytes | None = b"v", *, partition: int = 0, topic: str = "orders", **more: Any
+) -> Message:
+    given: dict[str, Any] = {"timestamp": (1, 1_000 + offset), **more}
+    return Message(topic=topic, partition=partition, offset=offset, value=value, **given)
+
+
+def test_records_without_a_time_and_beyond_all_times() -> None:
+    columns = KafkaColumns(("timestamp", "timestampType"))
+    last_ms = (2**63 - 1) // 1_000
+
+    times, types = columns.convert(
+        [message(0, timestamp=(0, -1)), message(1, timestamp=(2, 2**62)), message(2, timestamp=(1, 0))]
+    )
+
+    assert times.type == pa.timestamp("us", "UTC")
+    assert times.cast(pa.int64()).to_pylist() == [None, last_ms * 1_000, 0]
+    assert types.to_pylist() == [-1, 1, 0]
+
+
+def test_headers_of_some_records() -> None:
+    columns = KafkaColumns(("headers",))
+
+    [some] = columns.convert([message(0), message(1, headers=[("a", b"1"), ("b", None)]), message(2)])
+    [none] = columns.convert([message(0), message(1)])
+
+    assert some.to_pylist() == [None, [{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None]
+    assert none.to_pylist() == [None, None]
+    assert some.type == none.type == columns.schema.field("headers").type
+
+
+# -- the reader -----------------------------------------------------------------------------------------------------
+
+
+class ScriptedConsumer:
+    """Gives what a test says, chunk by chunk, and keeps what it was asked for."""
+
+    def __init__(self, chunks: Sequence[Sequence[Message]], watermarks: tuple[int, int] | None = None) -> None:
+        self.chunks, self.watermarks = list(chunks), watermarks
+        self.calls: list[tuple[str, object]] = []
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        assert timeout <= 1.0
+        return list(self.chunks.pop(0)) if self.chunks and count else []
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        if self.watermarks is None:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return self.watermarks
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def called(partitions: Sequence[TopicPartition] = ()) -> None:
+            self.calls.append((name, [(each.topic, each.partition, each.offset) for each in partitions]))
+
+        return called
+
+
+class ScriptedCache(ConsumerCache):
+    def __init__(self, consumer: ScriptedConsumer) -> None:
+        super().__init__()
+        self.scripted, self.given_back = consumer, 0
+        self.properties: Mapping[str, Any] = {}
+
+    def take(self, settings: KafkaSettings, properties: Mapping[str, Any]) -> Any:
+        from types import SimpleNamespace
+
+        self.properties = properties
+        return SimpleNamespace(consumer=self.scripted, errors=SimpleNamespace(said=None, refused=None))
+
+    def give_back(self, kept: Any) -> None:
+        self.given_back += 1
+
+
+def event(code: int, partition: int = 0, offset: int = 0, topic: str = "orders") -> Message:
+    return Message(topic=topic, partition=partition, offset=offset, error=KafkaError(code))
+
+
+def eof(partition: int, offset: int) -> Message:
+    return event(KafkaError._PARTITION_EOF, partition, offset)
+
+
+class Clock:
+    def __init__(self, step: float = 0.01) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def reader_of(
+    consumer: ScriptedConsumer,
+    *splits: KafkaSplit,
+    go_on: bool = False,
+    step: float = 0.01,
+    columns: Sequence[str] = ("offset",),
+) -> KafkaSplitReader:
+    reader = KafkaSplitReader(
+        SETTINGS, KafkaColumns(columns), go_on=go_on, consumers=ScriptedCache(consumer), now_seconds=Clock(step)
+    )
+    reader.handle_splits_changes(SplitsAddition(splits))
+    return reader
+
+
+def read(reader: KafkaSplitReader, fetches: int = 5) -> tuple[dict[str, list[int]], list[str], dict[str, int]]:
+    """(offsets by split, finished in order, last position by split) of some fetches."""
+    offsets: dict[str, list[int]] = {}
+    finished: list[str] = []
+    positions: dict[str, int] = {}
+    for _ in range(fetches):
+        fetched = reader.fetch()
+        for part in fetched.batches:
+            offsets.setdefault(part.split_id, []).extend(int(n) for n in part.rows["offset"].to_numpy())
+            positions[part.split_id] = part.position
+        finished += sorted(fetched.finished_splits)
+    return offsets, finished, positions
+
+
+def test_a_range_ends_before_its_stop_whatever_comes_behind_it() -> None:
+    consumer = ScriptedConsumer([[message(n) for n in range(2, 9)], [message(n) for n in range(9, 12)]])
+
+    offsets, finished, positions = read(reader_of(consumer, split(start=2, stop=5)))
+
+    assert (offsets, finished, positions) == ({"orders/0": [2, 3, 4]}, ["orders/0"], {"orders/0": 5})
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([[message(3), message(9)]], [3]),  # a gap over the stop
+        ([[message(3)], [message(20)]], [3]),
+        ([[message(3)], [eof(0, 8)]], [3]),  # markers at the end
+        ([[message(3)], [eof(0, 12)]], [3]),
+        ([[eof(0, 8)]], []),
+        ([[message(7)]], [7]),  # the last offset of the range
+        ([[message(8)]], []),
+    ],
+)
+def test_a_range_whose_last_offset_never_comes(chunks: list[list[Message]], expected: list[int]) -> None:
+    offsets, finished, positions = read(reader_of(ScriptedConsumer(chunks), split(start=2, stop=8)), fetches=1)
+
+    assert (offsets.get("orders/0", []), finished) == (expected, ["orders/0"])
+    assert positions.get("orders/0", 8) == 8
+
+
+def test_an_end_of_the_partition_before_the_stop_is_not_the_end_of_the_range() -> None:
+    consumer = ScriptedConsumer([[message(3), eof(0, 4)], [], [message(4), message(5)]])
+
+    assert read(reader_of(consumer, split(stop=6)))[:2] == ({"orders/0": [3, 4, 5]}, ["orders/0"])
+
+
+def test_ranges_of_several_partitions_and_topics_that_come_mixed() -> None:
+    a, b, c = split(0, stop=4), split(1, stop=3), split(0, stop=2, topic="returns")
+    # Records of one partition may come in several runs, also behind its stop.
+    came = [
+        *[("orders", 0, 0), ("orders", 0, 1), ("returns", 0, 0), ("returns", 0, 1), ("returns", 0, 2)],
+        *[("orders", 1, 0), ("orders", 0, 2), ("orders", 0, 3), ("orders", 0, 4), ("orders", 1, 1)],
+        *[("orders", 1, 2), ("orders", 0, 5)],
+    ]
+    chunk = [message(offset, partition=partition, topic=topic) for topic, partition, offset in came]
+
+    offsets, finished, positions = read(reader_of(ScriptedConsumer([chunk]), a, b, c))
+
+    assert offsets == {"orders/0": [0, 1, 2, 3], "orders/1": [0, 1, 2], "returns/0": [0, 1]}
+    assert sorted(finished) == ["orders/0", "orders/1", "returns/0"]
+    assert positions == {"orders/0": 4, "orders/1": 3, "returns/0": 2}
+
+
+def test_a_split_that_was_dropped_gives_no_rows_and_a_paused_one_is_not_asked() -> None:
+    a, b = split(0, stop=9), split(1, stop=9)
+    consumer = ScriptedConsumer([[message(0), message(0, partition=1)]])
+    reader = reader_of(consumer, a, b)
+    reader.handle_splits_changes(SplitsRemoval((a, split(7))))
+    reader.pause_or_resume_splits([b, split(8)], [])
+
+    assert read(reader, 2)[0] == {}
+    assert ("pause", [("orders", 1, 0)]) in consumer.calls
+    reader.pause_or_resume_splits([], [b])
+    assert read(reader, 1)[0] == {"orders/1": [0]}
+    assert ("resume", [("orders", 1, 0)]) in consumer.calls
+
+
+def test_an_empty_range_is_finished_and_asks_nobody() -> None:
+    reader = reader_of(consumer := ScriptedConsumer([]), split(start=0, stop=0), split(1, start=5, stop=5))
+
+    assert read(reader)[:2] == ({}, ["orders/0", "orders/1"])
+    assert consumer.calls == []
+
+
+def test_batches_are_bounded() -> None:
+    chunks = [[message(n) for n in range(at, at + 2_000)] for at in range(0, 200_000, 2_000)]
+    reader = reader_of(ScriptedConsumer(chunks), split(stop=200_000), step=0.0)
+
+    sizes = [sum(part.rows.num_rows for part in reader.fetch().batches) for _ in range(4)]
+
+    assert sum(sizes) == 200_000
+    assert max(sizes) < BATCH_ROWS + 2_000
+
+
+def test_wide_rows_make_batches_of_fewer_rows() -> None:
+    chunks = [[message(n, b"x" * 100_000) for n in range(at, at + 50)] for at in range(0, 200, 50)]
+    reader = reader_of(ScriptedConsumer(chunks), split(stop=200), columns=["value", "offset"], step=0.0)
+
+    assert [part.rows.num_rows for part in reader.fetch().batches] == [100]
+
+
+def test_a_string_that_is_none_is_named() -> None:
+    reader = KafkaSplitReader(
+        SETTINGS,
+        KafkaColumns(("value",), value_type="string"),
+        go_on=False,
+        consumers=ScriptedCache(ScriptedConsumer([[message(4), message(5, b"\xff")]])),
+    )
+    reader.handle_splits_changes(SplitsAddition((split(stop=9),)))
+
+    with pytest.raises(InvalidUtf8, match="offset 5 of topic 'orders', partition 0: its value"):
+        reader.fetch()
+
+
+OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET
+
+
+@pytest.mark.parametrize(
+    ("watermarks", "lost", "expected", "sought"),
+    [
+        ((4, 20), "offsets 2 to 3 are lost: they were deleted", [4, 5, 6, 7], 4),
+        ((15, 20), "offsets 2 to 7 are lost: they were deleted", [], None),
+        ((0, 1), "offsets from 2 on are lost: the partition ends at offset 1 now", [], None),
+    ],
+)
+def test_records_that_are_gone(watermarks: tuple[int, int], lost: str, expected: list[int], sought: int | None) -> None:
+    chunks = [[event(OUT_OF_RANGE)], [message(n) for n in range(4, 9)]]
+
+    with pytest.raises(KafkaDataLost, match=lost):
+        reader_of(ScriptedConsumer(chunks, watermarks), split(start=2, stop=8)).fetch()
+    lenient = reader_of(consumer := ScriptedConsumer(chunks, watermarks), split(start=2, stop=8), go_on=True)
+    offsets, finished, _ = read(lenient)
+
+    assert (offsets.get("orders/0", []), finished) == (expected, ["orders/0"])
+    assert lenient.metrics.values()["data_losses"] == 1
+    if sought is not None:
+        assert ("incremental_assign", [("orders", 0, sought)]) in consumer.calls
+
+
+def test_a_position_that_is_in_range_after_all_is_asked_for_again() -> None:
+    for watermarks in ((0, 20), None):
+        consumer = ScriptedConsumer([[event(OUT_OF_RANGE)], [message(2), message(3)]], watermarks)
+        assert read(reader_of(consumer, split(start=2, stop=4)))[0] == {"orders/0": [2, 3]}
+        assert ("incremental_assign", [("orders", 0, 2)]) in consumer.calls
+
+
+def test_an_error_that_waiting_does_not_cure_is_raised_and_others_are_waited_for() -> None:
+    denied = ScriptedConsumer([[event(KafkaError.TOPIC_AUTHORIZATION_FAILED)]])
+    away = ScriptedConsumer([[event(KafkaError._TRANSPORT)], [message(0)]])
+
+    with pytest.raises(KafkaUnavailable, match="cannot read split 'orders/0' from offset 0 to 1"):
+        reader_of(denied, split(stop=1)).fetch()
+    assert read(reader_of(away, split(stop=1)))[1] == ["orders/0"]
+
+
+def test_silence_is_an_error_when_it_lasts_and_names_the_split() -> None:
+    reader = reader_of(ScriptedConsumer([[message(0)]]), split(stop=9), step=5.0)
+
+    with pytest.raises(
+        KafkaUnavailable,
+        match=r"Kafka at b:9092: cannot read split 'orders/0' from offset 1 to 9, tried for \d+ s: no answer",
+    ):
+        read(reader, 40)
+
+
+def test_a_split_without_an_end_may_be_silent_for_ever() -> None:
+    reader = reader_of(ScriptedConsumer([]), split(), step=50.0)
+
+    assert all(reader.fetch().batches == () for _ in range(10))
+
+
+def test_a_closed_reader_gives_its_consumer_back_once() -> None:
+    cache = ScriptedCache(ScriptedConsumer([]))
+    reader = KafkaSplitReader(SETTINGS, KafkaColumns(), go_on=False, consumers=cache)
+    reader.handle_splits_changes(SplitsAddition((split(stop=9),)))
+
+    reader.close()
+    reader.close()
+
+    assert cache.given_back == 1
+
+
+def test_fetches_fit_the_range_and_users_have_the_last_word() -> None:
+    small, whole = fetch_properties([100] * 64, 100.0), fetch_properties([None, 5], 100.0)
+    cache = ScriptedCache(ScriptedConsumer([]))
+    reader = KafkaSplitReader(SETTINGS, KafkaColumns(), go_on=False, consumers=cache)
+    reader.handle_splits_changes(SplitsAddition((split(stop=20),)))
+    users = KafkaSettings("b:1", {"fetch.message.max.bytes": 7}, 1.0, read_committed=False)
+
+    assert (small["fetch.message.max.bytes"], small["queued.min.messages"]) == (16 << 10, 16_000)
+    assert (whole["fetch.message.max.bytes"], whole["queued.min.messages"]) == (1 << 20, 100_000)
+    assert cache.properties["fetch.message.max.bytes"] == 16 << 10
+    assert (cache.properties["enable.auto.commit"], cache.properties["auto.offset.reset"]) == (False, "error")
+    assert users.properties(small)["fetch.message.max.bytes"] == 7
+
+
+# -- the planner ----------------------------------------------------------------------------------------------------
+
+
+class ScriptedClient(KafkaClient):
+    """Knows topics with their first and last offsets, and answers as brokers do."""
+
+    def __init__(self, **topics: dict[int, tuple[int, int]]) -> None:
+        self.pauses: list[float] = []
+        super().__init__(SETTINGS, wait=self.pauses.append)
+        self.there, self.ids = topics, dict.fromkeys(topics, "id-1")
+        self.silent: set[tuple[str, int]] = set()
+        self.group: dict[tuple[str, int], int] = {}
+        self.requests = 0
+
+    def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
+        return {name: Topic(name, self.ids[name], tuple(self.there[name])) for name in names if name in self.there}
+
+    def positions_of_each(self, wanted: Any, action: str, *, patience_seconds: float | None = None) -> Any:
+        self.requests += 1
+        return [
+            (
+                {key: self._position(key, spec) for key, spec in asked.items() if key not in self.silent},
+                {key: TimeoutError("no leader") for key in asked if key in self.silent},
+            )
+            for asked in wanted
+        ]
+
+    def _position(self, key: tuple[str, int], spec: KafkaOffsets) -> int | None:
+        begin, end = self.there.get(key[0], {}).get(key[1], (None, None))
+        if begin is None or end is None:
+            return None
+        if spec.kind == "timestamp":  # the record at offset n is of second n
+            assert spec.time_us is not None
+            at = max(begin, -(-spec.time_us // 1_000_000))
+            return at if at < end else None
+        return begin if spec.kind == "earliest" else end
+
+    def committed(self, partitions: Any) -> dict[tuple[str, int], int | None]:
+        return {each: self.group.get(each) for each in partitions}
+
+
+def planner_of(client: ScriptedClient, *, go_on: bool = False) -> KafkaPlanner:
+    return KafkaPlanner(SETTINGS, go_on=go_on, client=client)
+
+
+def test_ends_of_all_partitions_by_one_question() -> None:
+    client = ScriptedClient(orders={0: (0, 10), 1: (0, 0), 2: (3, 7)})
+
+    ends = planner_of(client).latest(
+        [
+            split(0, 4),
+            split(1),
+            split(2, 3, stop=5),
+            split(0, 0, stop=0, split_id="x"),
+            split(2, 1, stop=1, split_id="y"),
+        ]
+    )
+
+    assert ends == {
+        "orders/0": SplitEnd(10, rows=6),
+        "orders/1": SplitEnd(0, rows=0),
+        "orders/2": SplitEnd(5, rows=2, finished=True),
+        "x": SplitEnd(0, rows=0, finished=True),
+        "y": SplitEnd(1, rows=0, finished=True),  # what was deleted behind its stop is none of its business
+    }
+    assert (client.requests, planner_of(client).latest([])) == (1, {})
+
+
+def test_a_stop_that_is_not_reached_is_no_end() -> None:
+    ends = planner_of(ScriptedClient(orders={0: (0, 10)})).latest([split(0, stop=11)])
+
+    assert ends["orders/0"] == SplitEnd(10, rows=10, finished=False)
+
+
+@pytest.mark.parametrize(
+    ("there", "start", "text", "end"),
+    [
+        ({0: (4, 9)}, 0, "offsets 0 to 3 are lost: they were deleted", SplitEnd(9, rows=5)),
+        ({0: (9, 9)}, 3, "offsets 3 to 8 are lost", SplitEnd(9, rows=0)),
+        ({0: (0, 9)}, 12, "the partition ends at offset 9 now", SplitEnd(12, rows=0)),
+        ({}, 3, "the topic or the partition was deleted", SplitEnd(3, rows=0, finished=True)),
+    ],
+)
+def test_lost_data_is_an_error_or_gone_on_from(there: Any, start: int, text: str, end: SplitEnd) -> None:
+    lenient = planner_of(ScriptedClient(orders=there), go_on=True)
+
+    with pytest.raises(KafkaDataLost, match=text):
+        planner_of(ScriptedClient(orders=there)).latest([split(0, start)])
+
+    assert lenient.latest([split(0, start)]) == lenient.latest([split(0, start)]) == {"orders/0": end}
+    assert lenient.metrics.values()["data_losses"] == 1
+
+
+def test_a_topic_of_another_id_is_another_topic_even_if_it_is_longer() -> None:
+    client = ScriptedClient(orders={0: (0, 100)})
+    client.ids["orders"] = "id-2"
+
+    with pytest.raises(KafkaDataLost, match="created anew"):
+        planner_of(client).latest([split(0, 5)])
+    assert planner_of(client, go_on=True).latest([split(0, 5)])["orders/0"] == SplitEnd(5, rows=0, finished=True)
+    assert planner_of(client).latest([split(0, 5, topic_id="")])["orders/0"].position == 100
+
+
+def test_a_partition_that_is_not_there_is_asked_for_again_before_it_counts_as_deleted() -> None:
+    client = ScriptedClient()
+
+    with pytest.raises(KafkaDataLost):
+        planner_of(client).latest([split()])
+    assert (len(client.pauses), client.requests) == (DOUBTS, DOUBTS + 1)
+
+
+def test_a_partition_without_a_leader_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    client = ScriptedClient(orders={0: (0, 5), 1: (0, 5)})
+    client.silent.add(("orders", 1))
+    planner = planner_of(client)
+
+    assert list(planner.latest([split(0), split(1)])) == ["orders/0"]
+    assert "such as orders/1: no leader" in caplog.text
+    assert planner.find_time([split(0), split(1)], 0) == {"orders/0": 0}
+    assert planner.metrics.values()["unanswered_partitions"] == 2
+
+
+def test_times_are_found_or_not_there_yet() -> None:
+    planner = planner_of(ScriptedClient(orders={0: (0, 10), 1: (0, 3)}))
+
+    assert planner.find_time([split(0), split(1)], 4_000_001) == {"orders/0": 5, "orders/1": None}
+    assert planner.find_time([], 0) == {}
+    assert KafkaSource(**PLAIN, columns=["value"]).create_planner().find_time([split()], 0) is None
+
+
+# -- the enumerator -------------------------------------------------------------------------------------------------
+
+
+def enumerated(
+    client: ScriptedClient,
+    *,
+    start: KafkaOffsets = EARLIEST,
+    stop: KafkaOffsets | None = None,
+    state: KafkaEnumeratorState | None = None,
+    subscriber: Subscriber | None = None,
+) -> tuple[KafkaEnumerator, ManualEnumeratorContext[KafkaSplit]]:
+    context = ManualEnumeratorContext[KafkaSplit](num_subtasks=2)
+    enumerator = KafkaEnumerator(
+        context, SETTINGS, subscriber if subscriber is not None else TopicList(("orders",)),
+        start=start, stop=stop, period_seconds=300.0, state=state, client=client,
+    )  # fmt: skip
+    enumerator.start()
+    for subtask in (0, 1):
+        context.register(subtask)
+        enumerator.add_reader(subtask)
+    context.run_async()
+    return enumerator, context
+
+
+def found(context: ManualEnumeratorContext[KafkaSplit]) -> dict[str, tuple[int, int | None]]:
+    return {split.split_id: (split.start, split.stop) for _, split in context.assigned}
+
+
+def test_partitions_go_to_the_readers_in_turn() -> None:
+    _, context = enumerated(ScriptedClient(orders=dict.fromkeys(range(6), (0, 0))))
+
+    readers = {split.partition: subtask for subtask, split in context.assigned}
+    assert [readers[n] for n in range(6)] in ([0, 1] * 3, [1, 0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (EARLIEST, [2, 0]),
+        (LATEST, [9, 4]),
+        (KafkaOffsets.timestamp(5_000_000), [5, 4]),
+        (KafkaOffsets.offsets({("orders", 0): 0, ("orders", 1): LATEST}), [0, 4]),
+        (KafkaOffsets.offsets({("orders", 0): 7}), [7, 0]),
+        (KafkaOffsets.offsets({("orders", 0): 7}, "latest"), [7, 4]),
+        (KafkaOffsets.offsets({("orders", 0): KafkaOffsets.timestamp(10**9)}), [9, 0]),
+        (KafkaOffsets.committed(), [2, 0]),
+        (KafkaOffsets.committed("latest"), [9, 0]),
+        (KafkaOffsets.committed(KafkaOffsets.timestamp(3_000_000)), [3, 0]),
+    ],
+)
+def test_first_partitions_begin_where_they_shall(start: KafkaOffsets, expected: list[int]) -> None:
+    client = ScriptedClient(orders={0: (2, 9), 1: (0, 4)})
+    client.group[("orders", 1)] = 0
+
+    _, context = enumerated(client, start=start)
+
+    assert [found(context)[f"orders/{n}"][0] for n in (0, 1)] == expected
+
+
+def test_later_partitions_begin_at_their_first_record_also_after_a_restart() -> None:
+    client = ScriptedClient(orders={0: (0, 9)})
+    enumerator, context = enumerated(client, start=LATEST)
+    state = enumerator.snapshot_state(1)
+    client.there["orders"][1] = (2, 7)
+
+    context.next_period()
+    _, restarted = enumerated(client, start=LATEST, state=state)
+
+    assert found(context) == {"orders/0": (9, None), "orders/1": (2, None)}
+    assert found(restarted) == {"orders/1": (2, None)}
+
+
+def test_a_topic_created_anew_gives_new_splits_once_whatever_restarts() -> None:
+    client = ScriptedClient(orders={0: (0, 9)})
+    enumerator, context = enumerated(client, start=LATEST)
+    client.ids["orders"], client.there["orders"] = "id-2", {0: (0, 3)}
+    before = enumerator.snapshot_state(1)
+
+    context.next_period()
+    context.next_period()
+    _, restarted = enumerated(client, start=LATEST, state=before)
+    _, again = enumerated(client, start=LATEST, state=enumerator.snapshot_state(2))
+
+    assert found(context) == {"orders/0": (9, None), "orders/0@id-2": (0, None)}
+    assert found(restarted) == {"orders/0@id-2": (0, None)}
+    assert found(again) == {}
+
+
+def test_a_bounded_source_looks_once_and_stops_where_it_shall() -> None:
+    client = ScriptedClient(orders={0: (2, 9), 1: (4, 4)})
+
+    for stop, stops in (
+        (LATEST, [9, 4]),
+        (KafkaOffsets.timestamp(5_000_000), [5, 4]),
+        (KafkaOffsets.offsets({("orders", 0): 0}), [2, 4]),
+    ):
+        enumerator, context = enumerated(client, stop=stop)
+        assert [found(context)[f"orders/{n}"] for n in (0, 1)] == [(2, stops[0]), (4, stops[1])]
+        assert (context.periods, context.no_more_splits) == ([], {0, 1})
+        _, restarted = enumerated(client, stop=stop, state=enumerator.snapshot_state(1))
+        assert (restarted.assigned, restarted.no_more_splits) == ([], {0, 1})
+
+
+def test_what_is_named_must_be_there_at_first_and_may_go_later() -> None:
+    client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 1)})
+    both = TopicList(("orders", "returns"))
+
+    assert [topic.name for topic in both.topics(client, "b:1", ())] == ["orders", "returns"]
+    del client.there["returns"]
+    with pytest.raises(KafkaTopicMissing, match="'returns' not found"):
+        both.topics(client, "b:1", {"orders"})
+    assert [topic.name for topic in both.topics(client, "b:1", {"returns"})] == ["orders"]
+    pairs = PartitionSet((("orders", 0), ("orders", 3)))
+    with pytest.raises(KafkaTopicMissing, match="'orders/3' not found"):
+        pairs.topics(client, "b:1", ())
+    assert pairs.topics(client, "b:1", {"orders"})[0].partitions == (0,)
+
+
+def test_states_and_splits_survive_their_formats() -> None:
+    one = split(3, 0, stop=7, split_id="orders/3@q")
+    state = KafkaEnumeratorState(
+        DiscoveredSplits(discovered=True, assigned=("a/0",), pending=(one,)), {"orders": "id-1"}
+    )
+    states, splits = KafkaStateSerializer(), DataclassSerializer(KafkaSplit)
+
+    assert states.deserialize(1, states.serialize(state)) == state
+    assert splits.deserialize(1, splits.serialize(one)) == one
+    assert states.serialize(state) == states.serialize(states.deserialize(1, states.serialize(state)))
+    with pytest.raises(ValueError, match="version 2"):
+        states.deserialize(2, states.serialize(state))
+
+
+# -- asking again ---------------------------------------------------------------------------------------------------
+
+
+class Answers:
+    """An admin client that fails so many times, then answers."""
+
+    def __init__(self, failures: int, code: int) -> None:
+        self.failures, self.code, self.asked, self.polled = failures, code, 0, 0
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
+        from concurrent.futures import Future
+        from types import SimpleNamespace
+
+        self.asked += 1
+        answer: Future[Any] = Future()
+        if self.asked <= self.failures:
+            answer.set_exception(KafkaException(KafkaError(self.code)))
+        else:
+            answer.set_result(
+                SimpleNamespace(topic_id="id-1", partitions=[SimpleNamespace(id=1), SimpleNamespace(id=0)])
+            )
+        return {"orders": answer}
+
+    def poll(self, timeout: float) -> None:
+        self.polled += 1
+
+
+def asking(admin: Answers, seconds: float = 60.0) -> tuple[KafkaClient, list[float]]:
+    now, pauses = [0.0], list[float]()
+
+    def wait(pause: float) -> None:
+        pauses.append(pause)
+        now[0] += pause
+
+    client = KafkaClient(KafkaSettings("b:1", {}, seconds, read_committed=True), now_seconds=lambda: now[0], wait=wait)
+    client._admin = admin  # type: ignore[assignment]
+    return client, pauses
+
+
+def test_a_broker_that_is_away_is_asked_again_after_growing_pauses() -> None:
+    client, pauses = asking(admin := Answers(7, KafkaError._TRANSPORT))
+
+    assert client.topics(["orders"]) == {"orders": Topic("orders", "id-1", (0, 1))}
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0])
+    assert admin.polled == 8
+
+
+def test_asking_ends_with_the_time_that_is_allowed() -> None:
+    client, pauses = asking(Answers(10_000, KafkaError._TRANSPORT), seconds=5.0)
+
+    with pytest.raises(
+        KafkaUnavailable, match=r"Kafka at b:1: cannot describe topics, tried for 5 s: .*check that the brokers run"
+    ):
+        client.topics(["orders"])
+    assert sum(pauses) == pytest.approx(5.0)
+
+
+def test_a_refusal_is_not_asked_again_and_a_missing_topic_is_no_error() -> None:
+    refused, pauses = asking(Answers(1, KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    missing, _ = asking(Answers(1, KafkaError.UNKNOWN_TOPIC_OR_PART))
+
+    with pytest.raises(KafkaUnavailable, match="check user, password"):
+        refused.topics(["orders"])
+    assert pauses == []
+    assert missing.topics(["orders"]) == {}
+
+
+# -- consumers that are kept ----------------------------------------------------------------------------------------
+
+
+def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ConsumerCache(idle_seconds=60.0, most_idle=2)
+    settings = KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
+    first = cache.take(settings, {"group.id": "a"})
+    cache.give_back(first)
+
+    assert cache.take(settings, {"group.id": "b"}) is not first
+    assert cache.take(settings, {"group.id": "a"}) is first
+    assert cache.take(settings, {"group.id": "a"}) is not first
+    for group in ("a", "b", "c"):
+        cache.give_back(cache.take(settings, {"group.id": group}))
+    assert cache.idle == 2
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert cache.take(settings, {"group.id": "c"}).key != first.key
+    assert cache.idle == 0
+    cache.close()

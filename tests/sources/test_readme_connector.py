@@ -1,0 +1,75 @@
+"""The README's connector, as it stands: it is short, keeps the laws, and breaks them where it is broken."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from lowmark.sources import SourceBroken, check_source
+from lowmark.sources.testing import CheckedSource
+
+README = Path(__file__).parents[2] / "README.md"
+LINES = 40
+
+
+def example() -> str:
+    section = README.read_text(encoding="utf-8").partition("### Write a connector\n")[2].partition("\n### ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    return str(code)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database of two tables, with gaps in their ids, in the folder where the example looks for it."""
+    monkeypatch.chdir(tmp_path)
+    with sqlite3.connect("shop.db") as connection:
+        for table, step in (("orders", 1), ("returns", 3)):
+            connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, ts INTEGER, item TEXT)")
+            rows = [(number, number * 1_000_000, f"{table} {number}") for number in range(0, 90, step) if number % 5]
+            connection.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+    connection.close()
+    return tmp_path / "shop.db"
+
+
+@pytest.fixture
+def module() -> Iterator[ModuleType]:
+    """A module for the example: its class must be found by pickle."""
+    made = ModuleType("readme_connector")
+    sys.modules[made.__name__] = made
+    yield made
+    del sys.modules[made.__name__]
+
+
+def run(code: str, module: ModuleType) -> Any:
+    exec(compile(code, "README.md", "exec"), module.__dict__)
+    return module.Tables
+
+
+def test_it_is_short() -> None:
+    assert 20 < len(example().splitlines()) <= LINES
+
+
+def test_it_keeps_the_laws(shop: Path, module: ModuleType) -> None:
+    assert check_source(run(example(), module)(str(shop))) == CheckedSource(("orders", "returns"), 96, 8, paused=True)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "law"),
+    [
+        ("id >= ? AND", "id > ? AND", "concatenation"),
+        ("ORDER BY id", "ORDER BY random()", "replay"),
+        ("last + 1", "last - 1000", "progress"),
+        ("SELECT min(id)", "SELECT max(id)", "time"),
+    ],
+)
+def test_a_slip_in_it_would_be_found(shop: Path, module: ModuleType, right: str, wrong: str, law: str) -> None:
+    assert example().count(right) == 1
+    with pytest.raises(SourceBroken) as found:
+        run(example().replace(right, wrong), module)
+    assert found.value.law == law

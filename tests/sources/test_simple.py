@@ -1,0 +1,501 @@
+"""What is derived for a simple source, and the enumerator behind it, which looks for splits from time to time."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from lowmark.sources import (
+    Boundedness,
+    Fetched,
+    SimpleSource,
+    SourceSplit,
+    SplitEnd,
+    SplitsAddition,
+    SplitsRemoval,
+    read_slices,
+)
+from lowmark.sources.discovery import (
+    DiscoveredSerializer,
+    DiscoveredSplits,
+    DiscoveringEnumerator,
+    DiscoveryFailed,
+    assign_by_hash,
+)
+from lowmark.sources.reader import BrokenSplitReader
+from lowmark.sources.simple import Rows, SimpleSplitReader
+from lowmark.sources.testing_context import ManualEnumeratorContext, ManualReaderContext
+
+from tests.sources.numbered import ROWS, Numbered
+from tests.sources.stepping import Polling
+
+A, B, C = (SourceSplit(split_id=name) for name in "abc")
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+# -- SimpleSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table(SourceSplit):
+    owner: str = ""
+
+
+class Growing(SimpleSource[Table]):
+    """One split that grows as the test says."""
+
+    split_type = Table
+    schema = SCHEMA
+    discover_every = "30 seconds"
+
+    def __init__(self, ends: dict[str, SplitEnd] | None = None) -> None:
+        self.ends = ends if ends is not None else {}
+        self.open = 0
+
+    def discover(self) -> Sequence[Table]:
+        return [Table(split_id=name, owner="me") for name in self.ends]
+
+    def latest(self, splits: Sequence[Table]) -> Mapping[str, SplitEnd]:
+        return {split.split_id: self.ends[split.split_id] for split in splits if split.split_id in self.ends}
+
+    def read(self, split: Table) -> Iterator[Rows]:
+        assert split.stop is not None
+        self.open += 1
+        try:
+            for value in range(split.start, split.stop):
+                yield pa.record_batch({"value": [value]}, schema=SCHEMA)
+        finally:
+            self.open -= 1
+
+
+def test_splits_of_an_own_type_survive_a_checkpoint() -> None:
+    source = Growing({"a": SplitEnd(position=1)})
+    (split,) = source.discover()
+    data = source.split_serializer.serialize(split)
+    assert source.split_serializer.deserialize(1, data) == Table(split_id="a", owner="me")
+
+    state = DiscoveredSplits(discovered=True, assigned=("x",), pending=(split,))
+    written = source.enumerator_state_serializer.serialize(state)
+    assert source.enumerator_state_serializer.deserialize(1, written) == state
+
+
+def test_it_is_bounded_or_looks_again_as_it_says() -> None:
+    def started(source: Growing) -> ManualEnumeratorContext[Table]:
+        context = ManualEnumeratorContext[Table]()
+        source.create_enumerator(context).start()
+        return context
+
+    source = Growing()
+    assert source.boundedness is Boundedness.CONTINUOUS_UNBOUNDED
+    assert started(source).periods == [30.0]
+    source.discover_every = None
+    assert started(source).periods == []
+    source.bounded = True
+    assert source.boundedness is Boundedness.BOUNDED
+
+
+def test_the_planner_asks_the_source_and_keeps_to_the_stop() -> None:
+    planner = Numbered().create_planner()
+    end = SplitEnd(position=ROWS)
+    assert planner.latest([A]) == {"a": end}
+    assert planner.latest([replace(A, stop=7)]) == {"a": SplitEnd(position=7, finished=True)}
+    assert planner.latest([replace(A, stop=ROWS)]) == {"a": SplitEnd(position=ROWS, finished=True)}
+    assert planner.latest([replace(A, stop=ROWS + 1)]) == {"a": end}
+    assert [planner.after_rows(replace(A, start=5), rows, end) for rows in (0, 1, 7, 99)] == [6, 6, 12, ROWS]
+    assert planner.rows_before(replace(A, start=5), 9) == 4
+    assert planner.find_time([A], 3_000_000) == {"a": 3}
+    assert Growing().create_planner().find_time([], 0) is None
+
+
+def test_a_split_without_a_stop_is_read_as_it_grows_until_it_is_finished() -> None:
+    source = Growing({"a": SplitEnd(position=2), "b": SplitEnd(position=1)})
+    reader = source.create_split_reader()
+    reader.handle_splits_changes(SplitsAddition(tuple(source.discover())))
+    with closing(reader):
+        assert values(reader, until=3) == [("a", 0), ("a", 1), ("b", 0)]
+        source.ends["a"] = SplitEnd(position=4, finished=True)
+        assert values(reader, until=2) == [("a", 2), ("a", 3)]
+        assert reader.fetch().finished_splits == {"a"}
+        source.ends.pop("b")  # cannot be read at present
+        reader.wake_up()
+        assert reader.fetch() == Fetched()
+        source.ends["b"] = SplitEnd(position=1, finished=True)
+        assert reader.fetch().finished_splits == {"b"}
+
+
+def values(reader: Any, *, until: int) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    while len(found) < until:
+        for part in reader.fetch().batches:
+            found += [(part.split_id, value) for value in part.rows["value"].to_pylist()]
+            assert part.position == found[-1][1] + 1
+    return found
+
+
+def test_a_gap_at_the_end_of_what_is_there_is_passed() -> None:
+    asked: list[int] = []
+
+    class Gaps(Growing):
+        def read(self, split: Table) -> Iterator[Rows]:
+            asked.append(split.start)
+            return iter(())
+
+    source = Gaps({"a": SplitEnd(position=5)})
+    reader = source.create_split_reader()
+    reader.handle_splits_changes(SplitsAddition(tuple(source.discover())))
+    assert reader.fetch() == Fetched()
+    source.ends["a"] = SplitEnd(position=9)
+    assert reader.fetch() == Fetched()
+    assert asked == [0, 5]
+
+
+def test_a_live_split_is_read_through_a_source_reader_too() -> None:
+    source = Growing({"a": SplitEnd(position=3, finished=True)})
+    with closing(source.create_reader(ManualReaderContext())) as reader:
+        reader.add_splits(source.discover())
+        reader.notify_no_more_splits()
+        reader.start()
+        polling = Polling(reader)
+        polling.to_the_end()
+        assert polling.values() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda reader: reader.close(),
+        lambda reader: reader.handle_splits_changes(SplitsRemoval((Table(split_id="a"),))),
+        lambda reader: reader.pause_or_resume_splits([Table(split_id="a")], []),
+    ],
+)
+def test_what_is_left_in_the_middle_is_closed(leave: Callable[[SimpleSplitReader[Table]], None]) -> None:
+    source = Growing({"a": SplitEnd(position=3)})
+    reader = SimpleSplitReader(source)
+    reader.handle_splits_changes(SplitsAddition((Table(split_id="a", stop=3),)))
+    reader.fetch()
+    assert source.open == 1
+    leave(reader)
+    assert source.open == 0
+
+
+class Yields(SimpleSource[SourceSplit]):
+    """Yields what it is given."""
+
+    schema = SCHEMA
+
+    def __init__(self, *rows: Rows) -> None:
+        self.rows = rows
+
+    def discover(self) -> Sequence[SourceSplit]:
+        return [A]
+
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {}
+
+    def read(self, split: SourceSplit) -> Iterator[Rows]:
+        return iter(self.rows)
+
+
+def batch(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(numbers, pa.int64())}, schema=SCHEMA)
+
+
+def positions(source: Yields, start: int, stop: int) -> list[tuple[int, int]]:
+    return [(part.rows.num_rows, part.position) for part in read_slices(source, [replace(A, start=start, stop=stop)])]
+
+
+def test_a_batch_alone_counts_a_position_a_row() -> None:
+    assert positions(Yields(batch(1, 2), batch(3)), 5, 8) == [(2, 7), (1, 8)]
+
+
+def test_a_batch_with_a_position_may_leave_gaps() -> None:
+    assert positions(Yields((batch(1, 2), 40)), 5, 99) == [(2, 40)]
+    assert positions(Yields(), 5, 99) == []
+
+
+def test_a_table_is_one_step_in_several_batches() -> None:
+    table = pa.Table.from_batches([batch(1, 2), batch(3)])
+    assert positions(Yields((table, 6), (table.slice(0, 0), 7)), 5, 7) == [(2, 5), (1, 6)]
+
+
+def test_rows_that_are_missing_are_an_error() -> None:
+    with pytest.raises(BrokenSplitReader, match="ended at position 6; expected rows up to 8, as no gaps were given"):
+        positions(Yields(batch(1)), 5, 8)
+
+
+# -- DiscoveringEnumerator
+
+
+class Found:
+    """What discovery finds, and an enumerator that looks."""
+
+    def __init__(self, *splits: SourceSplit, readers: int = 2, known: Any = None, **options: Any) -> None:
+        self.splits: list[SourceSplit] = list(splits)
+        self.error: Exception | None = None
+        self.context = ManualEnumeratorContext[SourceSplit](num_subtasks=readers)
+        options = {"period_seconds": 60.0, "source": "Tables", **options}
+        self.enumerator = DiscoveringEnumerator(self.context, self.discover, known=known, **options)
+
+    def discover(self) -> Sequence[SourceSplit]:
+        if self.error is not None:
+            raise self.error
+        return list(self.splits)
+
+    def start(self, *readers: int) -> Found:
+        self.enumerator.start()
+        for subtask in readers:
+            self.register(subtask)
+        self.context.run_async()
+        return self
+
+    def register(self, subtask: int) -> None:
+        self.context.register(subtask)
+        self.enumerator.add_reader(subtask)
+
+    @property
+    def assigned(self) -> list[str]:
+        return [split.split_id for _, split in self.context.assigned]
+
+    def metric(self, name: str) -> float:
+        return self.context.metric_group.values()[name]
+
+
+def test_splits_go_to_readers_by_their_id_in_the_order_in_which_they_were_found() -> None:
+    many = [SourceSplit(split_id=f"t/{number}") for number in range(100)]
+    found = Found(*many, readers=4).start(0, 1, 2, 3)
+    by_reader = {subtask: [s.split_id for at, s in found.context.assigned if at == subtask] for subtask in range(4)}
+    assert all(15 < len(ids) < 35 for ids in by_reader.values())
+    for subtask, ids in by_reader.items():
+        assert ids == [s.split_id for s in many if assign_by_hash(s.split_id, 4) == subtask]
+
+
+def test_a_split_waits_for_its_reader() -> None:
+    found = Found(A, B, readers=2, assign=lambda name, count: "ab".index(name) % count).start(0)
+    assert found.assigned == ["a"]
+    assert (found.metric("unassigned_splits"), found.metric("known_splits")) == (1, 2)
+    found.register(1)
+    assert found.context.assigned == [(0, A), (1, B)]
+    assert found.metric("unassigned_splits") == 0
+
+
+def test_with_more_or_fewer_readers_what_waits_goes_to_others() -> None:
+    found = Found(A, B, readers=2, assign=lambda name, count: "ab".index(name) % count).start(0)
+    found.context.num_subtasks = 1
+    found.register(0)
+    assert found.context.assigned == [(0, A), (0, B)]
+
+
+def test_only_new_splits_are_assigned_later() -> None:
+    found = Found(A, readers=1).start(0)
+    assert found.context.periods == [60.0]
+    assert found.metric("discoveries") == 1
+    found.splits = [B, A]
+    found.context.next_period()
+    found.context.next_period()
+    assert found.assigned == ["a", "b"]
+    assert found.metric("discoveries") == 3
+
+
+def test_before_the_first_discovery_nothing_is_said() -> None:
+    found = Found(A, readers=1)
+    found.enumerator.start()
+    found.register(0)
+    assert found.metric("discoveries") == 0
+    assert found.enumerator.snapshot_state(1) == DiscoveredSplits()
+    found.context.unregister(0)
+    found.context.run_async()
+    assert found.enumerator.snapshot_state(2) == DiscoveredSplits(discovered=True, pending=(A,))
+
+
+def test_without_splits_discovery_has_still_been() -> None:
+    found = Found(readers=1).start(0)
+    assert found.metric("discoveries") == 1
+    assert found.enumerator.snapshot_state(1).discovered
+
+
+def test_splits_added_back_go_on_where_they_are_and_are_assigned_again() -> None:
+    found = Found(A, B, readers=1).start(0)
+    found.context.unregister(0)
+    back = replace(A, start=7)
+    found.enumerator.add_splits_back([back], 0)
+    assert found.enumerator.snapshot_state(1).assigned == ("b",)
+    assert found.enumerator.snapshot_state(1).pending == (back,)
+    found.register(0)
+    assert found.context.assigned == [(0, A), (0, B), (0, back)]
+    found.context.next_period()
+    assert len(found.assigned) == 3
+
+
+def test_the_state_restores_what_was_known() -> None:
+    first = Found(A, B, C, readers=2, assign=lambda name, _: "abc".index(name) % 2).start(1)
+    state = first.enumerator.snapshot_state(3)
+    assert state == DiscoveredSplits(discovered=True, assigned=("b",), pending=(A, C))
+    assert first.enumerator.snapshot_state(4) is state, "nothing changed, so nothing is made anew"
+
+    later = SourceSplit(split_id="d")
+    second = Found(A, B, C, later, readers=1, known=state).start(0)
+    assert second.assigned == ["a", "c", "d"]
+    assert second.metric("discoveries") == 1
+
+
+def test_the_state_is_small_and_one_for_equal_values() -> None:
+    state = DiscoveredSplits[SourceSplit](assigned=tuple(f"day=2026-01-01/part-{n:05}.parquet" for n in range(10_000)))
+    serializer = DiscoveredSerializer(SourceSplit)
+    data = serializer.serialize(state)
+    assert len(data) < 40_000
+    assert serializer.deserialize(1, data) == state
+    for version, wrong in ((2, data), (1, data[:-3]), (1, b""), (1, b"x" * 9)):
+        with pytest.raises(ValueError, match="DiscoveredSplits"):
+            serializer.deserialize(version, wrong)
+
+
+def test_a_discovery_that_fails_is_repeated_and_fails_in_the_end() -> None:
+    found = Found(A, readers=1, max_failures=3).start(0)
+    found.error = ConnectionError("away")
+    found.context.next_period()
+    found.context.next_period()
+    assert found.metric("discovery_failures") == 2
+    found.error, found.splits = None, [A, B]
+    found.context.next_period()
+    assert found.assigned == ["a", "b"]
+
+    found.error = ConnectionError("away")
+    found.context.next_period()
+    found.context.next_period()
+    with pytest.raises(DiscoveryFailed) as failed:
+        found.context.next_period()
+    assert str(failed.value) == (
+        "Tables: cannot discover splits, 3 times in a row: ConnectionError: away. Hint: check that the system can be "
+        "reached and what it is asked for exists; the query goes on from its checkpoint."
+    )
+    assert failed.value.__cause__ is found.error
+    assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)  # noqa: TID251  # our own
+
+
+@pytest.mark.parametrize("options", [{}, {"period_seconds": None}, {"bounded": True}])
+def test_a_first_discovery_that_fails_fails_at_once(options: dict[str, Any]) -> None:
+    found = Found(A, readers=1, **options)
+    found.error = ConnectionError("refused")
+    with pytest.raises(DiscoveryFailed, match="cannot discover splits, at the first attempt: ConnectionError: refused"):
+        found.start(0)
+
+
+def test_a_split_that_is_listed_twice_is_an_error() -> None:
+    with pytest.raises(DiscoveryFailed, match="split 'a' is listed twice"):
+        Found(A, B, A, readers=1).start(0)
+
+
+def test_a_bounded_source_is_looked_through_once() -> None:
+    found = Found(A, readers=2, bounded=True, assign=lambda _, __: 0).start(1)
+    assert found.context.periods == []
+    assert found.context.no_more_splits == {1}
+    found.register(0)
+    assert found.context.assigned == [(0, A)]
+    assert found.context.no_more_splits == {0, 1}
+
+    again = Found(A, B, readers=1, bounded=True, known=found.enumerator.snapshot_state(1)).start(0)
+    assert again.assigned == []
+    assert again.context.no_more_splits == {0}
+    assert again.metric("discoveries") == 1
+
+
+def test_a_bounded_source_that_was_stopped_before_its_discovery_looks_again() -> None:
+    before = Found(A, readers=1, bounded=True)
+    before.enumerator.start()
+    again = Found(A, readers=1, bounded=True, known=before.enumerator.snapshot_state(1)).start(0)
+    assert again.assigned == ["a"]
+
+
+def test_an_unbounded_source_without_a_period_says_nothing_of_an_end() -> None:
+    found = Found(A, readers=1, period_seconds=None).start(0)
+    assert found.assigned == ["a"]
+    assert found.context.no_more_splits == set()
+
+
+def test_removed_splits_are_reported_once_each_time() -> None:
+    removed: list[frozenset[str]] = []
+    found = Found(A, B, C, readers=1, on_removed=removed.append).start(0)
+    for listed in ([A], [A], [A, B], [A], [A, B, C]):
+        found.splits = list(listed)
+        found.context.next_period()
+    assert removed == [{"b", "c"}, {"b"}]
+    assert found.assigned == ["a", "b", "c"], "a split that comes back is not new"
+
+
+def test_new_splits_are_prepared_once_and_late_ones_as_such() -> None:
+    asked: list[tuple[list[str], bool]] = []
+
+    def prepare(splits: Sequence[SourceSplit], late: bool) -> Sequence[SourceSplit]:
+        asked.append(([split.split_id for split in splits], late))
+        return [replace(split, start=100 if late else 5) for split in splits]
+
+    found = Found(A, readers=1, prepare=prepare).start(0)
+    found.splits = [A, B]
+    found.context.next_period()
+    found.context.next_period()
+    assert asked == [(["a"], False), (["b"], True)]
+    assert [split for _, split in found.context.assigned] == [replace(A, start=5), replace(B, start=100)]
+
+    restored = Found(A, B, C, readers=1, prepare=prepare, known=found.enumerator.snapshot_state(1)).start(0)
+    assert asked[-1] == (["c"], True)
+    assert restored.assigned == ["c"]
+
+
+def test_a_preparation_that_fails_is_tried_again_with_the_next_discovery() -> None:
+    errors: list[Exception | None] = [None, OSError("x"), None]
+
+    def prepare(splits: Sequence[SourceSplit], late: bool) -> Sequence[SourceSplit]:
+        if error := errors.pop(0):
+            raise error
+        return splits
+
+    found = Found(A, readers=1, prepare=prepare).start(0)
+    found.splits = [A, B]
+    found.context.next_period()
+    assert found.assigned == ["a"]
+    assert found.metric("discovery_failures") == 1
+    found.context.next_period()
+    assert found.assigned == ["a", "b"]
+
+    failing = Found(A, readers=1, prepare=lambda splits, late: 1 / 0)
+    with pytest.raises(DiscoveryFailed, match="cannot prepare 1 new splits, at the first attempt: ZeroDivisionError"):
+        failing.start(0)
+
+
+def test_splits_in_preparation_are_not_prepared_twice() -> None:
+    asked: list[list[str]] = []
+
+    def prepare(splits: Sequence[SourceSplit], late: bool) -> Sequence[SourceSplit]:
+        asked.append([split.split_id for split in splits])
+        return splits
+
+    found = Found(A, readers=1, prepare=prepare).start(0)
+    found.splits = [A, B]
+    found.context._due.extend(found.context._periodic * 2)  # two discoveries before the first one's preparation
+    found.context.run_async()
+    assert asked == [["a"], ["b"]]
+    assert found.assigned == ["a", "b"]
+
+
+def test_ids_are_forgotten_by_their_stamp() -> None:
+    stamps = {"a": 10, "b": 50, "c": 100, "d": 10}
+    options: dict[str, Any] = {"stamp_of": lambda split: stamps[split.split_id], "keep": 60}
+    found = Found(A, B, readers=1, **options).start(0)
+    assert found.enumerator.snapshot_state(1).stamps == (10, 50)
+    found.splits = [A, B, C]
+    found.context.next_period()
+    state = found.enumerator.snapshot_state(2)
+    assert (state.assigned, state.stamps, state.newest_stamp) == (("b", "c"), (50, 100), 100)
+
+    again = Found(A, B, SourceSplit(split_id="d"), readers=1, known=state, **options).start(0)
+    assert again.assigned == [], "a and d are too old to be new"
+
+
+def test_stamps_and_how_long_to_keep_them_belong_together() -> None:
+    with pytest.raises(ValueError, match="stamp_of and keep: expected both or none"):
+        Found(A, keep=5)
