@@ -359,7 +359,7 @@ def explain(
             texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
             typer.echo("\n\n".join(texts) if texts else "no task is registered")
         return
-    replies, _ = _ask(name, connect)
+    replies, _ = _ask(name, connect, limit=_SHOWN)
     if as_json:
         told = [
             {
@@ -520,7 +520,7 @@ def _ask(
     for address in [connect] if connect is not None else sockets.find_addresses():
         client = Client(address)
         try:
-            services.append((address, client.status(StatusRequest())))
+            services.append((address, client.status(StatusRequest(limit=limit))))
         except ServiceUnreachable as other:
             if connect is not None:
                 raise

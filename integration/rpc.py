@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import grpc
 import msgspec
@@ -137,9 +137,11 @@ class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         stream: a stream's name, or None.
+        limit: how many splits of each, those that need attention first; None: all.
     """
 
     stream: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

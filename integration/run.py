@@ -249,9 +249,14 @@ class StreamRun:
             names = {split: name for split, name in self.stream.names.items() if split not in self.stream.declared}
         return base64.b64encode(self.coordinator.snapshot(names)).decode()
 
-    def status(self, now_us: int) -> StreamStatus:
-        """Where the stream stands in this query; of its own splits, unless the low watermark is shared."""
-        status = self.coordinator.status(now_us, self.stream.name_of)
+    def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
+        """Where the stream stands in this query; of its own splits, unless the low watermark is shared.
+
+        Args:
+            now_us: now, on the service's clock.
+            limit: how many splits, those that need attention first; None: all.
+        """
+        status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
         return replace(status, low_watermark_us=self._shared_low_us) if self.shares else status
 
     def run_status(self, now_us: int) -> RunStatus:

@@ -390,11 +390,11 @@ class Runs:
         said = [self.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
         return [sentence for sentence in said if sentence is not None]
 
-    def statuses(self) -> list[tuple[str | None, StreamStatus]]:
-        """Return (query, status) of every run of a running query."""
+    def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
+        """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
         now_us = self._clock.now_us()
         return [
-            (r.query_name if r.query_name is not None else r.query_id, r.status(now_us))
+            (r.query_name if r.query_name is not None else r.query_id, r.status(now_us, limit))
             for r in self._runs.values()
             if not r.ended
         ]

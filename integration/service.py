@@ -360,9 +360,14 @@ class LowWatermarkService:
         """
         return self._call(lambda: self._runs.status_of(name, query), f'give the status of "{name}"')
 
-    def statuses(self) -> list[tuple[str | None, StreamStatus]]:
-        """Return (query name or id, status) of every stream in every running query."""
-        return self._call(self._runs.statuses, "give the status")
+    def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
+        """Return (query name or id, status) of every stream in every running query.
+
+        Args:
+            limit: how many splits of each, those that need attention first; None: all, which takes a while where there
+                are 100,000.
+        """
+        return self._call(lambda: self._runs.statuses(limit), "give the status")
 
     def run_statuses(self, *, without: Container[str] = (), seconds: float = _CALL_SECONDS) -> list[RunStatus]:
         """Return every run of every stream, ended ones too, at one moment: what metrics are made of.
@@ -470,7 +475,7 @@ class LowWatermarkService:
         return PlannedReply()
 
     def _answer_status(self, request: StatusRequest) -> StatusReply:
-        pairs = [(q, s) for q, s in self.statuses() if request.stream in (None, s.name)]
+        pairs = [(q, s) for q, s in self.statuses(request.limit) if request.stream in (None, s.name)]
         return StatusReply(
             application=self._spark.sparkContext.applicationId,
             pid=os.getpid(),

@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from .api import InputStatus, Source, SourceEvent, SplitRows
 from .batches import BatchPlanner, PlanOptions, PlanPeer, Task
+from .formats import FORMATS, FormatOptions
 from .generator import StreamScript
 from .metric_group import MetricGroup
 from .offset import BatchOffset, UnreadableOffset
@@ -35,7 +36,7 @@ from .reader import read_slices
 
 __all__ = ["GENERATOR", "GeneratorReader", "GeneratorSource", "generator_options"]
 
-GENERATOR = "lowmark_generator"
+GENERATOR = "lowmark_script"
 _SCHEMA = "split string, number bigint, event_time timestamp"
 
 
@@ -222,6 +223,38 @@ def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
             return SourceStreamReader(binding, schema)
 
     return BoundSource
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("lowmark_kafka")`, `"lowmark_files"` and `"lowmark_generator"` known to a session.
+
+    A plain `spark.readStream` has no low watermark and no alignment; `LowWatermarkService.read` has both.
+
+    >>> register(spark)                                                                         # doctest: +SKIP
+    >>> spark.readStream.format("lowmark_kafka").option("subscribe", "orders")                  # doctest: +SKIP
+    """
+    for format_name in FORMATS:
+        spark.dataSource.register(_format_source(format_name))
+
+
+def _format_source(format_name: str) -> type[DataSource]:
+    class FormatSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def schema(self) -> StructType:
+            return from_arrow_schema(self._binding(None).arrow_schema())
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return SourceStreamReader(self._binding(schema), schema)
+
+        def _binding(self, schema: StructType | None) -> Binding:
+            arrow = None if schema is None else to_arrow_schema(schema, timezone="UTC")
+            read = FormatOptions.read(format_name, self.options, arrow)
+            return Binding(read.source, read.name, read.batches, read.split_column)
+
+    return FormatSource
 
 
 def load(spark: SparkSession, binding: Binding) -> DataFrame:

@@ -173,8 +173,6 @@ class _TimeSlice:
         everything, others = float(cost.sum()), float(cost[~left_out].sum())
         if others == everything or everything <= budget:
             return 0.0  # what is left will do for them
-        if others == 0:
-            return budget
         unread = table.rows > 0
         equal = budget * int((unread & ~left_out).sum()) / int(unread.sum())
         of_others = max(budget * others / everything, min(others, equal))

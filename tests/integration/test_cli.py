@@ -14,7 +14,7 @@ import pytest
 from lowmark.integration import cli, sockets
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.member import Member
-from lowmark.integration.rpc import Server, StatusReply
+from lowmark.integration.rpc import Server, StatusReply, StatusRequest
 from lowmark.integration.trust import Door
 from lowmark.watermark import (
     BatchReported,
@@ -258,14 +258,14 @@ def test_status_and_explain_of_a_running_query(
         query.stop()
 
 
-def stream_of(count: int) -> dict[str, object]:
+def stream_of(count: int, limit: int | None) -> dict[str, object]:
     """What a service says of a stream of many splits: split 7 is silent, of the others the last is furthest behind."""
     splits = [Arrived(n, None if n == 7 else 1_000 * (1_000 - n)) for n in range(count)]
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     coordinator = StreamCoordinator(strategy, job_id="job", source_id="[orders] :smile:", task_id="0")
     coordinator.handle(SplitsDiscovered(tuple(split.number for split in splits)), 0)
     coordinator.handle(BatchReported(0, 0, {s.number: s.us for s in splits if s.us is not None}), 0)
-    return {"query": "q [/x]", **to_json(coordinator.status(0, lambda split: f"s[/{split}]"))}
+    return {"query": "q [/x]", **to_json(coordinator.status(0, lambda split: f"s[/{split}]", limit=limit))}
 
 
 class Arrived(NamedTuple):
@@ -279,9 +279,12 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with private_folder() as folder:
         monkeypatch.setattr(sockets, "folders", lambda: [folder])
         address = sockets.new_address()
-        reply = StatusReply("app", 7, [stream_of(120)], ["in words"])
+
+        def status(request: StatusRequest) -> StatusReply:
+            return StatusReply("app", 7, [stream_of(120, request.limit)], ["in words"])
+
         never: Any = None
-        server = Server(address, heartbeat=never, guide=never, planned=never, status=lambda _request: reply)
+        server = Server(address, heartbeat=never, guide=never, planned=never, status=status)
         try:
             yield address
         finally:

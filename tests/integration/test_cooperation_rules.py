@@ -16,6 +16,8 @@ from lowmark.watermark import (
     LeftOut,
     SplitsDiscovered,
     SplitsFinished,
+    SplitsPaused,
+    SplitState,
     TaskId,
     WatermarkStrategy,
 )
@@ -180,6 +182,17 @@ def test_idle_is_said_only_if_every_live_split_is() -> None:
         run.polled(world.now_us, world.now_us)
     world.cooperation.report(run)
     assert world.said()[-1][3] is LeftOut.IDLE
+
+    half = world.run(strategy=GROUPED.with_idleness("1 second"), token="run-2")
+    half.handle(SplitsDiscovered((1, 2)), world.now_us)
+    world.reach(half, 5, 1)
+    world.reach(half, 5, 2)
+    half.handle(SplitsPaused((2,)), world.now_us)  # which is never idle
+    for _ in range(3):
+        world.now_us += S
+        half.polled(world.now_us, world.now_us)
+    world.cooperation.report(half)
+    assert (half.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (1, None)
 
 
 def test_the_low_watermark_of_a_job_is_what_the_coordinator_published_and_0_is_one() -> None:

@@ -418,11 +418,9 @@ def read_by_slices(query: Reading, *, rows: int) -> Sliced:
         assert sliced.plans < 200, "it does not come to an end"
         parts = [replace(split, stop=plan.slices[split.split_id].stop) for split in splits]
         for name, table in read_tables(query.source, parts).items():
-            times = table["timestamp"].cast(pa.int64()).to_pylist()
-            claimed_us = max(sliced.claims.get(name, []), default=None)
-            sliced.contradicted += [
-                (name, at, claimed_us) for at in times if claimed_us is not None and at < claimed_us
-            ]
+            times = [at for at in table["timestamp"].cast(pa.int64()).to_pylist() if at is not None]
+            for claimed_us in [max(sliced.claims[name])] if name in sliced.claims else []:
+                sliced.contradicted += [(name, at, claimed_us) for at in times if at < claimed_us]
             sliced.rows[name] = sliced.rows.get(name, 0) + len(times)
             observed_us[name] = max([*times, observed_us.get(name, -(2**53))])
         for part in parts:
@@ -497,15 +495,15 @@ def test_looking_at_64_ends_costs_little(kafka: Broker, reading: Read) -> None:
     query.planner.latest(splits)
 
     spent_seconds = []
+    found: Any = None
     for _ in range(2):
         began = time.perf_counter()
         found = query.planner.find_time(splits, T0_MS * 1_000)
         spent_seconds.append(time.perf_counter() - began)
 
-    assert found is not None
     assert {split.split_id for split in splits} - set(found) == {f"{topic}/7"}
     print(f"the first search looks at 64 ends: {spent_seconds[0]:.3f} s, the next one: {spent_seconds[1]:.3f} s")
-    assert spent_seconds[0] < 5.0  # a laptop's time is 0.1 s; this only finds what waits
+    assert spent_seconds[0] < 5.0  # far above what it takes; this finds what waits for a timeout
 
 
 # -- the laws -------------------------------------------------------------------------------------------------------

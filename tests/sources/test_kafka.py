@@ -36,6 +36,7 @@ from lowmark.sources.kafka_enumerator import (
 )
 from lowmark.sources.kafka_planner import DOUBTS, KafkaPlanner
 from lowmark.sources.kafka_reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
+from lowmark.sources.kafka_transactions import AGAIN_SECONDS, NAMED, PEEK_SECONDS, RETRY_SECONDS
 from lowmark.sources.testing_context import ManualEnumeratorContext
 from lowmark.watermark import LowmarkError
 
@@ -89,6 +90,8 @@ def _scripts_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"columns": []}, "option columns"),
         ({"columns": ["value", "value"]}, "each once"),
         ({"value_type": "json"}, 'option value_type: expected "binary" or "string"'),
+        ({"transactional": "false"}, "option transactional: expected True, False or None, got 'false'"),
+        ({"transactional": 1}, "option transactional: expected True, False or None, got 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:
@@ -166,6 +169,8 @@ def test_a_wrong_property_is_named_and_no_secret_with_it() -> None:
         ({"kafka.sasl.username": "me"}, "consumer_options", {"sasl.username": "me"}),
         ({"groupIdPrefix": "x", "minPartitions": "3"}, "consumer_options", {}),
         ({"discoverEvery": "1 hour"}, "discover_every", "1 hour"),
+        ({"transactional": "true"}, "transactional", True),
+        ({"Transactional": "False"}, "transactional", False),
     ],
 )  # fmt: skip
 def test_the_options_of_spark(options: dict[str, str], argument: str, expected: object) -> None:
@@ -181,6 +186,7 @@ def test_the_options_of_spark(options: dict[str, str], argument: str, expected: 
         ({"kafka.bootstrap.servers": None}, "option kafka.bootstrap.servers"),
         ({"failOnDataLos": "false"}, "did you mean 'failOnDataLoss'"),
         ({"failOnDataLoss": "no"}, "expected true or false"),
+        ({"transactional": "auto"}, "option transactional: expected true or false"),
         ({"startingOffsets": "newest"}, "option startingOffsets"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, r"expected an offset, -1 \(latest\) or -2"),
         ({"startingOffsets": '{"a": [1]}'}, "as JSON"),
@@ -526,17 +532,30 @@ class ScriptedClient(KafkaClient):
         super().__init__(SETTINGS, wait=self.pauses.append)
         self.there, self.ids = topics, dict.fromkeys(topics, "id-1")
         self.silent: set[tuple[str, int]] = set()
+        self.open: dict[tuple[str, int], int] = {}  # first offset of a transaction that has not ended
         self.group: dict[tuple[str, int], int] = {}
         self.requests = 0
 
     def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
         return {name: Topic(name, self.ids[name], tuple(self.there[name])) for name in names if name in self.there}
 
-    def positions_of_each(self, wanted: Any, action: str, *, patience_seconds: float | None = None) -> Any:
+    def positions_of_each(
+        self,
+        wanted: Any,
+        action: str,
+        *,
+        patience_seconds: float | None = None,
+        read_committed: bool | None = None,
+    ) -> Any:
         self.requests += 1
+        stable = {} if read_committed is False else self.open
         return [
             (
-                {key: self._position(key, spec) for key, spec in asked.items() if key not in self.silent},
+                {
+                    key: stable[key] if spec == LATEST and key in stable else self._position(key, spec)
+                    for key, spec in asked.items()
+                    if key not in self.silent
+                },
                 {key: TimeoutError("no leader") for key in asked if key in self.silent},
             )
             for asked in wanted
@@ -556,8 +575,34 @@ class ScriptedClient(KafkaClient):
         return {each: self.group.get(each) for each in partitions}
 
 
-def planner_of(client: ScriptedClient, *, go_on: bool = False) -> KafkaPlanner:
-    return KafkaPlanner(SETTINGS, go_on=go_on, client=client)
+class Tails(ScriptedConsumer):
+    """Reads the ends of partitions: what comes for each is said by number, by default a row at the offset asked for.
+
+    Attributes:
+        script: partition -> makes messages from the offset asked for.
+        peeks: partition -> offset, one for each assignment.
+    """
+
+    def __init__(self, script: Mapping[int, Callable[[int], list[Message]]] | None = None) -> None:
+        super().__init__([])
+        self.script = dict(script or {})
+        self.peeks: list[dict[int, int]] = []
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self.peeks.append({each.partition: each.offset for each in partitions})
+        for each in partitions:
+            number = each.partition
+            makes = self.script.get(number, lambda at, number=number: [message(at, partition=number)])
+            self.chunks.append(makes(each.offset))
+
+
+def marker(partition: int) -> Callable[[int], list[Message]]:
+    return lambda at: [eof(partition, at + 1)]
+
+
+def planner_of(client: ScriptedClient, *, go_on: bool = False, tails: Tails | None = None, **more: Any) -> KafkaPlanner:
+    cache = ScriptedCache(tails if tails is not None else Tails())
+    return KafkaPlanner(SETTINGS, go_on=go_on, client=client, consumers=cache, **more)
 
 
 def test_ends_of_all_partitions_by_one_question() -> None:
@@ -643,6 +688,176 @@ def test_times_are_found_or_not_there_yet() -> None:
     assert planner.find_time([split(0), split(1)], 4_000_001) == {"orders/0": 5, "orders/1": None}
     assert planner.find_time([], 0) == {}
     assert KafkaSource(**PLAIN, columns=["value"]).create_planner().find_time([split()], 0) is None
+
+
+# -- the planner, and transactions ----------------------------------------------------------------------------------
+
+
+class StillClock(Clock):
+    """Passes when a test says so, and a little at every look, so that waiting ends."""
+
+    def __init__(self) -> None:
+        super().__init__(step=0.001)
+
+
+def searched(planner: KafkaPlanner, *splits: KafkaSplit) -> Mapping[str, int | None] | None:
+    """What a plan finds for second 2."""
+    planner.latest(splits)
+    return planner.find_time(splits, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("comes", "answered"),
+    [
+        (lambda at: [message(at)], True),
+        (lambda at: [message(at), message(at + 1), eof(0, at + 2)], True),
+        (lambda at: [eof(0, at), message(at)], True),  # a replica that is behind
+        (lambda at: [event(KafkaError._TRANSPORT), message(at)], True),
+        (lambda at: [message(at, topic="others"), eof(0, at + 1)], False),
+        (lambda at: [eof(0, at + 1)], False),
+        (lambda at: [eof(0, at + 7)], False),
+        (lambda at: [message(at + 1)], False),
+        (lambda at: [message(at + 1), message(at)], False),
+    ],
+)
+def test_a_partition_whose_last_offset_is_no_row_is_not_searched_any_more(
+    comes: Callable[[int], list[Message]], answered: bool
+) -> None:
+    client, clock = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), StillClock()
+    planner = planner_of(client, tails=(tails := Tails({0: comes})), now_seconds=clock)
+
+    found = searched(planner, split(0), split(1))
+
+    assert tails.peeks == [{0: 9, 1: 9}]
+    assert found == ({"orders/0": 2, "orders/1": 2} if answered else {"orders/1": 2})
+    assert planner.metrics.values()["transactional_partitions"] == (0 if answered else 1)
+    tails.script, clock.now = {}, clock.now + 10 * AGAIN_SECONDS
+    client.there["orders"] = {0: (0, 20), 1: (0, 10)}  # plain records follow, in vain
+    assert searched(planner, split(0), split(1)) == found
+
+
+def test_an_open_transaction_is_seen_without_reading() -> None:
+    client, tails = ScriptedClient(orders={0: (0, 10), 1: (0, 10), 2: (5, 10)}), Tails()
+    client.open = {("orders", 0): 7, ("orders", 2): 5}  # the second before any row that can be read
+
+    assert searched(planner_of(client, tails=tails), split(0), split(1), split(2, 5)) == {
+        "orders/1": 2,
+        "orders/2": None,
+    }
+    assert planner_of(client, tails=tails).find_time([split(0), split(1), split(2, 5)], 0) == {"orders/1": 0}
+    assert tails.peeks == [{1: 9}, {1: 9}]
+
+
+def test_ends_are_looked_at_again_after_a_minute_if_they_moved() -> None:
+    client, tails, clock = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), Tails(), StillClock()
+    planner = planner_of(client, tails=tails, now_seconds=clock)
+    splits = split(0), split(1)
+    both = {"orders/0": 2, "orders/1": 2}
+    assert [searched(planner, *splits), searched(planner, *splits), len(tails.peeks)] == [both, both, 1]
+
+    tails.script = {0: marker(0)}
+    client.there["orders"][0] = (0, 20)
+    clock.now += AGAIN_SECONDS - 1
+    assert (searched(planner, *splits), len(tails.peeks)) == (both, 1)
+    clock.now += 2
+    assert planner.find_time(splits, 2_000_000) == both  # in the middle of a plan nothing changes
+    assert (searched(planner, *splits), tails.peeks[1:]) == ({"orders/1": 2}, [{0: 19}])
+
+
+def test_empty_partitions_are_looked_at_when_they_have_rows() -> None:
+    client, tails, clock = ScriptedClient(orders={0: (5, 5), 1: (0, 10)}), Tails({0: marker(0)}), StillClock()
+    planner = planner_of(client, tails=tails, now_seconds=clock)
+    splits = split(0, 5), split(1)
+
+    assert (searched(planner, *splits), tails.peeks) == ({"orders/0": None, "orders/1": 2}, [{1: 9}])
+    client.there["orders"][0] = (5, 6)
+    assert (searched(planner, *splits), tails.peeks[1:]) == ({"orders/1": 2}, [{0: 5}])
+    assert planner_of(client, tails=Tails()).find_time([], 0) == {}
+
+
+def test_a_partition_that_cannot_be_looked_at_is_left_out_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    client, clock = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), StillClock()
+    refused = event(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    planner = planner_of(client, tails=(tails := Tails({0: lambda at: [refused]})), now_seconds=clock)
+    began = clock.now
+
+    assert searched(planner, split(0), split(1)) == {"orders/1": 2}
+    assert PEEK_SECONDS <= clock.now - began < 2 * PEEK_SECONDS
+    assert "such as orders/0: its last record could not be read" in caplog.text
+    assert refused.error().str() in caplog.text  # type: ignore[union-attr]
+    assert planner.metrics.values()["unanswered_partitions"] == 1
+    tails.script = {}
+    assert (searched(planner, split(0), split(1)), len(tails.peeks)) == ({"orders/1": 2}, 1)
+    clock.now += RETRY_SECONDS
+    assert searched(planner, split(0), split(1)) == {"orders/0": 2, "orders/1": 2}
+    assert tails.peeks[1:] == [{0: 9}]
+
+
+def test_where_all_partitions_hold_transactions_there_is_no_search() -> None:
+    client, tails = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), Tails({0: marker(0), 1: marker(1)})
+
+    assert searched(planner_of(client, tails=tails), split(0), split(1)) is None
+    told, untold = Tails(), Tails({0: marker(0)})
+    planner = planner_of(client, tails=told, transactional=True)
+    assert searched(planner, split(0), split(1)) is None
+    assert planner.metrics.values()["transactional_partitions"] == 2
+    assert searched(planner_of(client, tails=untold, transactional=False), split(0)) == {"orders/0": 2}
+    assert told.peeks == untold.peeks == []
+
+
+def test_the_option_reaches_the_planner() -> None:
+    for given in (None, True, False):
+        planner = KafkaSource(**PLAIN, transactional=given).create_planner()
+        assert isinstance(planner, KafkaPlanner)
+        assert planner._transactions._given is given
+
+
+def test_partitions_with_transactions_are_named_once_and_the_consumer_is_given_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    many = NAMED + 5
+    client = ScriptedClient(orders=dict.fromkeys(range(many), (0, 10)), plain={0: (0, 10)})
+    cache = ScriptedCache(Tails({n: marker(n) for n in range(many)}))
+    planner = KafkaPlanner(SETTINGS, go_on=False, client=client, consumers=cache)
+    splits = [split(n) for n in range(many)]
+
+    with caplog.at_level(logging.INFO, "lowmark"):
+        for _ in range(3):
+            assert searched(planner, *splits) is None
+
+    [line] = [record for record in caplog.records if "hold transactions" in record.getMessage()]
+    assert line.levelno == logging.INFO
+    assert f"{many} partitions hold transactions" in line.getMessage()
+    assert "orders/0, orders/1, " in line.getMessage()
+    assert "and 5 more" in line.getMessage()
+    assert cache.given_back == 1
+    assert cache.properties["isolation.level"] == "read_committed"
+    assert cache.properties["enable.partition.eof"] is True
+
+
+def test_partitions_that_were_looked_at_do_not_hold_up_others() -> None:
+    client, tails = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), Tails()
+
+    searched(planner_of(client, tails=tails), split(0), split(1))
+
+    assert [(name, [number for _, number, _ in said]) for name, said in tails.calls] == [("incremental_unassign", [0])]  # type: ignore[attr-defined]
+
+
+def test_a_plan_claims_nothing_for_partitions_with_transactions() -> None:
+    from lowmark.sources.slicing import SliceLimits, plan_slices
+
+    client = ScriptedClient(orders={0: (0, 100), 1: (0, 100)})
+    splits = [split(0), split(1)]
+    limits = SliceLimits(now_us=10**9, rows=60)
+
+    def claims(planner: KafkaPlanner) -> dict[str, bool]:
+        plan = plan_slices(planner, splits, limits, previous_time_us=None)
+        assert 0 < plan.rows <= 60
+        return {name: sliced.reached_us is not None for name, sliced in plan.slices.items()}
+
+    assert claims(planner_of(client)) == {"orders/0": True, "orders/1": True}
+    assert claims(planner_of(client, tails=Tails({0: marker(0)}))) == {"orders/0": False, "orders/1": True}
+    assert claims(planner_of(client, transactional=True)) == {"orders/0": False, "orders/1": False}
 
 
 # -- the enumerator -------------------------------------------------------------------------------------------------

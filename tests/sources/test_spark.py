@@ -62,7 +62,7 @@ def test_nothing_is_planned_where_nothing_is() -> None:
 
 
 def test_an_option_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^option ticks_per_batch of lowmark_generator: expected 1 or more, got 0$"):
+    with pytest.raises(ValueError, match=r"^option ticks_per_batch of lowmark_script: expected 1 or more, got 0$"):
         reader(ticks_per_batch=0)
 
 

@@ -1,0 +1,82 @@
+"""`LowWatermarkService.read` on a real Kafka broker, no Spark connector in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.sources.kafka import KafkaSource
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.live.servers import Broker, Record
+
+pytestmark = [pytest.mark.live]
+
+PARTITIONS = 16
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+PER_PARTITION = 600
+STEP_MS = 20_000
+
+
+def skewed(partition: int) -> int:
+    """Partition 0 is three hours behind, the others up to an hour."""
+    return -3 * HOUR_MS if partition == 0 else -(partition % 4) * HOUR_MS // 4
+
+
+def windows(df: DataFrame) -> DataFrame:
+    start = F.unix_millis("w.start").alias("start_ms")
+    return (
+        df.groupBy(F.window("timestamp", "1 minute").alias("w"), "partition")
+        .count()
+        .select(start, "partition", "count")
+    )
+
+
+@pytest.mark.parametrize("rows", [500, 100_000])
+def test_a_skewed_topic_is_read_whole_and_every_window_is_what_a_batch_query_gives(
+    spark: SparkSession, kafka: Broker, tmp_path: Path, rows: int
+) -> None:
+    topic = kafka.create_topic(partitions=PARTITIONS)
+    sent = [
+        Record(f"{n}", p, timestamp_ms=START_MS + skewed(p) + n * STEP_MS)
+        for n in range(PER_PARTITION)
+        for p in range(PARTITIONS - 1)  # the last one stays empty
+    ]
+    # One row each at the very end, so that all windows before are over.
+    last_ms = START_MS + 2 * PER_PARTITION * STEP_MS
+    kafka.produce(topic, sent + [Record("end", p, timestamp_ms=last_ms) for p in range(PARTITIONS)])
+    expected: dict[tuple[int, int], int] = {}
+    for record in sent:
+        assert record.timestamp_ms is not None
+        assert record.partition is not None
+        key = record.timestamp_ms // 60_000 * 60_000, record.partition
+        expected[key] = expected.get(key, 0) + 1
+
+    emitted: list[tuple[tuple[int, int], int]] = []
+    with LowWatermarkService(spark) as service:
+        source = KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[topic], columns=["partition", "timestamp"])
+        df = service.read(
+            source,
+            name="orders",
+            strategy=WatermarkStrategy.for_bounded_out_of_orderness("5 seconds"),
+            max_rows_per_batch=rows,
+        )
+        writer = windows(df).writeStream.outputMode("append").trigger(availableNow=True)
+        writer = writer.foreachBatch(lambda batch, _: emitted.extend(((r[0], r[1]), r[2]) for r in batch.collect()))
+        query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+        query.awaitTermination(240)
+        status = service.status("orders")
+
+    progress = [dict(p) for p in query.recentProgress]
+    dropped = sum(op["numRowsDroppedByWatermark"] for p in progress for op in p["stateOperators"])
+    assert (dropped, status.returned_late) == (0, 0)
+    assert len(emitted) == len(dict(emitted)), "no window twice"
+    assert dict(emitted) == expected
+    assert set(status.splits) == {f"{topic}/{p}" for p in range(PARTITIONS)}
+    if rows == 500:
+        # 16 partitions, slices of 500 rows: what is kept is some slices, not the hours between the partitions.
+        assert max(op["numRowsTotal"] for p in progress for op in p["stateOperators"]) < 3 * 500

@@ -1,0 +1,64 @@
+"""Options of `format("lowmark_...")`: no Spark here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from lowmark.sources.files import FileSource
+from lowmark.sources.formats import FormatOptions, InvalidOption
+from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
+from lowmark.sources.kafka import KafkaSource
+from lowmark.sources.kafka_errors import InvalidKafkaOption
+
+KAFKA = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
+
+
+def test_options_of_batches_are_read_whatever_their_case() -> None:
+    given = {**KAFKA, "MAXROWSPERBATCH": "10", "maxSlice": "10 minutes", "byTime": "False", "tasks": "3",
+             "splitColumn": "split", "name": "orders", "maxBytesPerBatch": "1000"}  # fmt: skip
+    read = FormatOptions.read("lowmark_kafka", given)
+
+    assert isinstance(read.source, KafkaSource)
+    assert (read.name, read.split_column) == ("orders", "split")
+    batches = read.batches
+    assert (batches.max_rows, batches.max_bytes, batches.max_slice_us, batches.by_time, batches.slots) == (
+        10, 1_000, 600_000_000, False, 3,
+    )  # fmt: skip
+
+
+def test_what_spark_calls_the_limit_of_kafka_is_the_limit() -> None:
+    assert FormatOptions.read("lowmark_kafka", {**KAFKA, "maxOffsetsPerTrigger": "7"}).batches.max_rows == 7
+
+
+def test_files_and_generator_are_made_of_their_options(tmp_path: Path) -> None:
+    files = FormatOptions.read(
+        "lowmark_files", {"path": str(tmp_path), "fileFormat": "csv", "eventTime": "ts", "recursive": "true"}
+    )
+    assert isinstance(files.source, FileSource)
+    assert files.source.event_time == "ts"
+    script = StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1)
+    generator = FormatOptions.read("lowmark_generator", {"script": json.dumps(script.to_plain()), "seed": "7"})
+    assert isinstance(generator.source, GeneratorSource)
+    assert (generator.source.script, generator.source.seed) == (script, 7)
+
+
+@pytest.mark.parametrize(
+    ("format_name", "options", "said"),
+    [
+        ("lowmark_kafka", {**KAFKA, "maxRowsPerBatch": "0"}, "maxRowsPerBatch is '0', expected a whole number"),
+        ("lowmark_kafka", {**KAFKA, "byTime": "maybe"}, "byTime is 'maybe', expected true or false"),
+        ("lowmark_files", {"fileFormat": "csv"}, "option path is missing"),
+        ("lowmark_files", {"path": "x", "fileFromat": "csv"}, "option filefromat is 'csv', expected one of path"),
+        ("lowmark_generator", {}, "option script is missing"),
+    ],
+)
+def test_a_wrong_option_is_named(format_name: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        FormatOptions.read(format_name, options)
+
+
+def test_a_misspelt_option_of_kafka_is_not_without_effect_in_silence() -> None:
+    with pytest.raises(InvalidKafkaOption, match="did you mean .subscribePattern"):
+        FormatOptions.read("lowmark_kafka", {**KAFKA, "subscribePatern": "o.*"})
