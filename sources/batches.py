@@ -251,6 +251,7 @@ class BatchPlanner(Generic[SplitT]):
         self._at: BatchOffset | None = None  # the offset that the three above stand at
         self._live: dict[str, Placed[SplitT]] = {}
         self._previous_time_us: int | None = None
+        self._previous_span_us: int | None = None
         self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
         self._targets: dict[str, int] | None = None
         self._available_now = False
@@ -364,7 +365,7 @@ class BatchPlanner(Generic[SplitT]):
             for placed in state.live
         }
         self._slots.settle(self._live)
-        self._previous_time_us, self._targets = state.time_us, None
+        self._previous_time_us, self._previous_span_us, self._targets = state.time_us, None, None
         coordinator = SourceCoordinator(
             self._source, name=self._name, gateway=self._slots, num_subtasks=self._options.slots
         )
@@ -417,6 +418,7 @@ class BatchPlanner(Generic[SplitT]):
             targets=self._targets,
             by_time=self._options.by_time,
             max_slice_us=self._options.max_slice_us,
+            previous_span_us=self._previous_span_us,
         )
 
     def _slice(
@@ -502,7 +504,8 @@ class BatchPlanner(Generic[SplitT]):
         self._slots.settle(candidates)
         self._at, self._live = end, live
         if plan.time_us is not None:
-            self._previous_time_us = plan.time_us
+            before_us, self._previous_time_us = self._previous_time_us, plan.time_us
+            self._previous_span_us = None if before_us is None else max(0, plan.time_us - before_us)
         return end
 
     def _tell(

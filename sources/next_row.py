@@ -24,9 +24,9 @@ class NextRow:
     """Where a source goes on.
 
     Attributes:
-        searchable: whether the source can search by time at all.
-        time_us: no unread row is before it, and the next one is less than a millisecond behind it; None where all is
-            read.
+        searchable: whether the source can search by time, some unread split at least.
+        time_us: no unread row of the splits that can be searched is before it, and the next one is less than a
+            millisecond behind it; None where all is read.
     """
 
     searchable: bool
@@ -58,11 +58,14 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
         """Whether an unread row is before the time."""
         found = planner.find_time(unread, time_us)
         assert found is not None, "asked of searchable sources only"
-        return any(at is None or at > split.start for split in unread for at in (found.get(split.split_id),))
+        there = ((split, found[split.split_id]) for split in unread if split.split_id in found)
+        return any(at is None or at > split.start for split, at in there)
 
     if not unread:
         return NextRow(searchable=True)
-    if planner.find_time(unread, near_us) is None:
+    answered = planner.find_time(unread, near_us)
+    unread = [split for split in unread if answered is not None and split.split_id in answered]
+    if not unread:
         return NextRow(searchable=False)
     step_us = _FIRST_STEP_US
     if is_behind(near_us):

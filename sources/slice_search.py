@@ -11,8 +11,8 @@ them. The next time is taken from, in this order:
                long ago: halfway between an hour and a year lies a week or so, so a first search need not know
                whether a log holds hours or decades
 
-The search ends when the rows fill the budget well, at one millisecond, or after `LOOKUPS` in all: who plans from what
-was found by then is right too, only coarser.
+The search ends when the rows fill the budget well, at one millisecond, or after `LOOKUPS` in all, `MOST_LOOKUPS` while
+next to nothing was found: who plans from what was found by then is right too, only coarser.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The Kafka source without a broker: options, and every role against a scripted client or consumer."""
+"""The Kafka source without a broker: every role against a scripted client or consumer."""
 
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from lowmark.sources import DataclassSerializer, SplitEnd, SplitsAddition, SplitsRemoval
 from lowmark.sources.discovery import DiscoveredSplits
 from lowmark.sources.kafka import (
-    OWNED,
-    InvalidKafkaOption,
     InvalidUtf8,
     KafkaDataLost,
     KafkaOffsets,
@@ -23,8 +20,8 @@ from lowmark.sources.kafka import (
     KafkaTopicMissing,
     KafkaUnavailable,
 )
-from lowmark.sources.kafka_client import KafkaClient, KafkaSettings, LibrdkafkaLog, Topic
-from lowmark.sources.kafka_columns import COLUMNS, KafkaColumns
+from lowmark.sources.kafka_client import KafkaClient, KafkaSettings, Topic
+from lowmark.sources.kafka_columns import KafkaColumns
 from lowmark.sources.kafka_consumers import ConsumerCache
 from lowmark.sources.kafka_enumerator import (
     KafkaEnumerator,
@@ -38,7 +35,6 @@ from lowmark.sources.kafka_planner import DOUBTS, KafkaPlanner
 from lowmark.sources.kafka_reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
 from lowmark.sources.kafka_transactions import AGAIN_SECONDS, NAMED, PEEK_SECONDS, RETRY_SECONDS
 from lowmark.sources.testing_context import ManualEnumeratorContext
-from lowmark.watermark import LowmarkError
 
 SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
 PLAIN: dict[str, Any] = {"bootstrap_servers": "b:9092", "topics": ["orders"]}
@@ -56,165 +52,6 @@ def split(
 @pytest.fixture(autouse=True)
 def _scripts_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowmark.sources.kafka_reader.BLOCK_SECONDS", 0.05)
-
-
-# -- options --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"topics": None}, "option topics, topic_pattern, partitions: expected exactly one of them, got none of them"),
-        ({"topic_pattern": "a"}, "got topics and topic_pattern"),
-        ({"topics": []}, "option topics: expected at least one"),
-        ({"topics": ["a", "a"]}, "each once"),
-        ({"topics": "orders"}, r"write \['orders'\]"),
-        ({"topics": None, "topic_pattern": "("}, "option topic_pattern: expected a regular expression"),
-        ({"topics": None, "partitions": ["orders/0"]}, r"expected \(topic, partition\) pairs"),
-        ({"topics": None, "partitions": [("orders", -1)]}, r"expected \(topic, partition\) pairs"),
-        ({"bootstrap_servers": " "}, "option bootstrap_servers"),
-        ({"start": 17}, "a bare number has no unit"),
-        ({"start": "newest"}, 'option start: expected "earliest"'),
-        ({"start": {("orders", 0): -2}}, "expected an offset of 0 or more, got -2"),
-        ({"start": {"orders": 3}}, r"expected \(topic, partition\) as key"),
-        ({"start": "committed"}, 'give consumer_options={"group.id"'),
-        ({"stop": "earliest"}, "nothing would be read"),
-        ({"stop": {("orders", 0): "earliest"}}, "nothing would be read"),
-        ({"stop": "committed"}, "expected a group.id"),
-        ({"discover_every": "often"}, "option discover_every: expected a duration"),
-        ({"discover_every": "0 seconds"}, "expected a duration above 0"),
-        ({"give_up_after": 5}, "option give_up_after: expected a duration"),
-        ({"on_data_loss": "ignore"}, 'expected "error" or "go_on"'),
-        ({"isolation": "committed"}, 'expected "read_committed" or "read_uncommitted"'),
-        ({"columns": ["value", "time"]}, "got 'time'"),
-        ({"columns": []}, "option columns"),
-        ({"columns": ["value", "value"]}, "each once"),
-        ({"value_type": "json"}, 'option value_type: expected "binary" or "string"'),
-        ({"transactional": "false"}, "option transactional: expected True, False or None, got 'false'"),
-        ({"transactional": 1}, "option transactional: expected True, False or None, got 1"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(InvalidKafkaOption, match=text):
-        KafkaSource(**{**PLAIN, **options})
-
-
-@pytest.mark.parametrize("name", [*OWNED, "sasl.jaas.config", "ssl.truststore.location"])
-def test_what_the_source_sets_itself_is_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(InvalidKafkaOption, match=r"Hint: [a-z]") as refused:
-        KafkaSource(**PLAIN, consumer_options={name: "secret-value"})
-
-    assert "secret-value" not in str(refused.value)
-
-
-def test_a_source_can_be_sent_and_shows_no_secret() -> None:
-    source = KafkaSource(
-        **PLAIN, consumer_options={"sasl.password": "hunter2", "client.id": "me"}, start={("orders", 0): 0}
-    )
-
-    again = pickle.loads(pickle.dumps(source))  # noqa: TID251  # our own
-
-    assert "hunter2" not in repr(source) + repr(again._settings) + str(vars(source))
-    assert again._settings.properties({})["sasl.password"] == "hunter2"
-    assert again._start.for_partition(("orders", 0)) == 0
-
-
-def test_errors_can_be_sent() -> None:
-    for error in (
-        InvalidKafkaOption("a", "b", "c", "d"),
-        KafkaTopicMissing(("a", "b"), "x:1"),
-        KafkaUnavailable("x:1", "read", 1.0, "no answer", "wait."),
-        KafkaDataLost("a/0", "a", 0, 3, None, "gone"),
-        InvalidUtf8("value", "a", 0, 3),
-    ):
-        again = pickle.loads(pickle.dumps(error))  # noqa: TID251  # our own
-        assert (str(again), isinstance(again, LowmarkError)) == (str(error), True)
-
-
-def test_secrets_are_taken_out_of_texts() -> None:
-    secret = {"sasl.password": "pw1", "ssl.key.pem": "pw2", "sasl.oauthbearer.client.secret": "pw3", "client.id": "pw4"}
-    settings = KafkaSettings("b:1", secret, 1.0, read_committed=True)
-
-    assert settings.redact("pw1 pw2 pw3 pw4") == "*** *** *** pw4"
-
-
-def test_a_wrong_property_is_named_and_no_secret_with_it() -> None:
-    settings = KafkaSettings("b:1", {"sasl.pasword": "hunter2", "ssl.key.pem": "hunter3"}, 1.0, read_committed=True)
-
-    with pytest.raises(KafkaUnavailable, match=r"(?s)cannot make a client.*librdkafka's, not the Java") as wrong:
-        KafkaClient(settings).topics(["orders"])
-
-    assert "hunter3" not in str(wrong.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "argument", "expected"),
-    [
-        ({}, "start", LATEST),
-        ({"startingOffsets": "EARLIEST"}, "start", EARLIEST),
-        ({"startingoffsets": '{"a": {"0": 0, "1": -1, "2": -2}}'}, "start",
-         KafkaOffsets.offsets({("a", 0): 0, ("a", 1): LATEST, ("a", 2): EARLIEST})),
-        ({"startingTimestamp": "5", "startingOffsets": "earliest"}, "start", KafkaOffsets.timestamp(5_000)),
-        ({"startingTimestamp": "0"}, "start", KafkaOffsets.timestamp(0)),
-        ({"startingOffsetsByTimestamp": '{"a": {"0": 7}}'}, "start",
-         KafkaOffsets.offsets({("a", 0): KafkaOffsets.timestamp(7_000)})),
-        ({}, "stop", None),
-        ({"endingOffsets": "latest"}, "stop", LATEST),
-        ({"endingTimestamp": "0"}, "stop", KafkaOffsets.timestamp(0)),
-        ({"failOnDataLoss": "false"}, "on_data_loss", "go_on"),
-        ({"failOnDataLoss": "TRUE"}, "on_data_loss", "error"),
-        ({"includeHeaders": "true"}, "columns", (*[name for name in COLUMNS if name != "headers"], "headers")),
-        ({"columns": "value, offset"}, "columns", ("value", "offset")),
-        ({"kafka.isolation.level": "read_uncommitted"}, "isolation", "read_uncommitted"),
-        ({"kafka.sasl.username": "me"}, "consumer_options", {"sasl.username": "me"}),
-        ({"groupIdPrefix": "x", "minPartitions": "3"}, "consumer_options", {}),
-        ({"discoverEvery": "1 hour"}, "discover_every", "1 hour"),
-        ({"transactional": "true"}, "transactional", True),
-        ({"Transactional": "False"}, "transactional", False),
-    ],
-)  # fmt: skip
-def test_the_options_of_spark(options: dict[str, str], argument: str, expected: object) -> None:
-    from lowmark.sources.kafka_spark_options import arguments
-
-    assert arguments({**SPARK, **options})[argument] == expected
-    KafkaSource.from_options({**SPARK, **options})
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"kafka.bootstrap.servers": None}, "option kafka.bootstrap.servers"),
-        ({"failOnDataLos": "false"}, "did you mean 'failOnDataLoss'"),
-        ({"failOnDataLoss": "no"}, "expected true or false"),
-        ({"transactional": "auto"}, "option transactional: expected true or false"),
-        ({"startingOffsets": "newest"}, "option startingOffsets"),
-        ({"startingOffsets": '{"a": {"0": -3}}'}, r"expected an offset, -1 \(latest\) or -2"),
-        ({"startingOffsets": '{"a": [1]}'}, "as JSON"),
-        ({"endingTimestamp": "today"}, "option endingTimestamp: expected milliseconds"),
-        ({"subscribe": None, "assign": '{"a": 1}'}, "option assign"),
-        ({"assign": '{"a": [1]}'}, "exactly one of them"),
-        ({"kafka.auto.offset.reset": "latest"}, "the connector sets it itself"),
-    ],
-)
-def test_the_options_of_spark_that_make_no_sense(options: dict[str, str | None], text: str) -> None:
-    with pytest.raises(InvalidKafkaOption, match=text):
-        KafkaSource.from_options({name: value for name, value in {**SPARK, **options}.items() if value is not None})
-
-
-def test_a_log_line_of_a_kind_is_not_repeated_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    now = [0.0]
-    log = LibrdkafkaLog(lambda text: text.replace("secret", "***"), frozenset({"CONFWARN"}), lambda: now[0])
-
-    with caplog.at_level(logging.INFO, "lowmark"):
-        for kind, at in (("FAIL", 0.0), ("FAIL", 9.9), ("FAIL", 9.9), ("SSL", 9.9), ("CONFWARN", 9.9), ("FAIL", 10.0)):
-            now[0] = at
-            log.log(logging.ERROR, "%s [%s] %s", kind, "c-1", "a secret")
-
-    held = " (2 more lines of this kind were held back)"
-    assert [record.getMessage() for record in caplog.records] == [
-        "FAIL [c-1] a ***", "SSL [c-1] a ***", "FAIL [c-1] a ***" + held,
-    ]  # fmt: skip
-    assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
 # -- columns --------------------------------------------------------------------------------------------------------
@@ -772,7 +609,16 @@ def test_empty_partitions_are_looked_at_when_they_have_rows() -> None:
     assert (searched(planner, *splits), tails.peeks) == ({"orders/0": None, "orders/1": 2}, [{1: 9}])
     client.there["orders"][0] = (5, 6)
     assert (searched(planner, *splits), tails.peeks[1:]) == ({"orders/1": 2}, [{0: 5}])
-    assert planner_of(client, tails=Tails()).find_time([], 0) == {}
+
+
+def test_a_partition_that_was_empty_when_it_was_asked_about_is_looked_at_with_its_first_rows() -> None:
+    client, tails = ScriptedClient(orders={0: (5, 5), 1: (0, 10)}), Tails({0: marker(0)})
+    planner = planner_of(client, tails=tails)
+
+    assert planner.find_time([split(0, 5), split(1)], 2_000_000) == {"orders/0": None, "orders/1": 2}  # no plan before
+    client.there["orders"][0] = (5, 6)
+
+    assert (searched(planner, split(0, 5), split(1)), tails.peeks) == ({"orders/1": 2}, [{1: 9}, {0: 5}])
 
 
 def test_a_partition_that_cannot_be_looked_at_is_left_out_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
