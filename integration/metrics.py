@@ -454,7 +454,14 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     holder = InfoMetricFamily(
         "lowmark_holder", "The split that holds the low watermark back, and its state.", labels=_QUERY_LABELS
     )
+    source = GaugeMetricFamily(
+        "lowmark_source",
+        "What the enumerator and the planner of a source of ours count, by their own names.",
+        labels=(*_QUERY_LABELS, "metric"),
+    )
     for labels, run in shown.items():
+        for own_name, value in run.source_metrics.items():
+            source.add_metric((*labels, _text(own_name)), value)
         for metric, family in zip(_GAUGES, families, strict=True):
             _add(family, labels, metric.value(run))
         for state in SplitState:
@@ -462,7 +469,7 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         name = run.status.holder
         if name is not None:
             holder.add_metric(labels, {"split": _text(name), "state": run.status.splits[name].state.value})
-    return [*families, states, holder]
+    return [*families, states, holder, source]
 
 
 def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) -> None:

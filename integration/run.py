@@ -124,6 +124,7 @@ class RunStatus:
         asked_at_us: when the heartbeat asked last.
         reported_at_us: when the last batch was reported, None before the first.
         seen_at_us: when Spark last said that the query lives: it finished a batch, or found nothing to do.
+        source_metrics: of its source, where that is one of ours, by name.
     """
 
     token: str
@@ -137,6 +138,7 @@ class RunStatus:
     asked_at_us: int
     reported_at_us: int | None
     seen_at_us: int
+    source_metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -165,6 +167,7 @@ class StreamRun:
         reader: the planner of its source, where that is one of ours; None until a batch showed the two together.
         observed_us: largest event time seen of each split of such a source, by name.
         next_us: event time of the next row, where alignment alone keeps it from being read.
+        source_metrics: what its enumerator and planner count.
     """
 
     stream: Stream
@@ -190,6 +193,7 @@ class StreamRun:
     reader: Reader | None = None
     observed_us: dict[str, int] = field(default_factory=dict)
     next_us: int | None = None
+    source_metrics: Mapping[str, float] = field(default_factory=dict)
     _promised_us: dict[SplitId, int] = field(default_factory=dict)
     _finished_splits: set[SplitId] = field(default_factory=set)
     _held: frozenset[str] = frozenset()
@@ -272,6 +276,7 @@ class StreamRun:
             asked_at_us=self.asked_at_us,
             reported_at_us=self.reported_at_us,
             seen_at_us=self.seen_at_us,
+            source_metrics=self.source_metrics,
         )
 
     def polled(self, until_us: int, now_us: int) -> list[Effect]:
@@ -325,7 +330,7 @@ class StreamRun:
         """Take what the planner of its source says of a batch that is not read yet."""
         ids = {name: self._reader_split(name) for name in planned.splits}
         known = frozenset(self.coordinator.splits)
-        self.next_us = planned.next_us
+        self.next_us, self.source_metrics = planned.next_us, planned.metrics
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
         effects: list[Effect] = []
         new = [split for split in ids.values() if split not in known]

@@ -25,6 +25,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
+from lowmark.watermark import format_duration_us
+
 from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from .coordinator import SourceCoordinator
 from .metric_group import MetricGroup
@@ -42,6 +44,7 @@ log = logging.getLogger("lowmark")
 # An idle source is asked every 10 ms, which must not become 100 questions a second to the system behind it.
 _EMPTY_PLAN_LASTS_US = 100_000
 _LOOK_AGAIN_SECONDS = 0.05
+_SAY_AGAIN_SECONDS = 60.0
 _LATEST_US = 2**53
 
 
@@ -255,6 +258,7 @@ class BatchPlanner(Generic[SplitT]):
         self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
         self._targets: dict[str, int] | None = None
         self._available_now = False
+        self._aligned = False  # alignment kept rows from being read, when a batch was planned last
         self._empty_until_us: int | None = None
         self._last_plan_at_us: int | None = None
         self._told: Planned | None = None
@@ -286,6 +290,20 @@ class BatchPlanner(Generic[SplitT]):
         Raises:
             UnreadableOffset: `start` is of another source, or broken.
         """
+        end = self._plan(start, max_rows)
+        began = said = time.monotonic()
+        while end == start and self._available_now and self._aligned:
+            # Nothing new would end this run, although rows are there that others keep from being read yet.
+            if time.monotonic() - said > _SAY_AGAIN_SECONDS:
+                said = time.monotonic()
+                waited = format_duration_us(int(said - began) * 1_000_000)
+                log.warning('source "%s": waits for its alignment group, for %s by now', self._name, waited)
+            time.sleep(_EMPTY_PLAN_LASTS_US / 1e6)
+            self._empty_until_us = None
+            end = self._plan(start, max_rows)
+        return end
+
+    def _plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
         now_us = self._now_us()
         if self._at is None or start.checkpoint != self._at.checkpoint:
             self._restore(start)
@@ -298,6 +316,7 @@ class BatchPlanner(Generic[SplitT]):
         if rated == 0:
             return start  # no row is due yet
         plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
+        self._aligned = guidance.hold or HeldReason.CAP in plan.held.values()
         if not self._moves(plan, candidates, guidance):
             self._empty_until_us = now_us + _EMPTY_PLAN_LASTS_US
             self._last_plan_at_us = now_us  # what was not there to be read is not saved up
@@ -533,7 +552,7 @@ class BatchPlanner(Generic[SplitT]):
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
             held=frozenset(name for name, why in plan.held.items() if why is HeldReason.CAP),
             next_us=next_us,
-            metrics=self._coordinator.metric_values(),
+            metrics=self._coordinator.metric_values() | _metrics_of(self._planner),
         )
         if replace(planned, metrics={}) != self._told:
             self._peer.tell(self._run, planned)
@@ -587,3 +606,9 @@ class _DriverContext:
 
     def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
         raise NotImplementedError(f"a reader on the driver sends no events, got {event!r}")
+
+
+def _metrics_of(planner: SplitPlanner[Any]) -> dict[str, float]:
+    """What a planner counts, where it does."""
+    group = getattr(planner, "metrics", None)
+    return group.values() if isinstance(group, MetricGroup) else {}

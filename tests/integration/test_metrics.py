@@ -54,6 +54,7 @@ class FakeRun:
     ended: bool = False
     holder: str | None = None  # in place of the coordinator's own
     unmeasured: int = 0
+    source_metrics: dict[str, float] = field(default_factory=dict)
     batch_id: int = 0
     now_us: int = 1_000 * SECOND_US
 
@@ -91,6 +92,7 @@ class FakeRun:
             asked_at_us=self.now_us,
             reported_at_us=self.now_us if self.batch_id else None,
             seen_at_us=self.now_us,
+            source_metrics=self.source_metrics,
         )
 
 
@@ -224,6 +226,12 @@ def test_counters_are_what_the_stream_counted() -> None:
         "lowmark_regressions_total": 1,
         "lowmark_native_late_rows_total": 1,
     }
+
+
+def test_what_a_source_counts_is_shown_by_its_own_names() -> None:
+    run = FakeRun("t1", source_metrics={"discoveries": 3, "lost_offsets": 7})
+    shown = {dict(at)["metric"]: value for at, value in scraper(run).of("lowmark_source").items()}
+    assert shown == {"discoveries": 3, "lost_offsets": 7}
 
 
 def test_a_late_return_is_counted() -> None:

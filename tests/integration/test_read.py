@@ -156,6 +156,23 @@ def test_one_bad_clock_neither_stalls_nor_poisons_the_stream(
     assert service.status("log").counts.future_rows == 1
 
 
+def test_runs_up_to_the_present_wait_for_their_group_and_read_everything(
+    service: LowWatermarkService, tmp_path: Path
+) -> None:
+    strategy = MONOTONOUS.with_watermark_alignment(group="g", max_drift="1 minute", update_interval="100 milliseconds")
+    rans = []
+    for name in ("one", "two"):
+        log = Log(tmp_path / name)
+        log.append("s", *range(0, 600, 10))
+        df = read(service, log, name, strategy=strategy, max_rows_per_batch=20)
+        rans.append(start(counted(df), str(tmp_path / f"{name}-cp"), trigger={"availableNow": True}))
+    for ran in rans:
+        assert ran.query.awaitTermination(200)
+
+    assert [ran.dropped for ran in rans] == [0, 0]
+    assert [ran.low for ran in rans] == [590 - STEP] * 2
+
+
 def side_by_side(services: Sequence[LowWatermarkService], folder: Path) -> None:
     """Two queries, one of them ten times as slow: neither runs ahead by more than the drift."""
     strategy = MONOTONOUS.with_watermark_alignment(group="g", max_drift="2 minutes", update_interval="100 milliseconds")
