@@ -76,11 +76,14 @@ class Log:
             self.times_us[partition] = []
 
     def produce(self, rows: Mapping[int, Sequence[int]]) -> None:
-        """Append event times to partitions, interleaved, and return when the broker has them."""
+        """Append event times to partitions, interleaved, and return when the broker has them.
+
+        They are the records' values, and to the millisecond their timestamps.
+        """
         queues = {partition: list(times) for partition, times in rows.items() if times}
         most = max(map(len, queues.values()), default=0)
         records = [
-            Record(str(times[i]), partition)
+            Record(str(times[i]), partition, timestamp_ms=times[i] // 1_000)
             for i in range(most)
             for partition, times in queues.items()
             if i < len(times)

@@ -131,9 +131,12 @@ def main(mode: str, config: Config) -> None:
             query.awaitTermination()
             raise AssertionError("the query ended by itself")
         query.processAllAvailable()
-        poll_query(
-            query, lambda: history(query)[-1].watermark_us == config.last_low_us, "the last low watermark in force"
-        )
+        try:
+            poll_query(
+                query, lambda: history(query)[-1].watermark_us == config.last_low_us, "the last low watermark in force"
+            )
+        except TimeoutError as late:
+            raise TimeoutError(f"{late}\n{service.explain(STREAM)}") from late
         query.processAllAvailable()
         query.stop()
         undisturbed: Windows = batch_windows(spark, log)
