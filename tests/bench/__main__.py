@@ -49,7 +49,7 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
     ),
     "backfill": (
         lambda *given: backfill.run(*given, count=2_000_000, pairs=2),
-        lambda *given: backfill.run(*given, count=20_480, pairs=1),
+        lambda *given: backfill.run(*given, count=20_480, pairs=1, slice_minutes=360),
     ),
     "throughput": (
         lambda *given: throughput.run(*given, small=2_000_000, large=500_000, pairs=3),

@@ -49,9 +49,17 @@ def counted(df: DataFrame) -> DataFrame:
     return df.groupBy(F.window("timestamp", "1 minute"), "partition").agg(F.count(F.lit(1)).alias("n"))
 
 
-def run(spark: SparkSession, service: LowWatermarkService, folder: Path, *, count: int, pairs: int) -> list[Row]:
+def run(
+    spark: SparkSession,
+    service: LowWatermarkService,
+    folder: Path,
+    *,
+    count: int,
+    pairs: int,
+    slice_minutes: int = SLICE_MINUTES,
+) -> list[Row]:
     per_partition = count // PARTITIONS
-    budget = count * SLICE_MINUTES // (HOURS * 60)
+    budget = count * slice_minutes // (HOURS * 60)
     runs: dict[str, list[Run]] = {"native": [], "read": []}
     with kafka_broker(folder / "backfill") as broker:
         topic = broker.create_topic(partitions=PARTITIONS)

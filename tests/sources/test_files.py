@@ -435,15 +435,6 @@ def test_a_damaged_file_is_named_or_skipped(
     assert str(bad) in caplog.text
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
-    source = filled(tmp_path, "parquet", (5,))
-    (path,) = tmp_path.iterdir()
-    path.chmod(0)
-    with pytest.raises(FileUnreadable, match="Permission denied"):
-        read(source)
-
-
 def test_a_file_that_may_not_be_read_is_named_by_the_file_systems_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,5 +60,5 @@ def test_a_wrong_option_is_named(format_name: str, options: dict[str, str], said
 
 
 def test_a_misspelt_option_of_kafka_is_not_without_effect_in_silence() -> None:
-    with pytest.raises(InvalidKafkaOption, match="did you mean .subscribePattern"):
+    with pytest.raises(InvalidKafkaOption, match=r"did you mean .subscribePattern"):
         FormatOptions.read("lowmark_kafka", {**KAFKA, "subscribePatern": "o.*"})
