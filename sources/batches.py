@@ -258,7 +258,7 @@ class BatchPlanner(Generic[SplitT]):
         self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
         self._targets: dict[str, int] | None = None
         self._available_now = False
-        self._aligned = False  # alignment kept rows from being read, when a batch was planned last
+        self._waits = False  # rows that are there were kept from being read, when a batch was planned last
         self._empty_until_us: int | None = None
         self._last_plan_at_us: int | None = None
         self._told: Planned | None = None
@@ -292,12 +292,12 @@ class BatchPlanner(Generic[SplitT]):
         """
         end = self._plan(start, max_rows)
         began = said = time.monotonic()
-        while end == start and self._available_now and self._aligned:
-            # Nothing new would end this run, although rows are there that others keep from being read yet.
+        while end == start and self._available_now and self._waits:
+            # Nothing new would end this run, although rows are there that alignment or the rate keeps from being read.
             if time.monotonic() - said > _SAY_AGAIN_SECONDS:
                 said = time.monotonic()
                 waited = format_duration_us(int(said - began) * 1_000_000)
-                log.warning('source "%s": waits for its alignment group, for %s by now', self._name, waited)
+                log.warning('source "%s": waits for its alignment group or its rate, for %s by now', self._name, waited)
             time.sleep(_EMPTY_PLAN_LASTS_US / 1e6)
             self._empty_until_us = None
             end = self._plan(start, max_rows)
@@ -313,10 +313,11 @@ class BatchPlanner(Generic[SplitT]):
         self._pass_on(guidance.events)
         candidates = self._live | self._slots.arrived()
         rated = self._rated(now_us)
+        self._waits = rated == 0
         if rated == 0:
-            return start  # no row is due yet
+            return start
         plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
-        self._aligned = guidance.hold or HeldReason.CAP in plan.held.values()
+        self._waits = guidance.hold or HeldReason.CAP in plan.held.values()
         if not self._moves(plan, candidates, guidance):
             self._empty_until_us = now_us + _EMPTY_PLAN_LASTS_US
             self._last_plan_at_us = now_us  # what was not there to be read is not saved up
@@ -343,7 +344,7 @@ class BatchPlanner(Generic[SplitT]):
         by_slot: dict[int, list[SplitT]] = {}
         for placed in end.decode(self._source.split_serializer).slices:
             by_slot.setdefault(placed.subtask % self._options.slots, []).append(placed.split)
-        events = self._tasks.pop(end.checkpoint, {})
+        events = self._tasks.get(end.checkpoint, {})
         return [
             Task(subtask, end.checkpoint, tuple(by_slot.get(subtask, ())), events.get(subtask, ()))
             for subtask in sorted(by_slot.keys() | events.keys())

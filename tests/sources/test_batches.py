@@ -21,7 +21,7 @@ from lowmark.sources import (
     SourceSplit,
     SplitEnd,
 )
-from lowmark.sources.batches import BatchPlanner, Guidance, Planned, PlanOptions
+from lowmark.sources.batches import BatchPlanner, Guidance, Planned, PlanOptions, _Slots
 from lowmark.sources.coordinator import SourceFailed
 from lowmark.sources.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.rate_limit import RateLimiterStrategy
@@ -248,6 +248,17 @@ def test_who_has_to_wait_says_where_it_would_begin_in_a_batch_without_rows(make:
     assert planner.plan(end, None) == end, "one such batch, and then it waits"
 
 
+def test_who_waits_after_a_restart_makes_itself_known_by_a_batch_without_rows(make: Any) -> None:
+    source = Rows(a=range(1_000, 1_100))
+    before = make(source).plan(BatchOffset("rows"), 10)
+    again = make(source, Peer(Guidance(hold=True)))
+    end = again.plan(before, 10)
+
+    assert (end.run, end.positions) == (again.run, before.positions)
+    assert again.tasks(before, end) == []
+    assert again.plan(end, 10) == end
+
+
 def test_who_waits_and_cannot_search_reads_once_to_be_heard(make: Any) -> None:
     source, peer = Rows(a=range(100)), Peer(Guidance(hold=True))
     source.searchable = False
@@ -286,6 +297,132 @@ def test_a_rate_bounds_what_is_read_and_saves_nothing_up(make: Any) -> None:
     assert at[1] == at[0], "a hundredth of a second later no row is due"
     assert 8 <= at[2] - at[1] <= 10
     assert 16 <= at[3] - at[2] <= 20
+
+
+def test_a_run_up_to_the_present_does_not_end_because_a_rate_or_a_group_makes_it_wait(make: Any) -> None:
+    source, peer = Rows(a=range(1_000, 1_030)), Peer(Guidance(cap_us=1_010 * SECOND))
+    planner = make(source, peer, rate=RateLimiterStrategy.per_second(1_000))
+    planner.stop_at_present()
+    end = planner.plan(planner.initial(), None)
+    assert end.positions == {"a": 10}
+    asked = []
+
+    def lifted(run: str) -> Guidance:
+        asked.append(run)
+        return Guidance() if len(asked) > 3 else Guidance(cap_us=1_010 * SECOND)
+
+    peer.ask = lifted  # type: ignore[method-assign]
+    assert planner.plan(end, None).positions == {"a": 30}
+    assert len(asked) == 4
+
+
+def test_a_split_that_is_assigned_while_a_batch_is_planned_is_in_its_offset(make: Any) -> None:
+    """The enumerator's snapshot does not hold it any more."""
+
+    class Meanwhile(Rows):
+        def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+            if "late" not in self.times:
+                self.times["late"] = [5]
+                planner._slots.add_splits(0, [SourceSplit(split_id="late")])
+            return super().latest(splits)
+
+    source = Meanwhile(a=range(10))
+    planner = make(source)
+    end = planner.plan(planner.initial(), None)
+
+    assert end.positions == {"a": 10, "late": 0}
+    assert rows_between(planner, source, end, planner.plan(end, None)) == {"late": [5]}
+
+
+def test_a_split_that_is_assigned_again_is_read_once(make: Any) -> None:
+    """An enumerator that was restored from before it assigned a split assigns it again."""
+    source = Rows(a=range(10))
+    planner = make(source)
+    end = planner.plan(planner.initial(), None)
+    planner._slots.add_splits(0, [SourceSplit(split_id="a")])
+
+    assert planner.plan(end, None) == end
+
+
+def test_a_rate_is_not_saved_up_while_there_is_nothing_to_read(make: Any) -> None:
+    source = Rows(a=range(5))
+    now = [1_000 * SECOND]
+    options = PlanOptions(rate=RateLimiterStrategy.per_second(10))
+    planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=options, now_us=lambda: now[0])
+    end = planner.plan(planner.initial(), None)
+    now[0] += 100 * SECOND
+    assert planner.plan(end, None) == end
+    source.times["a"] += range(5, 1_000)
+    now[0] += SECOND
+    later = planner.plan(end, None)
+    planner.close()
+
+    assert 5 < later.positions["a"] <= 15
+
+
+def test_every_slot_is_a_task(make: Any) -> None:
+    source = Rows(**{f"s{n}": range(5) for n in range(8)})
+    planner = make(source, slots=2)
+    tasks = planner.tasks(planner.initial(), planner.plan(planner.initial(), None))
+
+    assert [task.subtask for task in tasks] == [0, 1]
+    assert sorted(split.split_id for task in tasks for split in task.splits) == sorted(source.times)
+
+
+def test_the_enumerator_hears_of_commits_and_of_splits_that_end(make: Any) -> None:
+    heard: list[object] = []
+
+    class Told(Rows):
+        def create_enumerator(self, context: Any) -> Any:
+            enumerator: Any = super().create_enumerator(context)
+            enumerator.notify_checkpoint_complete = heard.append
+            enumerator.handle_splits_finished = lambda subtask, ids: heard.append((subtask, list(ids)))
+            return enumerator
+
+    source = Told(a=range(5))
+    source.ended.add("a")
+    planner = make(source)
+    end = planner.plan(planner.initial(), None)
+    planner.committed(end)
+    planner._coordinator.run("wait for the enumerator", lambda: None)
+
+    assert heard == [(0, ["a"]), 1]
+
+
+def test_slots_forget_what_a_restored_enumerator_will_assign_again() -> None:
+    slots: _Slots[SourceSplit] = _Slots()
+    slots.add_splits(0, [SourceSplit(split_id="before")])
+    slots.checkpointed(1)
+    slots.add_splits(0, [SourceSplit(split_id="after")])
+    slots.restored(1)
+
+    assert set(slots.arrived()) == set(slots.in_snapshot()) == {"before"}
+
+
+def test_only_alignment_is_told_as_holding_a_split(make: Any) -> None:
+    class Resharded(Rows):
+        def discover(self) -> Sequence[SourceSplit]:
+            return [SourceSplit(split_id="a"), SourceSplit(split_id="b", parents=("a",))]
+
+    peer = Peer()
+    planner = make(Resharded(a=range(100), b=range(100, 120)), peer)
+    end = planner.plan(planner.initial(), 50)
+
+    assert end.positions["b"] == 0
+    assert peer.told[-1].held == frozenset()
+    assert peer.told[-1].splits == {"a": (), "b": ("a",)}
+
+
+def test_what_a_planner_cannot_promise_is_not_told(make: Any) -> None:
+    class Coarse(Rows):
+        def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+            return min(time_us, 990 * SECOND)
+
+    peer = Peer()
+    planner = make(Coarse(a=range(1_000, 1_100), b=range(1_050, 1_150)), peer)
+    planner.plan(planner.initial(), 50)
+
+    assert set(peer.told[-1].reached_us.values()) == {990 * SECOND}
 
 
 def test_an_offset_of_another_source_or_a_broken_one_is_refused(make: Any) -> None:
@@ -339,13 +476,13 @@ class Talking(Rows):
     event_serializer = DataclassSerializer(Told)
 
     def create_enumerator(self, context: Any) -> Any:
-        enumerator = super().create_enumerator(context)
+        enumerator: Any = super().create_enumerator(context)
 
         def answer(subtask: int, event: SourceEvent) -> None:
             assert isinstance(event, Told)
             context.send_event_to_source_reader(subtask, Told(f"{event.what} heard"))
 
-        enumerator.handle_source_event = answer  # type: ignore[method-assign]
+        enumerator.handle_source_event = answer
         return enumerator
 
 
@@ -365,6 +502,17 @@ def test_events_go_both_ways(make: Any) -> None:
     events += [event for task in planner.tasks(start, end) for event in task.events]
 
     assert events == [Told("gap heard")]
+
+
+def test_who_asks_twice_what_a_batch_reads_gets_one_answer(make: Any) -> None:
+    source, peer = Talking(a=range(30)), Peer()
+    planner = make(source, peer)
+    start = planner.plan(planner.initial(), 10)
+    planner._slots.source_event(0, Told("hint"))
+    end = planner.plan(start, 10)
+
+    assert [task.events for task in planner.tasks(start, end)] == [(Told("hint"),)]
+    assert planner.tasks(start, end) == planner.tasks(start, end)
 
 
 class InducedReader(ExternallyInducedSourceReader[SourceSplit]):
