@@ -201,7 +201,7 @@ class LowWatermarkService:
             DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
             ServiceStopped: the service was stopped.
         """
-        strategy = self._begin(name, strategy, max_splits)
+        strategy = self._begin("wrap", name, strategy, max_splits)
         wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
         key = SplitKey.of(name, wrap.split_columns(split), _types(df))
         wrap.check_session(df.sparkSession, name=name)
@@ -275,7 +275,7 @@ class LowWatermarkService:
             DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
             ServiceStopped: the service was stopped.
         """
-        strategy = self._begin(name, strategy, max_splits)
+        strategy = self._begin("read", name, strategy, max_splits)
         time = source.event_time if event_time is None else event_time
         if time is None:
             raise WrapRefused(
@@ -331,8 +331,8 @@ class LowWatermarkService:
         )
         return self._build(df, stream, time)
 
-    def _begin(self, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
-        self._check_open(f'read stream "{name}"')
+    def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
+        self._check_open(f'{action} stream "{name}"')
         if not name:
             raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
         if name in self._names:
