@@ -70,7 +70,14 @@ def run(
             runs["native"].append(done)
             name = f"backfill {turn}"
             df = service.read(
-                KafkaSource(bootstrap_servers=broker.bootstrap, topics=[topic], columns=["partition", "timestamp"]),
+                # It ends where the topic ends now. As a live split, the partition that is behind would hold the others
+                # back at its last row, six hours before theirs, for its next rows may be of that time.
+                KafkaSource(
+                    bootstrap_servers=broker.bootstrap,
+                    topics=[topic],
+                    columns=["partition", "timestamp"],
+                    stop="latest",
+                ),
                 name=name,
                 strategy=WatermarkStrategy.for_monotonous_timestamps(),
                 max_rows_per_batch=budget,
@@ -91,7 +98,7 @@ def run(
         Row.pairs(section, "planning a batch (latestOffset)", "ms",
                   *([spent_ms(r.data, "latestOffset") / len(r.data) for r in side] for side in (native, read))),
         Row(section, "drift between partitions after a batch, at most", "min", None, max(max(s) for s in spans),
-            note=f"a slice spans {sorted(spans[0])[len(spans[0]) // 2]:.1f} min, the median"),
+            bound=Bound(SLICE_MINUTES, "at most")),
     ]  # fmt: skip
 
 
