@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.batches import Guidance, Planned, Task
@@ -134,9 +134,7 @@ class ServicePeer:
             self._client.close()
         self._client = None
         # Events were taken with the answer that brought them; they are not handed on a second time.
-        self._guidance = Guidance(
-            self._guidance.cap_us, self._guidance.hold, self._guidance.held, self._guidance.observed_us
-        )
+        self._guidance = replace(self._guidance, events=())
 
 
 @dataclass(frozen=True)

@@ -323,8 +323,7 @@ class StreamRun:
 
     def read_by(self, progress: Progress, heartbeat: int) -> BatchOffset | None:
         """The offset in a batch that a planner of ours wrote for this stream; None if its source is not one of ours."""
-        found = [BatchOffset.find(source.end_offset) for source in self._sources(progress, heartbeat)]
-        return next((offset for offset in found if offset is not None), None) if self.stream.reads else None
+        return _planned_to(self._sources(progress, heartbeat)) if self.stream.reads else None
 
     def plan(self, planned: Planned, now_us: int) -> list[Effect]:
         """Take what the planner of its source says of a batch that is not read yet."""
@@ -384,7 +383,7 @@ class StreamRun:
         """The plan of the batch that is reported, where a planner of ours made it."""
         if self.reader is None:
             return None
-        offset = next((o for s in sources if (o := BatchOffset.find(s.end_offset)) is not None), None)
+        offset = _planned_to(sources)
         return None if offset is None else self.reader.plans.get(offset.checkpoint)
 
     def _reader_split(self, name: str) -> int:
@@ -563,3 +562,9 @@ class StreamRun:
                 )
             case NotifyNewLowWatermark():
                 pass  # once per batch: metrics and status show it
+
+
+def _planned_to(sources: list[SourceProgress]) -> BatchOffset | None:
+    """The offset that a planner of ours wrote, among the sources of one stream; None if none of them is ours."""
+    found = (BatchOffset.find(source.end_offset) for source in sources)
+    return next((offset for offset in found if offset is not None), None)

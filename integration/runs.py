@@ -160,6 +160,8 @@ class Runs:
 
     def _tie_reader(self, run: StreamRun, progress: Progress, heartbeat: int) -> None:
         """A batch shows which planner belongs to which heartbeat: both are in its offsets."""
+        if run.reader is not None:
+            return  # once is enough: a planner and a heartbeat live as long as their query's run
         offset = run.read_by(progress, heartbeat)
         reader = None if offset is None or offset.run is None else self._readers.get(offset.run)
         if reader is None or reader.run is not None or reader.stream_id != run.stream.stream_id:

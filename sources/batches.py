@@ -156,9 +156,8 @@ class _Slots(Generic[SplitT]):
         self._arrived: dict[str, Placed[SplitT]] = {}
         self._known: frozenset[str] = frozenset()
         self._snapshot: frozenset[str] = frozenset()
-        self._complete: set[int] = set()
+        self._complete = False  # a slot was told that no more splits come
         self._events: dict[int, list[SourceEvent]] = {}
-        self.is_processing_backlog = False
 
     def add_splits(self, subtask: int, splits: Sequence[SplitT]) -> None:
         with self._lock:
@@ -169,8 +168,9 @@ class _Slots(Generic[SplitT]):
             self._lock.notify_all()
 
     def no_more_splits(self, subtask: int) -> None:
-        with self._lock:  # a slot without splits simply gets no task
-            self._complete.add(subtask)
+        del subtask  # a slot without splits simply gets no task
+        with self._lock:
+            self._complete = True
             self._lock.notify_all()
 
     def wait(self, seconds: float) -> bool:
@@ -186,8 +186,7 @@ class _Slots(Generic[SplitT]):
         return sent
 
     def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # the gateway's interface
-        del subtask
-        self.is_processing_backlog = is_processing_backlog
+        """The coordinator shows it among the source's metrics; slots read what is planned either way."""
 
     def checkpointed(self, checkpoint_id: int) -> None:
         del checkpoint_id  # always the newest

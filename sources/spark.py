@@ -1,11 +1,11 @@
 """Where sources meet Spark: the one file in this folder that imports pyspark.
 
-`GeneratorSource` reads a scripted stream (`lowmark.sources.generator`). Its offset is the next tick:
+    Binding, load, register    any source as a streaming DataFrame: batches are planned by `BatchPlanner`, in a process
+                               of its own on the driver's host, and read in Python workers
+    GeneratorSource            a scripted stream (`lowmark.sources.script`) in order of arrival, as the demo gives it to
+                               native Spark: so many ticks a batch, whatever event times they hold
 
-    {"tick": 36}
-
-The offset fixes the rows: `read` makes them from nothing but (script, seed, split, ticks), so a batch that Spark runs
-again, in another process, on another day, holds the same rows, wherever the batches were cut.
+In both the offset fixes the rows: a batch that Spark runs again, in another process, on another day, holds the same.
 """
 
 # ruff: noqa: N802  # Spark calls readers by Java's names
@@ -34,7 +34,19 @@ from .metric_group import MetricGroup
 from .offset import BatchOffset, UnreadableOffset
 from .reader import read_slices
 
-__all__ = ["GENERATOR", "GeneratorReader", "GeneratorSource", "generator_options"]
+__all__ = [
+    "GENERATOR",
+    "Binding",
+    "GeneratorReader",
+    "GeneratorSource",
+    "Recorder",
+    "Recording",
+    "SourceStreamReader",
+    "bound_source",
+    "generator_options",
+    "load",
+    "register",
+]
 
 GENERATOR = "lowmark_script"
 _SCHEMA = "split string, number bigint, event_time timestamp"
@@ -74,7 +86,7 @@ class SplitRanges(InputPartition):
 
 
 class GeneratorSource(DataSource):
-    """Spark's handle on a scripted stream. Options: see `generator_options`."""
+    """Spark's handle on a scripted stream, whose offset is the next tick: ``{"tick": 36}``. See `generator_options`."""
 
     @classmethod
     def name(cls) -> str:
