@@ -26,10 +26,8 @@ from .api import (
     SplitsRemoval,
     VersionedSerializer,
 )
-from .coordinator import ReaderGateway, SourceCoordinator, SourceFailed
-from .coordinator_store import CoordinatorStore
+from .coordinator import CoordinatorStore, FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed
 from .discovery import DiscoveringEnumerator
-from .failover import FailoverPolicy
 from .hybrid import DeferredSource, HybridSource
 from .metric_group import MetricGroup
 from .rate_limit import RateLimiter, RateLimiterStrategy

@@ -30,9 +30,9 @@ from lowmark.watermark import format_duration_us
 from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from .coordinator import SourceCoordinator
 from .metric_group import MetricGroup
-from .next_row import NextRow, next_row
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .slicing import HeldReason, PlannedSlice, SliceLimits, SlicePlan, plan_slices
+from .slicing.next_row import NextRow, next_row
 
 if TYPE_CHECKING:
     from .rate_limit import RateLimiterStrategy

@@ -1,6 +1,6 @@
 """What `spark.readStream.format("lowmark_...")` understands: options in Spark's spelling, for sources and batches.
 
-    lowmark_kafka       Spark's own Kafka options: see `kafka_spark_options`
+    lowmark_kafka       Spark's own Kafka options: see `kafka.spark_options`
     lowmark_files       path, fileFormat, eventTime, recursive, discoverEvery, bounded, onUnreadable, onVanished
     lowmark_generator   script (JSON, `StreamScript.to_plain`), seed
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from lowmark.watermark import LowmarkError
 
 from .api import SourceSplit
-from .notifier import ActionQueue, MonotonicClock, WaitingClock
+from .coordinator.notifier import ActionQueue, MonotonicClock, WaitingClock
 
 __all__ = [
     "GatedRateLimiter",

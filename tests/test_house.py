@@ -356,8 +356,8 @@ def test_the_rules_let_good_imports_pass(path: str, text: str) -> None:
 
 
 def toml_value(text: str, key: str) -> str:
-    """A value of pyproject.toml as written (Python 3.10 has no tomllib)."""
-    found = re.search(rf"^\"?{re.escape(key)}\"? = (.*?)$", text, re.MULTILINE)
+    """A value of pyproject.toml as written, a list to its bracket (Python 3.10 has no tomllib)."""
+    found = re.search(rf"^\"?{re.escape(key)}\"? = (\[.*?\]|.*?)$", text, re.MULTILINE | re.DOTALL)
     assert found, f"pyproject.toml has no {key}"
     return found[1]
 

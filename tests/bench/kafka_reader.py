@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowmark.sources.kafka import KafkaSource, KafkaSplit
-from lowmark.sources.kafka_columns import DEFAULT_COLUMNS
+from lowmark.sources.kafka.columns import DEFAULT_COLUMNS
 from lowmark.sources.reader import read_slices
 
 from tests.live.servers import Broker, Record, kafka_broker

@@ -10,11 +10,11 @@ from functools import partial
 
 import pytest
 from lowmark.sources import ReaderInfo, SourceSplit, SplitsAssignment
-from lowmark.sources.assignment_tracker import SplitAssignmentTracker
 from lowmark.sources.coordinator import CoordinatorHangs, CoordinatorNotStarted, InvalidCheckpoint
-from lowmark.sources.coordinator_context import UnregisteredReader
-from lowmark.sources.coordinator_store import CoordinatorStore
-from lowmark.sources.failover import FailoverPolicy
+from lowmark.sources.coordinator.assignment_tracker import SplitAssignmentTracker
+from lowmark.sources.coordinator.context import UnregisteredReader
+from lowmark.sources.coordinator.failover import FailoverPolicy
+from lowmark.sources.coordinator.store import CoordinatorStore
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family

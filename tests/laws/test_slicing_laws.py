@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowmark.sources import SourceSplit
-from lowmark.sources.slice_shares import share_out
-from lowmark.sources.slice_table import SliceTable
 from lowmark.sources.slicing import HeldReason, SliceLimits, SlicePlan, plan_slices
+from lowmark.sources.slicing.shares import share_out
+from lowmark.sources.slicing.table import SliceTable
 
 from tests.laws.backfill import NOW_US, Backfill, Judge, Log, LogSplit, Violation, backfill_of_a_day
 from tests.laws.strategies import LAWS

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 from lowmark.sources import SourceSplit
 from lowmark.sources.coordinator import SourceCoordinator
-from lowmark.sources.failover import FailoverPolicy
+from lowmark.sources.coordinator.failover import FailoverPolicy
 
 from tests.sources.coordinating import (
     DEADLINE_SECONDS,

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from lowmark.sources import Boundedness
 from lowmark.sources.discovery import DiscoveryFailed
 from lowmark.sources.kafka import InvalidUtf8, KafkaOffsets, KafkaSource, KafkaSplit
-from lowmark.sources.kafka_planner import KafkaPlanner
+from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.slicing import SliceLimits, plan_slices
 from lowmark.sources.testing import check_source
 

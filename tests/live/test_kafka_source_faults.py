@@ -14,8 +14,8 @@ from confluent_kafka import TopicPartition
 from lowmark.sources import SplitsAddition, SplitsRemoval
 from lowmark.sources.discovery import DiscoveryFailed
 from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
-from lowmark.sources.kafka_consumers import CONSUMERS
-from lowmark.sources.kafka_planner import KafkaPlanner
+from lowmark.sources.kafka.consumers import CONSUMERS
+from lowmark.sources.kafka.planner import KafkaPlanner
 
 from tests.live.kafka_reading import Reading, read_tables, source_of
 from tests.live.servers import Broker, Record, kafka_broker, wait_until
@@ -133,7 +133,7 @@ def test_a_topic_created_anew_is_another_split(kafka: Broker, reading: Read, rec
 
 
 def test_a_topic_that_is_deleted(kafka: Broker, reading: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.sources.kafka_planner.DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr("lowmark.sources.kafka.planner.DOUBT_SECONDS", 0.05)
     topic, other = kafka.create_topic(), kafka.create_topic()
     kafka.produce(other, numbers(1))
     strict = reading(source_of(kafka, topic, other))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowmark.sources import SourceSplit, SplitsAssignment
-from lowmark.sources.assignment_tracker import SplitAssignmentTracker
+from lowmark.sources.coordinator.assignment_tracker import SplitAssignmentTracker
 
 from tests.sources.coordinating import split
 

@@ -20,9 +20,9 @@ from lowmark.sources.coordinator import (
     SourceCoordinator,
     SourceFailed,
 )
-from lowmark.sources.coordinator_context import UnregisteredReader, WrongThread
-from lowmark.sources.coordinator_store import CoordinatorStore
-from lowmark.sources.failover import Failover, FailoverPolicy
+from lowmark.sources.coordinator.context import UnregisteredReader, WrongThread
+from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
+from lowmark.sources.coordinator.store import CoordinatorStore
 from lowmark.watermark import InvalidDuration, InvalidStrategy
 
 from tests.sources.coordinating import (

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd, check_source, read_slices
 from lowmark.sources.discovery import DiscoveryFailed
-from lowmark.sources.file_errors import FileChanged, FileUnreadable, NoSchema
-from lowmark.sources.file_formats import STEP_ROWS, spark_schema
-from lowmark.sources.files import FilePlanner, FileSource, FileSplit
+from lowmark.sources.files import FileSource, FileSplit
+from lowmark.sources.files.errors import FileChanged, FileUnreadable, NoSchema
+from lowmark.sources.files.formats import STEP_ROWS, spark_schema
+from lowmark.sources.files.source import FilePlanner
 from lowmark.sources.testing_context import ManualEnumeratorContext
 from lowmark.watermark import InvalidDuration, LowmarkError
 from pyarrow import fs
@@ -443,7 +444,7 @@ def test_a_file_that_may_not_be_read_is_named_by_the_file_systems_error(
     def refuse(*args: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("lowmark.sources.file_formats._text", refuse)
+    monkeypatch.setattr("lowmark.sources.files.formats._text", refuse)
     with pytest.raises(FileUnreadable, match=r"cannot read the index of file .*part-0.csv .*Permission denied"):
         read(source)
 
@@ -501,7 +502,7 @@ def test_a_file_that_goes_in_the_moment_it_is_opened_is_gone_too(
     def gone(*args: object) -> None:
         raise FileNotFoundError(2, "No such file")
 
-    monkeypatch.setattr("lowmark.sources.file_formats._text", gone)
+    monkeypatch.setattr("lowmark.sources.files.formats._text", gone)
     with pytest.raises(FileChanged, match=r"and is gone\. Hint"):
         read(source)
 
@@ -520,7 +521,7 @@ def test_skipped_files_are_counted_by_the_planner(tmp_path: Path) -> None:
 
 
 def test_the_planner_keeps_so_many_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.sources.files._KEPT_INDEXES", 2)
+    monkeypatch.setattr("lowmark.sources.files.source._KEPT_INDEXES", 2)
     source = filled(tmp_path, "parquet", (5, 5, 5))
     planner, splits = source.create_planner(), source.discover()
     assert isinstance(planner, FilePlanner)

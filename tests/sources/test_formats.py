@@ -10,7 +10,7 @@ from lowmark.sources.files import FileSource
 from lowmark.sources.formats import FormatOptions, InvalidOption
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.sources.kafka import KafkaSource
-from lowmark.sources.kafka_errors import InvalidKafkaOption
+from lowmark.sources.kafka.errors import InvalidKafkaOption
 
 KAFKA = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
 

@@ -20,10 +20,10 @@ from lowmark.sources.kafka import (
     KafkaTopicMissing,
     KafkaUnavailable,
 )
-from lowmark.sources.kafka_client import KafkaClient, KafkaSettings, Topic
-from lowmark.sources.kafka_columns import KafkaColumns
-from lowmark.sources.kafka_consumers import ConsumerCache
-from lowmark.sources.kafka_enumerator import (
+from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, Topic
+from lowmark.sources.kafka.columns import KafkaColumns
+from lowmark.sources.kafka.consumers import ConsumerCache
+from lowmark.sources.kafka.enumerator import (
     KafkaEnumerator,
     KafkaEnumeratorState,
     KafkaStateSerializer,
@@ -31,9 +31,9 @@ from lowmark.sources.kafka_enumerator import (
     Subscriber,
     TopicList,
 )
-from lowmark.sources.kafka_planner import DOUBTS, KafkaPlanner
-from lowmark.sources.kafka_reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
-from lowmark.sources.kafka_transactions import AGAIN_SECONDS, NAMED, PEEK_SECONDS, RETRY_SECONDS
+from lowmark.sources.kafka.planner import DOUBTS, KafkaPlanner
+from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
+from lowmark.sources.kafka.transactions import AGAIN_SECONDS, NAMED, PEEK_SECONDS, RETRY_SECONDS
 from lowmark.sources.testing_context import ManualEnumeratorContext
 
 SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
@@ -51,7 +51,7 @@ def split(
 
 @pytest.fixture(autouse=True)
 def _scripts_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.sources.kafka_reader.BLOCK_SECONDS", 0.05)
+    monkeypatch.setattr("lowmark.sources.kafka.reader.BLOCK_SECONDS", 0.05)
 
 
 # -- columns --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from lowmark.sources.kafka import (
-    OWNED,
     InvalidKafkaOption,
     InvalidUtf8,
     KafkaDataLost,
@@ -17,8 +16,9 @@ from lowmark.sources.kafka import (
     KafkaTopicMissing,
     KafkaUnavailable,
 )
-from lowmark.sources.kafka_client import KafkaClient, KafkaSettings, LibrdkafkaLog
-from lowmark.sources.kafka_columns import COLUMNS
+from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, LibrdkafkaLog
+from lowmark.sources.kafka.columns import COLUMNS
+from lowmark.sources.kafka.source import OWNED
 from lowmark.watermark import LowmarkError
 
 SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
@@ -143,7 +143,7 @@ def test_a_wrong_property_is_named_and_no_secret_with_it() -> None:
     ],
 )  # fmt: skip
 def test_the_options_of_spark(options: dict[str, str], argument: str, expected: object) -> None:
-    from lowmark.sources.kafka_spark_options import arguments
+    from lowmark.sources.kafka.spark_options import arguments
 
     assert arguments({**SPARK, **options})[argument] == expected
     KafkaSource.from_options({**SPARK, **options})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd, SplitPlanner
-from lowmark.sources.next_row import NextRow, next_row
+from lowmark.sources.slicing.next_row import NextRow, next_row
 
 YEAR_US = 365 * 86_400 * 1_000_000
 NOW_US = 56 * YEAR_US

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from functools import partial
 
 import pytest
-from lowmark.sources.notifier import ActionQueue, CallAbandoned, ExecutorNotifier, MonotonicClock
+from lowmark.sources.coordinator.notifier import ActionQueue, CallAbandoned, ExecutorNotifier, MonotonicClock
 
 from tests.sources.coordinating import DEADLINE_SECONDS, ManualClock
 

@@ -33,22 +33,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from lowmark.sources.api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
+from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError, format_duration_us
 
-from .api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from .assignment_tracker import SplitAssignmentTracker
-from .coordinator_context import ReaderGateway, RegisteredReaders, SourceCoordinatorContext
-from .coordinator_store import CoordinatorStore
+from .context import ReaderGateway, RegisteredReaders, SourceCoordinatorContext
 from .failover import Failover, FailoverPolicy
-from .metric_group import MetricGroup
 from .notifier import ActionQueue, MonotonicClock, WaitingClock
+from .store import CoordinatorStore
 
 __all__ = [
     "CoordinatorClosed",
     "CoordinatorHangs",
     "CoordinatorNotStarted",
     "InvalidCheckpoint",
-    "ReaderGateway",
     "SourceCoordinator",
     "SourceFailed",
 ]

@@ -13,11 +13,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
+from lowmark.sources.api import ReaderInfo, ResultT, SourceEvent, SourceSplit, SplitsAssignment, SplitT
+from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError
 
-from .api import ReaderInfo, ResultT, SourceEvent, SourceSplit, SplitsAssignment, SplitT
 from .assignment_tracker import SplitAssignmentTracker
-from .metric_group import MetricGroup
 from .notifier import ActionQueue, ExecutorNotifier, WaitingClock
 
 __all__ = ["ReaderGateway", "RegisteredReaders", "SourceCoordinatorContext", "UnregisteredReader", "WrongThread"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from .api import SourceSplit
-from .kafka_errors import KafkaDataLost
-from .metric_group import MetricGroup
+from lowmark.sources.api import SourceSplit
+from lowmark.sources.metric_group import MetricGroup
+
+from .errors import KafkaDataLost
 
 __all__ = ["DataLoss", "KafkaSplit", "split_id"]
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from .kafka_columns import DEFAULT_COLUMNS
-from .kafka_errors import InvalidKafkaOption
-from .kafka_offsets import KafkaOffsets, TopicPartitionId
+from .columns import DEFAULT_COLUMNS
+from .errors import InvalidKafkaOption
+from .offsets import KafkaOffsets, TopicPartitionId
 
 __all__ = ["WITHOUT_EFFECT", "arguments"]
 

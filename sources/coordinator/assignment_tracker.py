@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Generic
 
-from .api import SplitsAssignment, SplitT
+from lowmark.sources.api import SplitsAssignment, SplitT
 
 __all__ = ["SplitAssignmentTracker"]
 

@@ -28,10 +28,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from lowmark.sources.api import SourceSplit, SplitEnd, SplitPlanner, SplitT
 
-from .api import SourceSplit, SplitEnd, SplitPlanner, SplitT
-from .slice_plan import HeldReason, InvalidSliceLimits, PlannedSlice, SliceLimits, SlicePlan
-from .slice_table import InvalidPosition, SliceTable
+from .plan import HeldReason, InvalidSliceLimits, PlannedSlice, SliceLimits, SlicePlan
+from .table import InvalidPosition, SliceTable
 from .time_slice import Decision, decide
 
 __all__ = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .kafka_errors import InvalidKafkaOption
+from .errors import InvalidKafkaOption
 
 __all__ = ["KafkaOffsets", "TopicPartitionId"]
 

@@ -16,8 +16,8 @@ from concurrent.futures import TimeoutError as FuturesTimeout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .kafka_errors import KafkaTopicMissing, KafkaUnavailable
-from .kafka_offsets import KafkaOffsets, TopicPartitionId
+from .errors import KafkaTopicMissing, KafkaUnavailable
+from .offsets import KafkaOffsets, TopicPartitionId
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from .kafka_errors import InvalidKafkaOption, InvalidUtf8
+from .errors import InvalidKafkaOption, InvalidUtf8
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -18,12 +18,13 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+from lowmark.sources.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
+from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark import LowmarkError
 
-from .api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
-from .kafka_client import KafkaSettings
-from .kafka_columns import DEFAULT_COLUMNS, KafkaColumns
-from .kafka_enumerator import (
+from .client import KafkaSettings
+from .columns import DEFAULT_COLUMNS, KafkaColumns
+from .enumerator import (
     KafkaEnumerator,
     KafkaEnumeratorState,
     KafkaStateSerializer,
@@ -32,12 +33,11 @@ from .kafka_enumerator import (
     TopicList,
     TopicPattern,
 )
-from .kafka_errors import InvalidKafkaOption, InvalidUtf8, KafkaDataLost, KafkaTopicMissing, KafkaUnavailable
-from .kafka_offsets import KafkaOffsets, TopicPartitionId
-from .kafka_planner import KafkaPlanner
-from .kafka_reader import KafkaSplitReader
-from .kafka_split import KafkaSplit
-from .serializer import DataclassSerializer
+from .errors import InvalidKafkaOption, InvalidUtf8, KafkaDataLost, KafkaTopicMissing, KafkaUnavailable
+from .offsets import KafkaOffsets, TopicPartitionId
+from .planner import KafkaPlanner
+from .reader import KafkaSplitReader
+from .split import KafkaSplit
 
 __all__ = [
     "InvalidKafkaOption",
@@ -165,7 +165,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> KafkaSource:
-        """Make a source from options by Spark's names; see `kafka_spark_options` for which.
+        """Make a source from options by Spark's names; see `spark_options` for which.
 
         Raises:
             InvalidKafkaOption: an option is not what it can be, or is not known.
@@ -173,7 +173,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         >>> KafkaSource.from_options({"kafka.bootstrap.servers": "broker:9092", "subscribe": "orders,returns"})
         KafkaSource(broker:9092, topics=orders,returns)
         """
-        from .kafka_spark_options import arguments
+        from .spark_options import arguments
 
         return cls(**arguments(options))
 

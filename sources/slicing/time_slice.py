@@ -1,6 +1,6 @@
 """One plan by time: how far the slice goes, who is read up to it, and who is not chosen by time.
 
-The rules stand in `slicing.py`.
+The rules stand in `slicer.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .slice_plan import HeldReason, SliceLimits
-from .slice_search import EARLIEST_US, GRID_US, LATEST_US, Lookup, NotSearchable, TimeSearch
-from .slice_shares import share_out
-from .slice_table import Booleans, Integers, SliceTable
+from .plan import HeldReason, SliceLimits
+from .search import EARLIEST_US, GRID_US, LATEST_US, Lookup, NotSearchable, TimeSearch
+from .shares import share_out
+from .table import Booleans, Integers, SliceTable
 
 __all__ = ["Decision", "decide"]
 

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
+from lowmark.sources.metric_group import MetricGroup
 
-from .api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
-from .kafka_client import KafkaSettings, may_pass
-from .kafka_columns import KafkaColumns
-from .kafka_consumers import CONSUMERS, ConsumerCache, KeptConsumer
-from .kafka_errors import KafkaUnavailable
-from .kafka_offsets import TopicPartitionId
-from .kafka_split import DataLoss, KafkaSplit
-from .metric_group import MetricGroup
+from .client import KafkaSettings, may_pass
+from .columns import KafkaColumns
+from .consumers import CONSUMERS, ConsumerCache, KeptConsumer
+from .errors import KafkaUnavailable
+from .offsets import TopicPartitionId
+from .split import DataLoss, KafkaSplit
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-from .slice_table import Booleans, Integers, SliceTable
+from .table import Booleans, Integers, SliceTable
 
 __all__ = ["share_out"]
 

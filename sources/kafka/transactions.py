@@ -22,11 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .kafka_client import KafkaClient, KafkaSettings, may_pass
-from .kafka_consumers import CONSUMERS, ConsumerCache
-from .kafka_offsets import KafkaOffsets, TopicPartitionId
-from .kafka_reader import fetch_properties
-from .kafka_split import KafkaSplit
+from .client import KafkaClient, KafkaSettings, may_pass
+from .consumers import CONSUMERS, ConsumerCache
+from .offsets import KafkaOffsets, TopicPartitionId
+from .reader import fetch_properties
+from .split import KafkaSplit
 
 __all__ = ["Searchable", "TransactionalPartitions"]
 

@@ -8,9 +8,8 @@ from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+from lowmark.sources.api import SourceSplit, SplitEnd, SplitPlanner
 from lowmark.watermark import LowmarkError
-
-from .api import SourceSplit, SplitEnd, SplitPlanner
 
 __all__ = ["Booleans", "Floats", "Integers", "InvalidPosition", "SliceTable"]
 

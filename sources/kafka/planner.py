@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from .api import SplitEnd, SplitPlanner
-from .kafka_client import KafkaClient, KafkaSettings, Topic
-from .kafka_consumers import CONSUMERS, ConsumerCache
-from .kafka_offsets import KafkaOffsets, TopicPartitionId
-from .kafka_split import DataLoss, KafkaSplit
-from .kafka_transactions import TransactionalPartitions
-from .metric_group import MetricGroup
+from lowmark.sources.api import SplitEnd, SplitPlanner
+from lowmark.sources.metric_group import MetricGroup
+
+from .client import KafkaClient, KafkaSettings, Topic
+from .consumers import CONSUMERS, ConsumerCache
+from .offsets import KafkaOffsets, TopicPartitionId
+from .split import DataLoss, KafkaSplit
+from .transactions import TransactionalPartitions
 
 __all__ = ["KafkaPlanner"]
 

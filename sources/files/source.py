@@ -1,6 +1,6 @@
 """Files as a source: one split a file, new files found while running, in event-time order where their times are known.
 
-    position     a step of the file: a row group of parquet, 4,096 rows of text (`file_formats`)
+    position     a step of the file: a row group of parquet, 4,096 rows of text (`formats`)
     split id     the file's path below the root that the paths have in common
     event time   parquet: from the row groups' statistics; csv and json: files are read through once, when planned
 
@@ -28,15 +28,15 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+from lowmark.sources.api import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext, SplitPlanner
+from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.simple import SimplePlanner, SimpleSource
 from lowmark.watermark import duration_us
 from pyarrow import fs
 
-from .api import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext, SplitPlanner
-from .discovery import DiscoveredSplits, DiscoveringEnumerator
-from .file_errors import FileChanged, FileUnreadable, NoSchema
-from .file_formats import FORMATS, TIME, FileIndex, spark_schema
-from .file_listing import FileFacts, FileListing, resolve_paths
-from .simple import SimplePlanner, SimpleSource
+from .errors import FileChanged, FileUnreadable, NoSchema
+from .formats import FORMATS, TIME, FileIndex, spark_schema
+from .listing import FileFacts, FileListing, resolve_paths
 
 __all__ = ["FileChanged", "FileSource", "FileSplit", "FileUnreadable", "NoSchema"]
 
@@ -69,7 +69,7 @@ class FileSource(SimpleSource[FileSplit]):
     r"""Reads files of one format.
 
     Args:
-        paths: a folder, a pattern, a file, or several of them (see `file_listing`); URIs for other file systems.
+        paths: a folder, a pattern, a file, or several of them (see `listing`); URIs for other file systems.
         format: "parquet", "csv" (with a line of names), "json" (an object a line).
         schema: the columns; by default those of the first file, which must be there then. Say it for queries that are
             meant to last: the first file may be gone one day.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .api import SplitPlanner, SplitT
+from lowmark.sources.api import SplitPlanner, SplitT
 
 __all__ = ["NextRow", "next_row"]
 

@@ -23,7 +23,7 @@ from math import asinh, sinh
 
 import numpy as np
 
-from .slice_table import Booleans, Floats, Integers, InvalidPosition, SliceTable
+from .table import Booleans, Floats, Integers, InvalidPosition, SliceTable
 
 __all__ = ["EARLIEST_US", "GRID_US", "LATEST_US", "Lookup", "NotSearchable", "TimeSearch"]
 

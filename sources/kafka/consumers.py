@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .kafka_client import ClientErrors, KafkaSettings, LibrdkafkaLog, created
+from .client import ClientErrors, KafkaSettings, LibrdkafkaLog, created
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -17,14 +17,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
+from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
+from lowmark.sources.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.serializer import DataclassSerializer
 
-from .api import SplitEnumerator, SplitEnumeratorContext
-from .discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
-from .kafka_client import KafkaClient, KafkaSettings, Topic
-from .kafka_errors import KafkaTopicMissing
-from .kafka_offsets import KafkaOffsets, TopicPartitionId
-from .kafka_split import KafkaSplit, split_id
-from .serializer import DataclassSerializer
+from .client import KafkaClient, KafkaSettings, Topic
+from .errors import KafkaTopicMissing
+from .offsets import KafkaOffsets, TopicPartitionId
+from .split import KafkaSplit, split_id
 
 __all__ = [
     "KafkaEnumerator",
