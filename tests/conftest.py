@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from lowmark.integration.session import SHORT_LIVED_JVM, lean_home
 
 from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
 
@@ -48,6 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Hundreds of Python processes start in a run, here and in the tests' own drivers."""
+    os.environ["SPARK_HOME"] = str(lean_home(tmp_path_factory.mktemp("home")))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session: two cores, UTC, Kafka's connector on the class path when its jars are here."""
@@ -61,6 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
             f"-Dderby.system.home={folder / 'derby'}",
             "-Duser.timezone=UTC",
+            SHORT_LIVED_JVM,
         ]
     )
     settings: dict[str, bool | float | int | str | None] = {

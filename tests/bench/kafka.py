@@ -60,7 +60,7 @@ def run(
     spark: SparkSession, service: LowWatermarkService, folder: Path, *, count: int, pairs: int, warm: int = 1
 ) -> list[Row]:
     table = []
-    with kafka_broker(folder / "kafka") as broker:
+    with kafka_broker(folder / "kafka", optimized=True) as broker:
         topic = broker.create_topic(partitions=PARTITIONS)
         broker.produce(topic, records(count))
         for what, columns, query in (("record timestamp", lean, counted), ("time in the JSON", parsed, summed)):

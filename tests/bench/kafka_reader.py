@@ -103,7 +103,10 @@ def main(arguments: list[str]) -> int:
     if given.bootstrap and given.topic:
         run(given.bootstrap, given.topic, columns, given.rounds)
         return 0
-    with tempfile.TemporaryDirectory(prefix="lowmark-bench-") as folder, kafka_broker(Path(folder) / "kafka") as broker:
+    with (
+        tempfile.TemporaryDirectory(prefix="lowmark-bench-") as folder,
+        kafka_broker(Path(folder) / "kafka", optimized=True) as broker,
+    ):
         topic = broker.create_topic(partitions=given.partitions)
         broker.produce(topic, records(given.rows, given.bytes, given.partitions))
         run(broker.bootstrap, topic, columns, given.rounds)

@@ -56,7 +56,7 @@ def run(
 ) -> list[Row]:
     del service  # neither side is measured or guided
     table = []
-    with kafka_broker(folder / "throughput") as broker:
+    with kafka_broker(folder / "throughput", optimized=True) as broker:
         for what, count, size_bytes, limit in (("100 bytes", small, 100, 1 / 1.5), ("1 KB", large, 1_000, 1.0)):
             topics = {}
             for size in (count, count // 4):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyspark
 from lowmark.integration import LowWatermarkService, ship
+from lowmark.integration.session import SHORT_LIVED_JVM
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, start, windows
@@ -38,6 +39,8 @@ def main(folder: Path) -> None:
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
         "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
+        "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",

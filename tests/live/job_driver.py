@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.session import SHORT_LIVED_JVM
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import SCHEMA
@@ -17,6 +18,7 @@ from tests.integration.feed import SCHEMA
 def main(folder: Path, coordinator: str) -> None:
     settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

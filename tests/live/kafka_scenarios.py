@@ -36,6 +36,9 @@ T0_US = 1_700_000_040 * SECOND_US  # a full minute
 BOUND_US = 10 * SECOND_US
 WINDOW_US = MINUTE_US
 
+VALUE_TIME = "timestamp_micros(cast(cast(value as string) as bigint))"
+"""The event time in a record's value, as a SQL expression."""
+
 Window = tuple[int, int]  # partition, start in microseconds
 Windows = dict[Window, int]  # -> rows
 
@@ -63,11 +66,12 @@ class Log:
     broker: Broker
     topic: str
     times_us: dict[int, list[int]] = field(default_factory=dict)
+    stamped: bool = True  # with their event time; else with the time of their arrival
 
     @classmethod
-    def create(cls, broker: Broker, partitions: int) -> Log:
+    def create(cls, broker: Broker, partitions: int, *, stamped: bool = True) -> Log:
         topic = broker.create_topic(partitions=partitions)
-        return cls(broker, topic, {partition: [] for partition in range(partitions)})
+        return cls(broker, topic, {partition: [] for partition in range(partitions)}, stamped)
 
     def grow(self, total: int) -> None:
         """Add partitions, up to `total`."""
@@ -78,12 +82,12 @@ class Log:
     def produce(self, rows: Mapping[int, Sequence[int]]) -> None:
         """Append event times to partitions, interleaved, and return when the broker has them.
 
-        They are the records' values, and to the millisecond their timestamps.
+        They are the records' values, and to the millisecond their timestamps if the log is `stamped`.
         """
         queues = {partition: list(times) for partition, times in rows.items() if times}
         most = max(map(len, queues.values()), default=0)
         records = [
-            Record(str(times[i]), partition, timestamp_ms=times[i] // 1_000)
+            Record(str(times[i]), partition, timestamp_ms=times[i] // 1_000 if self.stamped else None)
             for i in range(most)
             for partition, times in queues.items()
             if i < len(times)
@@ -127,7 +131,7 @@ def parsed(frame: DataFrame) -> DataFrame:
         "topic",
         "partition",
         "offset",
-        F.expr("timestamp_micros(cast(cast(value as string) as bigint))").alias("ts"),
+        F.expr(VALUE_TIME).alias("ts"),
     )
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pytest
-from lowmark.integration.session import java_problem
+from lowmark.integration.session import SHORT_LIVED_JVM, java_problem
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -392,8 +392,10 @@ log.message.timestamp.after.max.ms=9223372036854775807
 
 
 @contextmanager
-def kafka_broker(folder: Path) -> Iterator[Broker]:
+def kafka_broker(folder: Path, *, optimized: bool = False) -> Iterator[Broker]:
     """A Kafka broker (KRaft, one node) with its data and log in `folder`, stopped at the end.
+
+    `optimized` is for what is measured: its JVM starts later and runs faster.
 
     Skips or fails the test where Java or the jars are missing.
     """
@@ -402,7 +404,7 @@ def kafka_broker(folder: Path) -> Iterator[Broker]:
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(3):
         try:
-            broker = _start_broker(java, classpath, folder / f"kafka-{attempt}")
+            broker = _start_broker(java, classpath, folder / f"kafka-{attempt}", optimized=optimized)
             break
         except ServerError as failed:
             if attempt == 2 or "Address already in use" not in str(failed):
@@ -415,7 +417,7 @@ def kafka_broker(folder: Path) -> Iterator[Broker]:
         broker.stop()
 
 
-def _start_broker(java: str, classpath: str, folder: Path) -> Broker:
+def _start_broker(java: str, classpath: str, folder: Path, *, optimized: bool) -> Broker:
     folder.mkdir()
     port, controller_port = free_ports(2)
     properties, log = folder / "server.properties", folder / "kafka.log"
@@ -424,7 +426,8 @@ def _start_broker(java: str, classpath: str, folder: Path) -> Broker:
             host=LOCALHOST, port=port, controller_port=controller_port, data=folder / "data"
         )
     )
-    run = [java, "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath]
+    jvm = [] if optimized else SHORT_LIVED_JVM.split()
+    run = [java, *jvm, "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath]
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     # `=`: an id may begin with a dash
     formatted = subprocess.run(

@@ -26,7 +26,7 @@ from lowmark.integration.heartbeat import HeartbeatOffset
 
 from tests.live.kafka_scenarios import BOUND_US, HOUR_US, MINUTE_US, SECOND_US, T0_US, Log, seed, shuffled, spread
 from tests.live.servers import ROOT, Broker, require_jars, tail, wait_until
-from tests.live.torture_driver import STREAM, Config, read_windows
+from tests.live.torture_driver import STREAM, Config, How, read_windows
 
 pytestmark = [
     pytest.mark.live,
@@ -187,7 +187,7 @@ def strike(driver: Driver, config: Config, rng: random.Random) -> str:
             pause = rng.uniform(0, 2)
     PAUSE.wait(pause)
     worker = ""
-    if config.reads and rng.random() < 0.4:
+    if config.how != "wrapped" and rng.random() < 0.4:
         worker = f", first {driver.kill_python_worker(rng)}"
         PAUSE.wait(rng.uniform(0, 1))
     python_only = rng.random() < 0.2
@@ -218,13 +218,13 @@ def check_checkpoint(config: Config) -> None:
         assert in_force_us == (0 if before.low_us is None else before.low_us), f"in force in batch {batch + 1}"
 
 
-def torture(kafka: Broker, folder: Path, kills: int, *, reads: bool) -> None:
+def torture(kafka: Broker, folder: Path, kills: int, how: How) -> None:
     drawn = int(os.environ.get("LOWMARK_SEED", seed()))
     print(f"LOWMARK_SEED={drawn}")
     rng = random.Random(drawn)
-    log = Log.create(kafka, PARTITIONS)
+    log = Log.create(kafka, PARTITIONS, stamped=how != "prepared")
     jars = ",".join(str(jar) for jar in require_jars("spark-kafka"))
-    config = Config(kafka.bootstrap, log.topic, str(folder), jars, rows_per_batch=120, reads=reads)
+    config = Config(kafka.bootstrap, log.topic, str(folder), jars, rows_per_batch=120, how=how)
     feeder, story = Feeder(log, random.Random(drawn + 1)), [f"LOWMARK_SEED={drawn}"]
     feeder.start()
     driver = None
@@ -271,14 +271,14 @@ def torture(kafka: Broker, folder: Path, kills: int, *, reads: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["wrapped", "read"])
-def test_kills_at_random_moments_lose_nothing(kafka: Broker, kafka_jars: list[Path], tmp_path: Path, how: str) -> None:
-    torture(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "5")), reads=how == "read")
+def test_kills_at_random_moments_lose_nothing(kafka: Broker, kafka_jars: list[Path], tmp_path: Path, how: How) -> None:
+    torture(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "5")), how=how)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("how", ["wrapped", "read"])
+@pytest.mark.parametrize("how", ["wrapped", "read", "prepared"])
 def test_many_kills_at_random_moments_lose_nothing(
-    kafka: Broker, kafka_jars: list[Path], tmp_path: Path, how: str
+    kafka: Broker, kafka_jars: list[Path], tmp_path: Path, how: How
 ) -> None:
-    torture(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "20")), reads=how == "read")
+    torture(kafka, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "20")), how=how)

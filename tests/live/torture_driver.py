@@ -14,15 +14,19 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.session import SHORT_LIVED_JVM
 from lowmark.sources.kafka import KafkaSource
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.live.kafka_scenarios import Log, Windows, batch_windows, bounded, counted, history, poll_query, source
+from tests.live.kafka_scenarios import VALUE_TIME, Log, Windows, batch_windows, bounded, counted, history, poll_query, source
 from tests.live.servers import Broker, Process
 
 STREAM = "orders"
+How = Literal["wrapped", "read", "prepared"]
+"""Spark's Kafka source wrapped; ours, by the records' timestamps; ours, by the event time in their values."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Config:
     folder: str
     jars: str
     rows_per_batch: int
-    reads: bool = False  # by our Kafka source, instead of wrapping Spark's
+    how: How = "wrapped"
     last_low_us: int | None = None
 
     @property
@@ -78,6 +82,7 @@ def _write_windows(path: Path, windows: list[list[int]]) -> None:
 def _session(config: Config) -> SparkSession:
     settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -104,12 +109,20 @@ def _read(spark: SparkSession, service: LowWatermarkService, log: Log, config: C
     orders = KafkaSource(
         bootstrap_servers=config.bootstrap,
         topics=[log.topic],
-        columns=["partition", "timestamp"],
+        columns=["partition", "timestamp", "value"],
         discover_every="1 second",
     )
     rows = config.rows_per_batch
-    events = service.read(orders, name=STREAM, strategy=bounded(), max_rows_per_batch=rows)
-    return events.withColumnRenamed("timestamp", "ts")
+    if config.how == "read":
+        events = service.read(orders, name=STREAM, strategy=bounded(), max_rows_per_batch=rows)
+        return events.withColumnRenamed("timestamp", "ts")
+    return service.read(
+        orders, name=STREAM, strategy=bounded(), event_time="ts", prepare=_by_value, max_rows_per_batch=rows
+    )
+
+
+def _by_value(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("split_id", "partition", f"{VALUE_TIME} as ts")
 
 
 def main(mode: str, config: Config) -> None:
@@ -123,7 +136,7 @@ def main(mode: str, config: Config) -> None:
         _write_windows(config.output / f"{batch_id:06}.json", rows)
 
     with LowWatermarkService(spark) as service:
-        events = (_read if config.reads else _wrap)(spark, service, log, config)
+        events = (_wrap if config.how == "wrapped" else _read)(spark, service, log, config)
         writer = counted(events).writeStream.foreachBatch(sink).outputMode("append")
         query = writer.option("checkpointLocation", str(config.checkpoint)).start()
         config.started.touch()
