@@ -21,7 +21,17 @@ from lowmark.integration.session import SHORT_LIVED_JVM
 from lowmark.sources.kafka import KafkaSource
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.live.kafka_scenarios import VALUE_TIME, Log, Windows, batch_windows, bounded, counted, history, poll_query, source
+from tests.live.kafka_scenarios import (
+    VALUE_TIME,
+    Log,
+    Windows,
+    batch_windows,
+    bounded,
+    counted,
+    history,
+    poll_query,
+    source,
+)
 from tests.live.servers import Broker, Process
 
 STREAM = "orders"
