@@ -11,7 +11,6 @@ import datetime as dt
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from lowmark.sources import Source
 from lowmark.sources.batches import Planned, PlanOptions
-from lowmark.sources.spark import Binding, load
 from lowmark.watermark import (
     GroupStatus,
     LowWatermarkListener,
@@ -33,13 +31,10 @@ from lowmark.watermark import (
     to_json,
 )
 
-from . import plan, sockets, wrap
-from .accumulate import BatchTrack, EventTimeMap, TrackParam, Tracks
+from . import sockets, streams, wrap
 from .errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
 from .loop import Loop
-from .observe import Measurement
 from .queries import Queries
-from .reading import SPLIT_TYPE, AccumulatorRecorder, ServicePeer
 from .rpc import (
     GuideReply,
     GuideRequest,
@@ -53,11 +48,9 @@ from .rpc import (
 )
 from .run import RunStatus, Stream
 from .runs import Runs
-from .splits import SplitKey
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
-    from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
@@ -202,30 +195,15 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
-        wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
-        key = SplitKey.of(name, wrap.split_columns(split), _types(df))
-        wrap.check_session(df.sparkSession, name=name)
-        plan_ = plan.analyzed(df)
-        kafka = set(key.columns) <= plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
-        declared = {} if splits is None else key.declared(name, splits)
-        tracks = measurement = None
-        if strategy.runs_python:
-            df, tracks = _through_python(df, name, key, event_time, strategy)
-        else:
-            sample_names = not (kafka or declared or key.integral)
-            measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=sample_names)
-        stream = Stream(
+        df, stream = streams.wrapped(
+            df,
             name=name,
-            stream_id=uuid.uuid4().hex[:12],
+            event_time=event_time,
+            split=split,
             strategy=strategy,
-            key=key,
-            measurement=measurement,
-            sources=plan.count_sources(plan_),
-            kafka=kafka,
-            declared=declared,
-            names=dict(declared),
-            tracks=tracks,
-            withholds=plan.withholds_rows(plan_),
+            splits=splits,
+            max_splits=max_splits,
+            detail=detail,
         )
         return self._build(df, stream, event_time)
 
@@ -276,58 +254,26 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("read", name, strategy, max_splits)
-        time = source.event_time if event_time is None else event_time
-        if time is None:
-            raise WrapRefused(
-                name,
-                f"{type(source).__name__} keeps no event time of its own",
-                "name the column with event_time=..., and make it with prepare=... if it is inside a payload.",
-            )
-        stream_id = uuid.uuid4().hex[:12]
-        key = SplitKey((split_column,), (SPLIT_TYPE,))
-        measured = prepare is None and not strategy.runs_python
-        tracks = measurement = recorder = None
-        if measured:
-            accumulator: Any = self._spark.sparkContext.accumulator({}, TrackParam())
-            tracks = _taker(accumulator)
-            recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
-        binding = Binding(
-            source,
-            name,
-            PlanOptions(
-                slots=self._spark.sparkContext.defaultParallelism if tasks is None else tasks,
-                max_rows=max_rows_per_batch,
-                max_bytes=max_bytes_per_batch,
-                max_slice_us=None if max_slice is None else duration_us(max_slice, what="max_slice"),
-                by_time=by_time,
-                future_guard_us=strategy.future_guard_us,
-            ),
-            split_column,
-            ServicePeer(address=self.address, stream_id=stream_id, stream=name),
-            recorder,
+        slots = self._spark.sparkContext.defaultParallelism if tasks is None else tasks
+        options = PlanOptions(
+            slots=slots,
+            max_rows=max_rows_per_batch,
+            max_bytes=max_bytes_per_batch,
+            max_slice_us=None if max_slice is None else duration_us(max_slice, what="max_slice"),
+            by_time=by_time,
+            future_guard_us=strategy.future_guard_us,
         )
-        df = load(self._spark, binding)
-        df = df if prepare is None else prepare(df)
-        wrap.check_input(df, name=name, event_time=time, strategy=strategy)
-        SplitKey.of(name, [split_column], _types(df))
-        wrap.check_session(self._spark, name=name)
-        if strategy.runs_python:
-            df, tracks = _through_python(df, name, key, time, strategy)
-        elif not measured:
-            measurement = _measurement(name, key, time, strategy, max_splits, detail=False, names=False)
-        stream = Stream(
+        df, stream, time = streams.read(
+            self._spark,
+            source,
             name=name,
-            stream_id=stream_id,
             strategy=strategy,
-            key=key,
-            measurement=measurement,
-            sources=1,
-            kafka=False,
-            declared={},
-            names={},
-            tracks=tracks,
-            reads=True,
-            promises=measured and time == source.event_time and strategy.emits,
+            event_time=event_time,
+            prepare=prepare,
+            split_column=split_column,
+            options=options,
+            max_splits=max_splits,
+            address=self.address,
         )
         return self._build(df, stream, time)
 
@@ -486,50 +432,3 @@ class LowWatermarkService:
     def _explained(self, status: StreamStatus, query: str | None) -> str:
         others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
         return "\n".join([explain(status), *others])
-
-
-def _types(df: DataFrame) -> dict[str, str]:
-    return {f.name: f.dataType.simpleString() for f in df.schema.fields}
-
-
-def _through_python(
-    df: DataFrame, name: str, key: SplitKey, event_time: str, strategy: WatermarkStrategy
-) -> tuple[DataFrame, Callable[[str, int], BatchTrack | None]]:
-    """Let the rows pass a timestamp assigner or a generator that is written in Python."""
-    accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
-    return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), _taker(accumulator)
-
-
-def _measurement(
-    name: str,
-    key: SplitKey,
-    event_time: str,
-    strategy: WatermarkStrategy,
-    max_splits: int,
-    *,
-    detail: bool,
-    names: bool,
-) -> Measurement:
-    return Measurement(
-        stream=name,
-        key=key,
-        event_time=event_time,
-        future_guard_us=strategy.future_guard_us,
-        # Twice the splits: a union of sketches is trimmed to its size, and nothing may be trimmed.
-        sketch_lg=max(4, (2 * max_splits - 1).bit_length()),
-        detail=detail,
-        sample_names=names,
-    )
-
-
-def _taker(accumulator: Accumulator[Tracks]) -> Callable[[str, int], BatchTrack | None]:
-    """Take what the accumulator holds for a batch, and drop what is older: it is never asked for again."""
-
-    def take(query_id: str, batch_id: int) -> BatchTrack | None:
-        tracks = accumulator.value
-        for query, batch in list(tracks):
-            if query == query_id and batch < batch_id:
-                del tracks[query, batch]
-        return tracks.get((query_id, batch_id))
-
-    return take
