@@ -7,8 +7,9 @@ Rule 1: what a snapshot is for (`epoch` grew) is in the journal before anybody h
 Rule 2: nobody waits for an application. What it does not take in time is replaced by what is newer of the same kind for
         the same task, so what is kept for it is bounded by its tasks.
 Rule 3: no burst keeps others waiting: a round's questions go out over a quarter of the interval, so its answers come
-        so; what a snapshot needs is encoded bit by bit before it is made; and putting it together takes a twentieth of
-        the time at most, writing it 2 MiB a second, however large it is.
+        so; what everybody is told at once is put in for 100 tasks at a time; what a snapshot needs is encoded bit by
+        bit before it is made; and putting it together takes a twentieth of the time at most, writing it 2 MiB a
+        second, however large it is.
 Rule 4: an application hears what is for its tasks on its watch. Which tasks are its own it says by speaking for them,
         and says again after the connection was lost; so where to send is no state that could be lost.
 """
@@ -19,6 +20,7 @@ import asyncio
 import importlib.metadata
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -76,8 +78,9 @@ _CALM = 4  # the part of the interval over which questions are spread
 _LEAST_AT_ONCE = 16  # questions in one step, so that a few tasks are asked at once
 _SNAPSHOT_SHARE = 20  # the part of the time snapshots take at most, however large they are
 _JOURNAL_BYTES = 2 << 20  # written in a second at most: a disk has others to serve, and wears out
-_TAKEN_AT_ONCE = 50  # statements of one application, before others are let in
-_ENCODED_AT_ONCE = 50  # sources
+_TAKEN_AT_ONCE = 20  # statements of one application, before others are let in
+_TOLD_AT_ONCE = 100  # messages put in for watchers, likewise: a round or a group may have one for everybody
+_ENCODED_AT_ONCE = 50  # sources, and tasks of theirs
 _LAST_TURNS = 50  # others get these between parts of a snapshot that is due; not more, or it might never be made
 _SHORTEST_US = 5_000  # between two calls that time alone makes: a group may ask for an announcement every microsecond
 _GRACE_SECONDS = 1.0  # for calls under way, when the process ends
@@ -163,6 +166,7 @@ class Authority:
 
     Attributes:
         failed: what ended the journal, once something did; then nobody is told anything, and `say` is cancelled.
+        closing: whether ``close`` was called; then likewise.
     """
 
     def __init__(
@@ -174,6 +178,7 @@ class Authority:
         interval_us: int = 1_000_000,
         lease_us: int = 30_000_000,
     ) -> None:
+        self.closing = False
         self._calm_seconds = interval_us / _CALM / 1e6
         self._coordinator, self._now_us, self._journal, self._lease_us = coordinator, now_us, journal, lease_us
         self._loop = asyncio.get_running_loop()
@@ -187,6 +192,8 @@ class Authority:
         self._snapshot_at = 0.0  # not before, on the loop's clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
         self._timer: asyncio.TimerHandle | None = None
+        self._untold: deque[CoordinatorEffect] = deque()  # in order; the journal has what they follow from
+        self._telling: asyncio.Handle | None = None
         self._questions: dict[TaskId, Asked] = {}  # to be asked, in order
         self._asking: asyncio.TimerHandle | None = None
         self._plan()
@@ -199,7 +206,7 @@ class Authority:
         for number, statement in enumerate(said.statements):
             if number and number % _TAKEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if self.failed.done():
+            if self.failed.done() or self.closing:
                 raise asyncio.CancelledError
             # Asked for every one: meanwhile the application may have begun to watch anew.
             answers.append(self._take(statement, self._watchers.get(said.application)))
@@ -255,9 +262,10 @@ class Authority:
 
     async def close(self) -> None:
         """End every watch, and let the journal finish. Nothing is taken in afterwards."""
-        for timer in (self._timer, self._asking):
-            if timer is not None:
-                timer.cancel()
+        self.closing = True
+        for handle in (self._timer, self._telling, self._asking):
+            if handle is not None:
+                handle.cancel()
         for watcher in self._watchers.values():
             watcher.end()
         if self._writing is not None:
@@ -343,17 +351,26 @@ class Authority:
 
     def _release(self, effects: list[CoordinatorEffect]) -> None:
         """Tell what follows from what the journal has, and answer those who waited for it."""
-        for effect in effects:
-            self._tell(effect)
-        if self._questions and self._asking is None:
-            steps = max(int(self._calm_seconds / _STEP_SECONDS), 1)
-            self._ask(max(-(-len(self._questions) // steps), _LEAST_AT_ONCE))
+        self._untold += effects
+        if self._telling is None:
+            self._tell_some()
         waiting, self._waiting = self._waiting, []
         for epoch, safe in waiting:
             if epoch > self._durable:
                 self._waiting.append((epoch, safe))
             elif not safe.done():
                 safe.set_result(None)
+
+    def _tell_some(self) -> None:
+        """Tell some, the others after whoever else has something to do, and then begin to ask."""
+        self._telling = None
+        for _ in range(min(len(self._untold), _TOLD_AT_ONCE)):
+            self._tell(self._untold.popleft())
+        if self._untold:
+            self._telling = self._loop.call_soon(self._tell_some)
+        elif self._questions and self._asking is None:
+            steps = max(int(self._calm_seconds / _STEP_SECONDS), 1)
+            self._ask(max(-(-len(self._questions) // steps), _LEAST_AT_ONCE))
 
     def _tell(self, effect: CoordinatorEffect) -> None:
         if isinstance(effect, TaskLost):
@@ -423,7 +440,8 @@ async def serve(
     )
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(authority))])
+    listening: set[asyncio.Task[Any]] = set()
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(authority, listening))])
     try:
         address = door.open(server)
         await server.start()
@@ -437,21 +455,35 @@ async def serve(
         await healthy.enter_graceful_shutdown()
     finally:
         await authority.close()
+        for call in listening:
+            call.cancel()
         await server.stop(_GRACE_SECONDS)
     if authority.failed.done():
         authority.failed.result()
 
 
-def _handlers(authority: Authority) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+def _handlers(authority: Authority, listening: set[asyncio.Task[Any]]) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    """What answers each method; ``listening`` has the calls of Say that wait for their caller's next message."""
+
     # Handlers take and give bytes: what gRPC says of bytes that it cannot decode itself names no field.
-    async def say(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        said = await _question(SAY, data, context)
+    async def say(_messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        call: Any = asyncio.current_task()
         try:
-            return encode(await authority.say(said))
+            while not authority.closing:
+                listening.add(call)
+                data: Any = await context.read()
+                listening.discard(call)
+                if data is grpc.aio.EOF:
+                    return
+                await context.write(encode(await authority.say(await _question(SAY, data, context))))
         except asyncio.CancelledError:
             if authority.failed.done():
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator's journal cannot be written")
-            raise
+            if not authority.closing:
+                raise  # the caller hung up
+        finally:
+            listening.discard(call)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator ends")
 
     async def status(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         question = await _question(STATUS, data, context)
@@ -464,7 +496,7 @@ def _handlers(authority: Authority) -> dict[str, grpc.RpcMethodHandler[Any, Any]
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator ends, or the application watches elsewhere")
 
     return {
-        SAY.name: grpc.unary_unary_rpc_method_handler(say),
+        SAY.name: grpc.stream_stream_rpc_method_handler(say),
         STATUS.name: grpc.unary_unary_rpc_method_handler(status),
         WATCH.name: grpc.unary_stream_rpc_method_handler(watch),
     }

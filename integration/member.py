@@ -107,6 +107,7 @@ class Member:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._link: _Link | None = None
         self._attach_by_us = 0
+        self._answer_by_us: int | None = None  # of what is under way
         self._closing = threading.Event()
         self._quiet = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lowmark-member", daemon=True)
@@ -262,9 +263,10 @@ class Member:
         elif not self._state.connected:
             at_us = self._attach_by_us
         else:
-            at_us = self._state.wake_at_us
-            if at_us is None:
+            moments = [us for us in (self._state.wake_at_us, self._answer_by_us) if us is not None]
+            if not moments:
                 return None
+            at_us = min(moments)
         return 0 if at_us is None else max(0, at_us - self._now_us()) / 1e6
 
     def _step(self, now_us: int) -> None:
@@ -272,15 +274,19 @@ class Member:
         if self._link is None:
             if state.retry_at_us is None or now_us >= state.retry_at_us:
                 self._connect(now_us)
-        elif not state.connected and now_us >= self._attach_by_us:
+        elif now_us >= self._attach_by_us if not state.connected else self._overdue(now_us):
             self._hang_up(self._link, f"no answer within {self._deadline_seconds:g} seconds")
         say = state.take(now_us)
         if say is not None and self._link is not None:
+            self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)
             self._link.say(say)
         for heard in state.heard():
             self._call_back(heard)
         if state.quiet:
             self._quiet.set()
+
+    def _overdue(self, now_us: int) -> bool:
+        return self._answer_by_us is not None and now_us >= self._answer_by_us
 
     def _call_back(self, heard: NewLow | NewCap | GivenUp) -> None:
         try:
@@ -299,7 +305,7 @@ class Member:
     def _connect(self, now_us: int) -> None:
         self._attach_by_us = now_us + int(self._deadline_seconds * 1e6)
         try:
-            self._link = _Link(self._caller, self._state.application, self._deadline_seconds, self._post)
+            self._link = _Link(self._caller, self._state.application, self._post)
         except LowmarkError as refused:  # a file that was replaced by one that cannot be used
             self._state.detached(str(refused), now_us)
 
@@ -318,12 +324,13 @@ class Member:
                     _log.info("connected to the coordinator at %s", self.address)
                 self._state.told(news.messages, now_us)
             case SayAnswer():
+                self._answer_by_us = None
                 self._state.answered(news.answers, now_us)
             case str():
                 self._hang_up(link, news)
 
     def _hang_up(self, link: _Link, why: str) -> None:
-        self._link = None
+        self._link = self._answer_by_us = None
         if self._state.connected:
             _log.warning("lost the coordinator at %s (%s); low watermarks are held meanwhile", self.address, why)
         self._state.detached(why, self._now_us())
@@ -331,47 +338,41 @@ class Member:
 
 
 class _Link:
-    """One connection: a watch that is open, and calls over it. A lost one is never used again."""
+    """One connection: two calls that stay open, one to hear and one to say. A lost one is never used again.
 
-    def __init__(
-        self,
-        caller: Caller,
-        application: str,
-        deadline_seconds: float,
-        post: Callable[[_Link, Told | SayAnswer | str], None],
-    ) -> None:
-        self._post, self._deadline_seconds = post, deadline_seconds
-        self._metadata = caller.metadata()
+    A call for every message would take the coordinator, and the application, twice the time.
+    """
+
+    def __init__(self, caller: Caller, application: str, post: Callable[[_Link, Told | SayAnswer | str], None]) -> None:
+        self._post = post
+        self._unsaid: queue.SimpleQueue[Say | None] = queue.SimpleQueue()
+        metadata = caller.metadata()
         self._channel = caller.channel()
-        self._say = self._channel.unary_unary(
-            SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer
-        )
         watch = self._channel.unary_stream(
             WATCH.path, request_serializer=encode, response_deserializer=WATCH.decode_answer
         )
-        self._watch: Any = watch(Watch(application), metadata=self._metadata)
-        threading.Thread(target=self._read, name="lowmark-member-watch", daemon=True).start()
+        say = self._channel.stream_stream(SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer)
+        calls: dict[str, Any] = {
+            "watch": watch(Watch(application), metadata=metadata),
+            "say": say(iter(self._unsaid.get, None), metadata=metadata),
+        }
+        for name, call in calls.items():
+            threading.Thread(target=self._read, args=(call,), name=f"lowmark-member-{name}", daemon=True).start()
 
     def say(self, said: Say) -> None:
         """Send a message; its answer is posted."""
-        call: Any = self._say.future(said, timeout=self._deadline_seconds, metadata=self._metadata)
-        call.add_done_callback(self._answered)
+        self._unsaid.put(said)
 
     def close(self) -> None:
         """Hang up."""
+        self._unsaid.put(None)  # gRPC's own thread waits for the next message
         self._channel.close()
 
-    def _answered(self, call: Any) -> None:
+    def _read(self, call: Any) -> None:
         try:
-            self._post(self, call.result())
-        except (grpc.RpcError, grpc.FutureCancelledError) as failed:
-            self._post(self, _cause(failed))
-
-    def _read(self) -> None:
-        try:
-            for told in self._watch:
-                self._post(self, told)
-            self._post(self, "the coordinator ended the watch")
+            for news in call:
+                self._post(self, news)
+            self._post(self, "the coordinator ended the call")
         except (grpc.RpcError, ValueError) as failed:  # ValueError: the channel was closed before the first message
             self._post(self, _cause(failed))
 

@@ -1,6 +1,7 @@
 """The wire between applications and a coordinator of their own (`lowmark serve`): messages and codecs of both ends.
 
-    Say       what the tasks of one application have to say; each statement is taken in or refused by itself
+    Say       what the tasks of one application have to say, as a stream: each message has its answer, in order, and
+              each statement is taken in or refused by itself
     Watch     what its tasks are to hear, as a stream: questions, new low watermarks, caps
     Status    what a person wants to know
 
@@ -9,7 +10,8 @@ as a whole ends in a gRPC status; what a single statement is refused for stands 
 same status, with the sentence of the error.
 
 `Say` takes many statements, because the tasks of one application are asked at the same moment: a round of 1,000
-tasks is a handful of messages, not 1,000 at once.
+tasks is a handful of messages, not 1,000 at once. They go through one call that stays open, because a call of its own
+would cost a message twice as much; who has but one message may make a plain call.
 """
 
 from __future__ import annotations

@@ -309,13 +309,14 @@ class AlignmentGroup:
             return []
         interval_us = self._params.update_interval_us
         self._next_us += interval_us * ((now_us - self._next_us) // interval_us + 1)
-        live = sorted(self._live())
+        live = sorted(self._live(), key=lambda each: each[0].parts)
         silent = all(member.state is SplitState.PENDING for _, member in live) and self._taking_part(now_us)
         if silent or not live:
             return []
         decision = self._decide(now_us)
         self._announced_us, self._epoch = decision.cap.us, max(self._epoch + 1, now_us)
-        return [CapAnnounced(self._name, task, self._epoch, decision.cap_of(member)) for task, member in live]
+        caps = {priority: min(decision.cap, bound) for priority, bound in decision.bounds.items()}
+        return [CapAnnounced(self._name, task, self._epoch, caps[member.priority]) for task, member in live]
 
     def status(self, now_us: int, limit: int | None = None) -> GroupStatus:
         """What a person wants to know. O(n log n); with a limit, of the members that need attention first, O(n)."""

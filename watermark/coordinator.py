@@ -221,12 +221,18 @@ class LowWatermarkCoordinator:
         }
 
     def encode(self, most: int) -> bool:
-        """Do a part of the work of ``snapshot`` in advance: up to so many sources, or tasks of a group.
+        """Do a part of the work of ``snapshot`` in advance: up to so many sources and tasks of theirs, or tasks of a
+        group.
 
         Returns:
             Whether there is more.
         """
-        own = self._encoded_sources.encode(most) or self._encoded_group_of.encode(most)
+        left = most
+        for key in self._encoded_sources.waiting(most):
+            if key in self._sources:
+                left -= self._sources[key].encode(left)
+        # Where something is left, all tasks of these sources are encoded.
+        own = self._encoded_sources.encode(left) or self._encoded_group_of.encode(most)
         return own or self._encoded_spoke_us.encode(most) or any(g.encode(most) for g in self._groups.values())
 
     def snapshot(self) -> bytes:

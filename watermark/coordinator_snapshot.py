@@ -68,9 +68,13 @@ class EncodedParts(Generic[Key]):
         """What stands for this key is new, or another, or has gone. O(1)."""
         self._changed[key] = None
 
+    def waiting(self, most: int) -> list[Key]:
+        """Up to so many of the changed ones, those first that ``encode`` takes first."""
+        return list(islice(self._changed, most))
+
     def encode(self, most: int) -> bool:
         """Encode up to so many of the changed ones now, so that less is left for ``text``. Returns whether any are."""
-        for key in list(islice(self._changed, most)):
+        for key in self.waiting(most):
             del self._changed[key]
             self._text, text = None, self._part(key)
             if text is None:

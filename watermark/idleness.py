@@ -95,6 +95,11 @@ class Idleness:
             timer.gone = True
             self._overdue.pop(split, None)
 
+    def heard_us(self, split: SplitId) -> int | None:
+        """From when the silence of this split is counted; None if it is not, and while it is paused."""
+        timer = self._timers.get(split)
+        return None if timer is None or timer.paused_at_us is not None else timer.heard_us
+
     def timed(self, split: SplitId) -> bool:
         """Whether the silence of this split is being timed."""
         return split in self._timers

@@ -312,6 +312,12 @@ class SourceRounds:
         """All but the open round and the history, as what ``json.dumps`` takes. Deterministic."""
         return {**self._own_snapshot(), "tasks": [self._task_snapshot(task_id) for task_id in sorted(self._answers)]}
 
+    def encode(self, most: int) -> int:
+        """Do a part of the work of ``encoded``: up to so many tasks. Returns how many it were."""
+        tasks = len(self._encoded_tasks.waiting(most))
+        self._encoded_tasks.encode(tasks)
+        return tasks
+
     def encoded(self) -> str:
         """The snapshot as JSON. Encodes only the tasks that were changed since the last time."""
         return json_object(self._own_snapshot(), tasks=self._encoded_tasks.text())

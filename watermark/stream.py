@@ -21,6 +21,7 @@ holds its value).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 import numpy as np
 
@@ -168,7 +169,7 @@ class StreamCoordinator:
         if deadline_us is not None:
             moments.append(deadline_us)
         if self._idleness is not None and self._cohort is not None:
-            moments.append(self._cohort.heard_us + self._idleness.timeout_us + 1)
+            moments.append(self._cohort.earliest_heard_us + self._idleness.timeout_us + 1)
         grace_us = self._grace.next_deadline_us()
         if grace_us is not None:
             moments.append(grace_us)
@@ -324,9 +325,20 @@ class StreamCoordinator:
 
     def _plan(self, event: BatchPlanned, now_us: int) -> None:
         """Take a promise like a report, but count nothing: no row was seen."""
-        self._dissolve()
-        regressions = self._coalescer.regressions
-        self._deliver_each(event, "its next row is known", now_us)
+        regressions, why = self._coalescer.regressions, "its next row is known"
+        cohort = self._cohort
+        promise = None if cohort is None else cohort.sort_out(event.watermarks_us)
+        if cohort is not None and promise is not None:
+            self._discover((*promise.others, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
+            self._read(event.planned_at_us)
+            if cohort.promise(promise, event.planned_at_us):
+                self._coalescer.report_array(cohort.splits, cohort.watermarks_us)
+                self._material = True
+            for split in sorted(promise.others, key=split_order):
+                self._deliver(split, event, why, now_us)
+        else:
+            self._dissolve()
+            self._deliver_each(event, why, now_us)
         self._learn_backlog(event, now_us)
         self._coalescer.regressions = regressions  # a split may have rows beyond what was promised of it before
 
@@ -365,13 +377,15 @@ class StreamCoordinator:
         if not isinstance(column, SplitColumn) or last is None or not column:
             return
         if np.array_equal(column.splits, last.splits) and len(column) == len(column.splits):
-            own_us = np.empty(len(column), np.int64)
+            own_us, heard_us = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
             for row, split in enumerate(column):
-                at_us, active = self._lineage.watermark_us(split), self._lineage.state(split) is SplitState.ACTIVE
-                if at_us is None or not active or self._records[split].heard_us != event.planned_at_us:
+                at_us, heard_at_us = self._lineage.watermark_us(split), self._records[split].heard_us
+                timed_us = heard_at_us if self._idleness is None else self._idleness.heard_us(split)
+                active = self._lineage.state(split) is SplitState.ACTIVE
+                if at_us is None or not active or heard_at_us is None or timed_us != heard_at_us:
                     return
-                own_us[row] = at_us
-            self._cohort = Cohort(SplitColumn(column.splits, own_us), event.planned_at_us)
+                own_us[row], heard_us[row] = at_us, heard_at_us
+            self._cohort = Cohort(SplitColumn(column.splits, own_us), heard_us)
             if self._idleness is not None:
                 for split in column:
                     self._idleness.forget(split)
@@ -381,8 +395,9 @@ class StreamCoordinator:
         cohort, self._cohort = self._cohort, None
         if cohort is not None:
             for split in cohort:
-                self._records[split].heard_us = cohort.heard_us
-                self._time_silence(split, cohort.heard_us)
+                heard_us = cohort.heard_us(split)
+                self._records[split].heard_us = heard_us
+                self._time_silence(split, heard_us)
                 self._tally.splits[split] = cohort.tally(split, self._tally.splits.get(split, SplitTally()))
 
     def _deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
@@ -419,7 +434,7 @@ class StreamCoordinator:
     def _learn_backlog(self, event: BatchReported | BatchPlanned, now_us: int) -> None:
         """A backlog holds until it is told again, or until rows were read and nobody told."""
         if self._backlog_rows:
-            for split in _rows(event).keys() | event.watermarks_us.keys():
+            for split in chain(_rows(event), event.watermarks_us):
                 self._backlog_rows.pop(split, None)
         self._backlog_rows.update(event.backlog_rows)
         idle = self._lineage.states[SplitState.IDLE] > 0
@@ -489,9 +504,10 @@ class StreamCoordinator:
 
     def _leave_quiet_out(self, now_us: int) -> None:
         if self._idleness is not None and self._read_until_us is not None:
-            if self._cohort is not None and self._read_until_us > self._cohort.heard_us + self._idleness.timeout_us:
+            timeout_us = self._idleness.timeout_us
+            if self._cohort is not None and self._read_until_us > self._cohort.earliest_heard_us + timeout_us:
                 self._dissolve()
-            timeout = format_duration_us(self._idleness.timeout_us)
+            timeout = format_duration_us(timeout_us)
             for split in self._idleness.quiet(self._read_until_us, self._backlog_rows):
                 known = "no backlog" if split in self._backlog_rows else "backlog unknown"
                 self._leave_out(split, f"silent for more than {timeout}, {known}")

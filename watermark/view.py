@@ -95,7 +95,7 @@ class View:
         tally, backlog_rows = self.tally.splits.get(split, SplitTally()), self.backlog_rows.get(split)
         heard_us = record.heard_us
         if self.cohort is not None and split in self.cohort:
-            tally, heard_us = self.cohort.tally(split, tally), self.cohort.heard_us
+            tally, heard_us = self.cohort.tally(split, tally), self.cohort.heard_us(split)
         missed = self.planned_us is not None and (heard_us is None or heard_us < self.planned_us)
         readable = state in (SplitState.PENDING, SplitState.ACTIVE)
         return SplitStatus(

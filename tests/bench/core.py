@@ -24,7 +24,15 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark import BatchReported, Coalescer, SplitColumn, SplitId, StreamCoordinator, WatermarkStrategy
+from lowmark.watermark import (
+    BatchPlanned,
+    BatchReported,
+    Coalescer,
+    SplitColumn,
+    SplitId,
+    StreamCoordinator,
+    WatermarkStrategy,
+)
 
 from tests.live.servers import jars
 
@@ -66,6 +74,9 @@ def run(folder: Path, *, sizes: Sequence[int], pairs: int, singles: int, warm: i
         table += _singles(max(sizes), ask, missing, singles, pairs, warm)
     table += [_other_order(n) for n in sizes]
     table += [_coordinator(n) for n in sizes if n <= 10_000]
+    for n in sizes:
+        if n == max(sizes) or n >= AHEAD_FROM:
+            table += _planned(n)
     return table
 
 
@@ -246,6 +257,32 @@ def _coordinator(n: int) -> Row:
         coordinator.handle(event, now_us=turn)
         spent.append(time.perf_counter_ns() - began)
     return Row(ALONE, f"{n:,} splits: StreamCoordinator.handle", "ns a split", None, statistics.median(spent) / n)
+
+
+def _planned(n: int) -> list[Row]:
+    """A stream that is read through a source of ours: what is promised of a batch, then the batch itself.
+
+    The promise comes as a mapping, as the service makes it, and with the backlog of each split.
+    """
+    rng = np.random.default_rng(SEED)
+    ids = _splits(n, rng)
+    coordinator = StreamCoordinator(WatermarkStrategy(idle_timeout_us=10**9), job_id="b", source_id="core", task_id="0")
+    backlog, spent = dict.fromkeys(ids.tolist(), 1), dict[str, list[int]](plan=[], report=[])
+    for turn in range(1, 8):
+        promised = dict(zip(backlog, _watermarks(n, turn, rng).tolist(), strict=True))
+        column = SplitColumn(ids, _watermarks(n, turn, rng))
+        events = {
+            "plan": BatchPlanned(10 * turn + 1, promised, backlog),
+            "report": BatchReported(turn, 10 * turn, column),  # Spark's time of a batch is before its plan
+        }
+        for name, event in events.items():
+            began = time.perf_counter_ns()
+            coordinator.handle(event, now_us=10 * turn + 2)
+            spent[name].append(time.perf_counter_ns() - began)
+    return [
+        Row(ALONE, f"{n:,} splits: StreamCoordinator.handle of a {what}", "ns a split", None, statistics.median(ns) / n)
+        for what, ns in (("planned batch", spent["plan"]), ("report after a plan", spent["report"]))
+    ]
 
 
 def _splits(n: int, rng: np.random.Generator) -> Ids:

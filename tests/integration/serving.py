@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,8 @@ def serving(
     finally:
         if running.is_alive():
             loop, stop = loops[0]
-            loop.call_soon_threadsafe(stop.set)
+            with suppress(RuntimeError):  # it has failed: its loop is closed, and the thread about to end
+                loop.call_soon_threadsafe(stop.set)
         running.join(20)
     assert not running.is_alive()
     if failure:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from lowmark.integration import wire
+from lowmark.integration import authority, wire
 from lowmark.integration.authority import Authority, Watcher, restore, serve
 from lowmark.integration.errors import AddressRefused, JournalRefused
 from lowmark.integration.journal import Journal
@@ -34,7 +36,7 @@ from lowmark.integration.wire import (
     Taken,
     Told,
 )
-from lowmark.watermark import CapKind, LowWatermarkCoordinator
+from lowmark.watermark import CapKind, LowWatermarkCoordinator, TaskId
 
 from tests.integration.serving import TOKEN, certificate, private_folder, serving, task, token_file
 
@@ -245,6 +247,34 @@ def test_a_round_of_many_is_asked_in_portions_and_who_answers_before_is_not_aske
         assert who(99) not in {each.task for each in asked}
 
     play(script)
+
+
+def test_what_many_are_told_at_once_is_put_in_in_portions_with_others_let_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, tell = [0], Watcher.tell  # in each turn of the loop
+
+    def counted(watcher: Watcher, task: TaskId, message: Message) -> None:
+        told[-1] += isinstance(message, Lowered)
+        tell(watcher, task, message)
+
+    def turn() -> None:
+        told.append(0)
+        asyncio.get_running_loop().call_soon(turn)
+
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        await scene.say("a", *(Register(who(n), "r") for n in range(250)))
+        scene.pass_time(SECOND)
+        await scene.say("a", *(Reply(who(n), "r", SECOND, 7) for n in range(249)))
+        monkeypatch.setattr(Watcher, "tell", counted)
+        turn()
+        await scene.say("a", Reply(who(249), "r", SECOND, 7))
+        heard = [each for each in await scene.hear("a") if isinstance(each, Lowered)]
+        assert {each.task for each in heard} == {who(n) for n in range(250)}
+
+    play(script)
+    assert [count for count in told if count] == [100, 100, 50]
 
 
 def test_others_are_let_in_between_the_statements_of_a_large_message() -> None:
@@ -530,6 +560,62 @@ def test_a_malformed_message_is_answered_with_the_field_at_fault(
     assert say(channel, Say("a", [Register(who(0), "r")])) == [Taken()]
 
 
+class Talk:
+    """A call of Say that stays open."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._unsaid: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        begin: Any = channel.stream_stream(wire.SAY.path, response_deserializer=wire.SAY.decode_answer)
+        self.call = begin(iter(self._unsaid.get, None), timeout=40)
+
+    def send(self, *messages: bytes) -> None:
+        for data in messages:
+            self._unsaid.put(data)
+
+    def end(self) -> None:
+        self._unsaid.put(None)
+
+
+def test_a_call_that_stays_open_has_its_answers_in_order(channel: grpc.Channel) -> None:
+    talk = Talk(channel)
+    first, second = Say("a", [Register(who(0), "r"), Renew(who(7), "r")]), Say("a", [Reply(who(0), "r", 1, 1)])
+    talk.send(wire.encode(first), wire.encode(second))
+    answers = [next(talk.call).answers for _ in range(2)]
+    assert [[type(each) for each in of_one] for of_one in answers] == [[Taken, Refused], [Taken]]
+    talk.end()
+    assert list(talk.call) == []
+    assert status_of(talk.call) is grpc.StatusCode.OK
+
+
+def test_a_malformed_message_ends_the_call_it_came_by_and_no_other(channel: grpc.Channel) -> None:
+    one, other = Talk(channel), Talk(channel)
+    for talk in (one, other):
+        talk.send(wire.encode(Say("a", [Register(who(0), "r")])))
+        assert next(talk.call).answers == [Taken()]
+    one.send(b"\xc1")
+    with pytest.raises(grpc.RpcError):
+        next(one.call)
+    assert status_of(one.call) is grpc.StatusCode.INVALID_ARGUMENT
+    other.send(wire.encode(Say("a", [Renew(who(0), "r")])))
+    assert next(other.call).answers == [Taken()]
+    for talk in (one, other):
+        talk.end()
+
+
+def test_open_calls_do_not_keep_the_process_from_ending(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authority, "_GRACE_SECONDS", 60)  # `serving` waits for 20
+    with ExitStack() as stack:
+        with serving(Door(f"unix:{folder}/c.sock")) as address:
+            talk = Talk(stack.enter_context(Caller(address).channel()))
+            stack.callback(talk.end)
+            talk.send(wire.encode(Say("a", [Register(who(0), "r")])))
+            assert next(talk.call).answers == [Taken()]
+        with pytest.raises(grpc.RpcError):
+            next(talk.call)
+        assert status_of(talk.call) is grpc.StatusCode.UNAVAILABLE
+        assert "the coordinator ends" in talk.call.details()
+
+
 def test_an_oversized_message_is_refused_and_nothing_else_disturbed(channel: grpc.Channel) -> None:
     large = wire.encode(Say("a", [Register(who(0), "x" * wire.MOST_BYTES)]))
     assert status_of(raw(channel, large)) is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -580,12 +666,13 @@ def guarded(folder: Path, tmp_path: Path) -> Iterator[str]:
 def test_a_port_is_not_shared_with_another_process(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     door = Door("127.0.0.1:0", cert, key, token_file(tmp_path))
-    with (
-        serving(door) as address,
-        pytest.raises(AddressRefused, match="cannot listen there"),
-        serving(Door(address, cert, key, token_file(tmp_path))),
-    ):
-        pass
+    with serving(door) as address, pytest.raises(AddressRefused, match="cannot listen there"):
+        asyncio.run(refused(Door(address, cert, key, token_file(tmp_path))))
+
+
+async def refused(door: Door) -> None:
+    """Serve where that cannot be, in a loop of the test's own: nobody has to tell another thread's loop to end."""
+    await serve(Authority(LowWatermarkCoordinator(), lambda: 0, journal=None), door, stop=asyncio.Event())
 
 
 @pytest.mark.parametrize(
@@ -599,8 +686,8 @@ def test_a_port_is_not_shared_with_another_process(tmp_path: Path) -> None:
     ],
 )
 def test_an_address_that_is_not_safe_or_not_one_is_refused(door: Door, says: str) -> None:
-    with pytest.raises(AddressRefused, match=says), serving(door):
-        pass
+    with pytest.raises(AddressRefused, match=says):
+        asyncio.run(refused(door))
 
 
 def test_a_watcher_keeps_the_newest_of_each_kind() -> None:

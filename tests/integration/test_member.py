@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 from lowmark.integration import wire
@@ -430,8 +433,6 @@ def folder() -> Iterator[Path]:
 def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import threading
-
     threads, lows = set(), []
 
     def hear(_task: TaskId, low_us: int) -> None:
@@ -538,6 +539,49 @@ def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Pat
     assert "0123456789abcdef" not in str(refusal.value)
     with pytest.raises(TokenRefused, match="16 or more plain characters"):
         Member("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s"))
+
+
+def test_who_is_not_answered_in_time_hangs_up_and_tries_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    over, watches = threading.Event(), list[bytes]()
+
+    def watch(data: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
+        watches.append(data)
+        yield wire.encode(wire.Told([], 3_000 * SECOND))  # it has no other reason to wake up
+        over.wait(20)
+
+    def say(messages: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
+        for _ in messages:
+            over.wait(20)
+        yield from ()
+
+    server = grpc.server(ThreadPoolExecutor(16))
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Watch": grpc.unary_stream_rpc_method_handler(watch),
+        "Say": grpc.stream_stream_rpc_method_handler(say),
+    }
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(wire.SERVICE, handlers)])
+    server.add_insecure_port(f"unix:{folder}/c.sock")
+    server.start()
+    try:
+        with caplog.at_level(logging.WARNING), Member(f"unix:{folder}/c.sock", deadline_seconds=0.2) as one:
+            wait_until(lambda: one.connected, "connected")
+            one.register(task(0))
+            wait_until(lambda: len(watches) >= 2, "it has hung up, and watches anew", seconds=10)
+        assert "no answer within 0.2 seconds" in caplog.text
+    finally:
+        over.set()
+        server.stop(None).wait(20)
+
+
+def test_who_has_nothing_to_say_is_not_waited_for(folder: Path) -> None:
+    door = Door(f"unix:{folder}/c.sock")
+    with serving(door, interval_us=60 * SECOND) as address, Member(address, deadline_seconds=0.2) as one:
+        wait_until(lambda: one.connected, "connected")
+        one.register(task(0))
+        wait_until(lambda: one._state.quiet and ask_status(address).coordinator.sources != (), "registered")
+        since_us = one.since_us
+        threading.Event().wait(1)
+        assert (one.connected, one.since_us) == (True, since_us)
 
 
 def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:

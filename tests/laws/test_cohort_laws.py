@@ -11,8 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowmark.watermark import (
     AllIdle,
+    BatchCounts,
+    BatchPlanned,
     BatchReported,
     Event,
+    InvalidSplitId,
+    InvalidWatermark,
     Polled,
     SplitColumn,
     SplitId,
@@ -58,7 +62,11 @@ batches = st.builds(
     rows=st.one_of(st.just({}), rows_of_all, by_split),
     backlog_rows=st.one_of(st.just({}), by_split),
     in_force_us=st.one_of(st.none(), watermark_us),
+    counts=st.builds(BatchCounts, rows=st.integers(0, 9), future_rows=st.integers(0, 2)),
 )
+# Of all, of some, of splits that are in no cohort: idle, new, finished ones.
+promises = st.one_of(usual, usual, st.dictionaries(split, watermark_us, max_size=4), odd)
+plans = st.builds(BatchPlanned, st.sampled_from((0, 0, 3)), promises, st.one_of(st.just({}), by_split))
 ones = st.lists(split, min_size=1, max_size=2).map(tuple)
 others = st.one_of(
     st.builds(SplitsDiscovered, ones, ones.map(frozenset)),
@@ -72,11 +80,11 @@ others = st.one_of(
 )
 steps = st.lists(
     st.tuples(
-        st.one_of(batches, batches, batches, batches, others),
+        st.one_of(batches, batches, batches, plans, plans, others),
         st.sampled_from((1, 1, 2, TIMEOUT_US, TIMEOUT_US + 2)),  # time passes
         st.sampled_from((1, 1, 1, 1, 1, 0, -1)),  # next batch id
     ),
-    max_size=10,
+    max_size=12,
 )
 beginning = st.lists(st.builds(BatchReported, st.just(0), st.just(0), usual), min_size=2, max_size=2)
 
@@ -86,7 +94,9 @@ def column(values: Mapping[SplitId, int]) -> SplitColumn:
 
 
 def as_columns(event: Event, bits: int) -> Event:
-    """The watermarks as a column; rows and first times too, or as mappings, by the bits."""
+    """The watermarks as a column; rows, first times and what is promised too, or as mappings, by the bits."""
+    if isinstance(event, BatchPlanned):
+        return replace(event, watermarks_us=column(event.watermarks_us)) if bits & 4 else event
     if not isinstance(event, BatchReported):
         return event
     rows = column(event.rows) if bits & 1 else event.rows
@@ -99,7 +109,7 @@ def coordinator_of(strategy: WatermarkStrategy) -> StreamCoordinator:
 
 
 @settings(LAWS, max_examples=400)
-@given(beginning, steps, st.sampled_from(STRATEGIES), st.integers(0, 3))
+@given(beginning, steps, st.sampled_from(STRATEGIES), st.integers(0, 7))
 def test_columns_and_mappings_tell_the_same(
     first: list[BatchReported], then: list[tuple[Event, int, int]], strategy: WatermarkStrategy, bits: int
 ) -> None:
@@ -110,6 +120,8 @@ def test_columns_and_mappings_tell_the_same(
         if isinstance(event, BatchReported):
             batch_id += next_id
             event = replace(event, batch_id=batch_id, planned_at_us=now_us - event.planned_at_us)
+        elif isinstance(event, BatchPlanned):
+            event = replace(event, planned_at_us=now_us - event.planned_at_us)
         elif isinstance(event, Polled):
             event = Polled(now_us - event.until_us)
 
@@ -146,14 +158,86 @@ def test_a_split_that_is_not_active_is_in_no_cohort() -> None:
         assert coordinator._cohort is None
 
 
-def test_old_news_dissolve_a_cohort() -> None:
-    coordinator = coordinator_of(STRATEGIES[1])
+def gathered(strategy: WatermarkStrategy) -> StreamCoordinator:
+    coordinator = coordinator_of(strategy)
     for batch_id in range(2):
         coordinator.handle(BatchReported(batch_id, 5 + batch_id, column(dict.fromkeys(SPLITS, 1))), 9)
     assert coordinator._cohort is not None
+    return coordinator
+
+
+def test_old_news_are_taken_by_a_cohort_and_make_no_split_younger() -> None:
+    coordinator = gathered(STRATEGIES[1])
     coordinator.handle(BatchReported(2, 5, column(dict.fromkeys(SPLITS, 2))), 9)
 
-    assert coordinator._cohort is None
+    assert coordinator._cohort is not None
+    assert coordinator.low_watermark_us == 2
+    assert coordinator.wake_at_us(9) == 6 + TIMEOUT_US + 1
+
+
+def test_a_promise_below_what_a_split_stands_at_lowers_nothing() -> None:
+    coordinator = gathered(STRATEGIES[1])
+    coordinator.handle(BatchReported(2, 7, column(dict.fromkeys(SPLITS, 5))), 9)
+    epoch = coordinator.epoch
+    coordinator.handle(BatchPlanned(8, dict.fromkeys(SPLITS, 1)), 9)
+    coordinator.handle(BatchReported(3, 9, column(dict.fromkeys(SPLITS, 3))), 9)
+
+    assert coordinator._cohort is not None
+    assert (coordinator.low_watermark_us, coordinator.epoch) == (5, epoch)
+
+
+def test_time_in_which_a_split_was_paused_is_no_silence_in_a_cohort_either() -> None:
+    coordinator = gathered(STRATEGIES[1])  # heard at 6
+    coordinator.handle(SplitsPaused(SPLITS), 9)
+    coordinator.handle(SplitsResumed(SPLITS), 12)  # as if heard at 9
+    coordinator.handle(BatchReported(2, 8, column(dict.fromkeys(SPLITS, 2))), 12)
+
+    assert coordinator.wake_at_us(12) == 9 + TIMEOUT_US + 1
+
+
+def test_a_split_with_rows_waiting_lags_once_a_batch_had_none_of_it() -> None:
+    coordinator = gathered(STRATEGIES[1])
+    for batch_id, splits in enumerate((SPLITS, SPLITS[:3]), 2):
+        watermarks = column(dict.fromkeys(splits, batch_id))
+        coordinator.handle(BatchReported(batch_id, 6 + batch_id, watermarks, backlog_rows=dict.fromkeys(SPLITS, 5)), 9)
+        lagging = [seen.lagging for seen in coordinator.status(9).splits.values()]
+        assert lagging == [False, False, False, len(splits) < 4]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_cohort_goes_on_over_plans_of_all_of_some_and_of_others(columns: bool) -> None:
+    coordinator = gathered(STRATEGIES[1])
+    for number, splits in enumerate((SPLITS, SPLITS[:2], (), (*SPLITS, 7)), 2):
+        promised = dict.fromkeys(splits, number)
+        coordinator.handle(BatchPlanned(8, column(promised) if columns else promised, {7: 3}), 9)
+        assert coordinator._cohort is not None
+
+    assert coordinator.low_watermark_us == 5
+    assert coordinator.status(9).splits["7"].watermark_us == 5
+    assert [seen.rows for seen in coordinator.status(9).splits.values()] == [0] * 5
+    coordinator.handle(BatchReported(2, 8, column(dict.fromkeys(SPLITS, 6))), 9)
+    assert coordinator._cohort is not None
+
+
+def test_splits_that_no_plan_promises_anything_of_fall_idle_by_themselves() -> None:
+    coordinator = gathered(STRATEGIES[1])
+    coordinator.handle(BatchPlanned(6 + TIMEOUT_US + 1, dict.fromkeys(SPLITS[:2], 50)), 30)
+
+    states = [seen.state.value for seen in coordinator.status(30).splits.values()]
+    assert states == ["active", "active", "idle", "idle"]
+    assert coordinator.low_watermark_us == 50
+
+
+def test_a_plan_that_is_refused_changes_nothing() -> None:
+    coordinator = gathered(STRATEGIES[1])
+    before = coordinator.snapshot()
+    with pytest.raises(InvalidWatermark):
+        coordinator.handle(BatchPlanned(8, {**dict.fromkeys(SPLITS, 5), 3: 2**63}), 9)
+    with pytest.raises(InvalidSplitId):
+        coordinator.handle(BatchPlanned(8, {**dict.fromkeys(SPLITS, 5), "a": 5}), 9)
+
+    assert coordinator.snapshot() == before
+    assert coordinator.wake_at_us(9) == 6 + TIMEOUT_US + 1
 
 
 def test_a_row_exactly_at_the_watermark_in_force_is_late() -> None:

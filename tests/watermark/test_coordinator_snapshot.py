@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+from lowmark.watermark import LowWatermarkCoordinator, TaskId, TaskRegistered
 from lowmark.watermark.coordinator_snapshot import EncodedParts, json_object, to_json
+from lowmark.watermark.rounds import SourceRounds
 
 
 class World:
@@ -74,3 +77,32 @@ def test_keys_may_be_sorted_by_something_else() -> None:
         parts.changed(number)
 
     assert parts.text() == "[3,2,1]"
+
+
+@pytest.mark.parametrize(("sources", "tasks"), [(1, 100), (100, 1), (7, 13)])
+def test_no_portion_encodes_more_than_it_may_and_then_little_is_left(
+    sources: int, tasks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, encode = list[str](), SourceRounds._encoded_task
+
+    def watched(rounds: SourceRounds, task_id: str) -> str | None:
+        encoded.append(task_id)
+        return encode(rounds, task_id)
+
+    monkeypatch.setattr(SourceRounds, "_encoded_task", watched)
+    coordinator = LowWatermarkCoordinator()
+    for source in range(sources):
+        for number in range(tasks):
+            coordinator.handle(TaskRegistered(TaskId("job", f"s{source}", str(number)), "r"), now_us=0)
+    portions, more = list[int](), True
+    while more:
+        before = len(encoded)
+        more = coordinator.encode(10)
+        portions.append(len(encoded) - before)
+
+    assert max(portions) <= 10
+    assert len(encoded) == sources * tasks
+    assert len(portions) <= sources + sources * tasks // 10 + 1
+    snapshot = coordinator.snapshot()
+    assert len(encoded) == sources * tasks
+    assert LowWatermarkCoordinator.restore(snapshot, now_us=0).state() == coordinator.state()
