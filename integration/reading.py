@@ -44,7 +44,7 @@ class Reader:
     Attributes:
         stream_id: what it reads.
         run: token of the heartbeat of the same query; None until a batch showed the two together.
-        plans: what it planned last, by checkpoint, in order.
+        plans: what it planned last, by checkpoint, the newest last.
         events: what its readers sent to the enumerator, not taken yet.
     """
 
@@ -53,12 +53,16 @@ class Reader:
     plans: dict[int, Planned] = field(default_factory=dict)
     events: list[tuple[int, int, bytes]] = field(default_factory=list)
 
-    def keep(self, planned: Planned) -> None:
-        """Remember a plan until its batch was reported; the newest few."""
-        self.plans.pop(planned.checkpoint, None)
-        self.plans[planned.checkpoint] = planned
-        for checkpoint in list(self.plans)[:-_PLANS_KEPT]:
-            del self.plans[checkpoint]
+    def keep(self, planned: Planned) -> bool:
+        """Remember a plan until its batch was reported; the newest few.
+
+        Returns:
+            Whether it is news. A planner that got no answer says it again, also after it has said a newer one.
+        """
+        newest = not self.plans or planned.checkpoint >= next(reversed(self.plans))
+        news = newest and self.plans.get(planned.checkpoint) != planned
+        self.plans = dict(sorted({**self.plans, planned.checkpoint: planned}.items())[-_PLANS_KEPT:])
+        return news
 
     def take_events(self) -> list[tuple[int, int, bytes]]:
         taken, self.events = self.events, []

@@ -129,9 +129,9 @@ class Runs:
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
         reader = self._reader(stream_id, token)
-        reader.keep(planned)
+        news = reader.keep(planned)
         run = None if reader.run is None else self._runs.get(reader.run)
-        if run is not None and not run.ended:
+        if news and run is not None and not run.ended:
             self._plan(run, planned)
 
     def _plan(self, run: StreamRun, planned: Planned) -> None:
@@ -318,9 +318,9 @@ class Runs:
         if any(sign in failure for sign in _PROCESS_GONE):
             names = ", ".join(sorted(run.stream.name for run in self._runs.values() if run.run_id == run_id))
             log.error(
-                'query %s on "%s": a Python process that Spark reads from is gone, and the heartbeat is one. It was '
-                "killed, or the host ran out of memory. Nothing is lost: start the query again, it goes on from its "
-                "checkpoint with the low watermark it had.",
+                'query %s on "%s": a Python process that Spark reads from is gone: the heartbeat, or the planner of a '
+                "source. It was killed, or the host ran out of memory. Nothing is lost: start the query again, it goes "
+                "on from its checkpoint with the low watermark it had.",
                 event.id().toString(),
                 names,
             )

@@ -13,6 +13,7 @@ In both the offset fixes the rows: a batch that Spark runs again, in another pro
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 GENERATOR = "lowmark_script"
+log = logging.getLogger("lowmark")
 _SCHEMA = "split string, number bigint, event_time timestamp"
 
 
@@ -322,7 +324,10 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         if self._planner is not None:
-            self._planner.close()
+            try:
+                self._planner.close()
+            except Exception:  # a reader that has failed is stopped, too, and Spark would show this instead of why
+                log.warning('source "%s": its planner could not be closed', self._binding.name, exc_info=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotInput), "Spark hands back what partitions() gave"

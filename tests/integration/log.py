@@ -1,16 +1,32 @@
 """A partitioned log that a test appends to by hand: one file a split, one line a row. The source reads it as any other.
 
-Times are seconds on the axis of `feed.py`.
+Times are seconds on the axis of `feed.py`. Sources stand here and not beside their tests: every Python process of a
+query imports the module that its source is from, and a test's module takes it a second longer.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-from lowmark.sources import SourceSplit, SplitEnd
+from lowmark.sources import (
+    ExternallyInducedSourceReader,
+    InputStatus,
+    ReaderOutput,
+    SourceReaderContext,
+    SourceSplit,
+    SplitEnd,
+    SplitEnumeratorContext,
+    SplitPlanner,
+)
+from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator
+from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.simple import SimpleSource
 
 from tests.integration.feed import us
@@ -82,3 +98,152 @@ class LogSource(SimpleSource[SourceSplit]):
     def _parents(self, name: str) -> tuple[str, ...]:
         path = self.folder / f".{name}.parent"
         return (path.read_text(),) if path.exists() else ()
+
+
+# -- logs that are read in another way
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Things that go wrong, each as often as its file has letters: planner, tasks and test are separate processes."""
+
+    folder: Path
+
+    def cause(self, fault: str, *, times: int) -> None:
+        (self.folder / fault).write_text("x" * times)
+
+    def mend(self, fault: str) -> None:
+        (self.folder / fault).unlink()
+
+    def present(self, fault: str) -> bool:
+        file = self.folder / fault
+        left = file.read_text() if file.exists() else ""
+        if left:
+            file.write_text(left[1:])
+        return bool(left)
+
+    def strike(self, fault: str) -> None:
+        if self.present(fault):
+            raise ConnectionError(f"cannot {fault}: nobody answers")
+
+
+class FaultyEnumerator(DiscoveringEnumerator[SourceSplit]):
+    faults: Faults
+
+    def start(self) -> None:
+        if self.faults.present("hang"):
+            threading.Event().wait()
+        super().start()
+
+    def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SourceSplit]:
+        self.faults.strike("snapshot")
+        return super().snapshot_state(checkpoint_id)
+
+
+class FaultyLog(LogSource):
+    """A log of which each method may fail, and which may break the law: other rows when they are read again."""
+
+    def __init__(self, log: Log, faults: Faults) -> None:
+        super().__init__(log.folder)
+        self.faults = faults
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        # In the planner's process, which ends with its query: else a minute passes until an enumerator counts as hung.
+        defaults = SourceCoordinator.__init__.__kwdefaults__
+        assert defaults is not None
+        defaults |= {"timeout_seconds": 2.0, "failover": FailoverPolicy(most=2, backoff="100 milliseconds")}
+        SourceCoordinator.close.__defaults__ = (0.5,)
+        self.__dict__.update(state)
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit] | None
+    ) -> FaultyEnumerator:
+        made = FaultyEnumerator(context, self.discover, period_seconds=60, known=known, source="FaultyLog")
+        made.faults = self.faults
+        return made
+
+    def discover(self) -> Sequence[SourceSplit]:
+        self.faults.strike("discover")
+        return super().discover()
+
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        self.faults.strike("latest")
+        return super().latest(splits)
+
+    def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
+        (rows,) = super().read(split)
+        if self.faults.present("fewer"):
+            rows = rows.slice(1)
+        if self.faults.present("other"):
+            negative = pa.array([-1 - number for number in range(len(rows))], pa.int64())
+            rows = rows.set_column(rows.schema.get_field_index("v"), rows.schema.field("v"), negative)
+        yield rows.slice(0, 1)
+        self.faults.strike("read")
+        yield rows.slice(1)
+
+
+class WatchedLog(LogSource):
+    """Its planner writes down in which process it is, and kills it where it is told to."""
+
+    @property
+    def pid(self) -> Path:
+        return self.folder.parent / "planner"
+
+    @property
+    def order(self) -> Path:
+        return self.folder.parent / "order"
+
+    def create_planner(self) -> SplitPlanner[SourceSplit]:
+        self.pid.write_text(str(os.getpid()))
+        return super().create_planner()
+
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        if self.order.exists():
+            self.order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().latest(splits)
+
+
+class CuttingReader(ExternallyInducedSourceReader[SourceSplit]):
+    """Its system takes a checkpoint after every seven rows of each split. In a task it reads what it is given."""
+
+    def __init__(self, source: CuttingLog) -> None:
+        self.source, self.splits = source, dict[str, SourceSplit]()
+
+    def start(self) -> None: ...
+    def notify_no_more_splits(self) -> None: ...
+    def close(self) -> None: ...
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        self.splits |= {split.split_id: split for split in splits}
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        if not self.splits:
+            return InputStatus.END_OF_INPUT
+        split_id, split = self.splits.popitem()
+        for rows in self.source.read(split):
+            output.collect(split_id, rows)
+        return InputStatus.MORE_AVAILABLE
+
+    def is_available(self) -> Future[None]:
+        raise AssertionError("there is always more, or an end")
+
+    def should_trigger_checkpoint(self) -> int | None:
+        stops = [split.start for split in self._cut()]
+        return sum(stops) if stops != [split.start for split in self.splits.values()] else None
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        self.splits = {split.split_id: split for split in self._cut()}
+        assert checkpoint_id == sum(split.start for split in self.splits.values())
+        return list(self.splits.values())
+
+    def _cut(self) -> list[SourceSplit]:
+        ends = self.source.latest(list(self.splits.values()))
+        return [replace(s, start=min(s.start + 7, ends[name].position)) for name, s in self.splits.items()]
+
+
+class CuttingLog(LogSource):
+    externally_induced = True
+
+    def create_reader(self, context: SourceReaderContext) -> CuttingReader:
+        return CuttingReader(self)

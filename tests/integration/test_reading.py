@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 from lowmark.integration.accumulate import BatchTrack
 from lowmark.integration.progress import Progress
 from lowmark.integration.reading import SPLIT_TYPE, Reader
-from lowmark.integration.run import Stream, StreamRun
+from lowmark.integration.rpc import Client, HeartbeatRequest, PlannedReply, PlannedRequest, Server
+from lowmark.integration.run import RunStatus, Stream, StreamRun
+from lowmark.integration.runs import Runs
 from lowmark.integration.splits import SplitKey
 from lowmark.sources.batches import Planned
 from lowmark.sources.offset import BatchOffset
 from lowmark.watermark import SplitMark, SplitState, SplitTracker, WatermarkStrategy
+
+from tests.integration.serving import private_folder
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
@@ -20,16 +29,30 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("2 seconds")
 BOUND = 2 * SECOND + 1_000
 
 
+Tracks = dict[tuple[str, int], BatchTrack]
+
+
+def stream_of(tracks: Tracks, *, promises: bool = True) -> Stream:
+    return Stream(
+        name="orders", stream_id="s", strategy=STRATEGY, key=KEY, measurement=None, sources=1, kafka=False,
+        declared={}, names={}, tracks=lambda query, batch: tracks.get((query, batch)), reads=True, promises=promises,
+    )  # fmt: skip
+
+
+def report_of(checkpoint: int) -> str:
+    """What Spark says of a batch: planner "reader" and heartbeat "t" are in its offsets."""
+    offset = BatchOffset("orders", checkpoint, "reader").to_json()
+    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
+    sources = [{"endOffset": offset}, {"endOffset": heartbeat}]
+    return json.dumps({"id": "q", "runId": "r", "batchId": checkpoint - 1, "sources": sources})
+
+
 class Query:
     """One query on a stream of ours: plans and reports go in, as they come from Spark."""
 
     def __init__(self, *, promises: bool = True, state: str | None = None) -> None:
-        self.tracks: dict[tuple[str, int], BatchTrack] = {}
-        stream = Stream(
-            name="orders", stream_id="s", strategy=STRATEGY, key=KEY, measurement=None, sources=1, kafka=False,
-            declared={}, names={}, tracks=lambda query, batch: self.tracks.get((query, batch)), reads=True,
-            promises=promises,
-        )  # fmt: skip
+        self.tracks: Tracks = {}
+        stream = stream_of(self.tracks, promises=promises)
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=0)
         self.reader = Reader("s", run="t")
         self.run.reader = self.reader
@@ -51,18 +74,7 @@ class Query:
             tracker.observe_many(KEY.split_id((name,)), SplitMark(at * SECOND, at * SECOND, 1))
             track.names[KEY.split_id((name,))] = name
         self.tracks["q", batch] = track
-        offset = BatchOffset("orders", checkpoint, "reader").to_json()
-        heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
-        progress = Progress.from_json(
-            json.dumps(
-                {
-                    "id": "q",
-                    "runId": "r",
-                    "batchId": batch,
-                    "sources": [{"endOffset": offset}, {"endOffset": heartbeat}],
-                }
-            )
-        )
+        progress = Progress.from_json(report_of(checkpoint))
         self.run.report(progress, 1, planned_at_us=self.now_us - SECOND, now_us=self.now_us)
 
     @property
@@ -154,13 +166,7 @@ def test_children_stand_where_their_parents_are(query: Query) -> None:
 def test_events_of_readers_are_taken_once(query: Query) -> None:
     query.plan(1, "a")
     query.tracks["q", 0] = BatchTrack(events={0: ((0, 1, b"gap"),)})
-    offset = BatchOffset("orders", 1, "reader").to_json()
-    sources = [
-        {"endOffset": offset},
-        {"endOffset": {"epoch": 1, "low_us": None, "lowmark": "o", "run": "t", "state": ""}},
-    ]
-    progress = Progress.from_json(json.dumps({"id": "q", "runId": "r", "batchId": 0, "sources": sources}))
-    query.run.report(progress, 1, planned_at_us=1, now_us=2)
+    query.run.report(Progress.from_json(report_of(1)), 1, planned_at_us=1, now_us=2)
 
     assert query.reader.take_events() == [(0, 1, b"gap")]
     assert query.reader.take_events() == []
@@ -172,3 +178,118 @@ def test_only_the_newest_plans_are_kept() -> None:
         reader.keep(Planned(checkpoint, {}))
     assert len(reader.plans) < 10
     assert max(reader.plans) == 49
+
+
+def test_a_plan_is_news_once_and_never_after_a_newer_one() -> None:
+    reader = Reader("s")
+    first, second = Planned(1, {"a": ()}), Planned(2, {"a": ()})
+    assert [reader.keep(planned) for planned in (first, first, second, first, second)] == [
+        True, False, True, False, False,
+    ]  # fmt: skip
+    assert reader.keep(Planned(2, {"a": ()}, backlog_rows={"a": 3})), "known since: more is there"
+    assert list(reader.plans) == [1, 2]
+
+
+def test_a_plan_that_comes_late_is_there_for_its_report() -> None:
+    reader = Reader("s")
+    for checkpoint in (1, 3, 2):
+        reader.keep(Planned(checkpoint, {}))
+    assert list(reader.plans) == [1, 2, 3]
+
+
+class Wire:
+    """A planner that speaks to the service's runs by gRPC, as it does under Spark."""
+
+    def __init__(self, address: str) -> None:
+        self.tracks: Tracks = {}
+        no_queries: Any = _NoQueries()
+        self.runs = Runs(no_queries, notify=lambda notice: None)
+        self.runs.add(stream_of(self.tracks))
+        self.server = Server(
+            address, heartbeat=self.runs.heartbeat, guide=self.runs.guide, planned=self._planned, status=_never_asked
+        )
+        self.client = Client(address)
+        self.client.heartbeat(HeartbeatRequest("s", "t", first=True))
+
+    def _planned(self, request: PlannedRequest) -> PlannedReply:
+        fields = msgspec.structs.asdict(request)
+        self.runs.take_plan(fields.pop("stream_id"), fields.pop("run"), Planned(**fields))
+        return PlannedReply()
+
+    def plan(self, checkpoint: int, **known: Any) -> None:
+        splits: dict[str, tuple[str, ...]] = dict.fromkeys(known.pop("splits", "ab"), ())
+        self.client.planned(PlannedRequest("s", "reader", checkpoint, splits, **known))
+
+    def report(self, checkpoint: int) -> None:
+        """The batch was read, and Spark says so."""
+        self.tracks["q", checkpoint - 1] = BatchTrack()
+        java = SimpleNamespace(
+            runId=lambda: SimpleNamespace(toString=lambda: "r"),
+            batchId=lambda: checkpoint - 1,
+            json=lambda: report_of(checkpoint),
+        )
+        event: Any = SimpleNamespace(progress=lambda: java)
+        self.runs.take_event("progress", event)
+
+    @property
+    def status(self) -> RunStatus:
+        (run,) = self.runs.run_statuses(())
+        return replace(run, status=replace(run.status, held=()))  # the newest hold lasts until now
+
+
+class _NoQueries(list[object]):
+    """Spark has none that it would give out."""
+
+    def find(self) -> None: ...
+    def get(self, run_id: str | None) -> None: ...
+
+
+def _never_asked(request: object) -> Any:
+    raise AssertionError(request)
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    with private_folder() as folder:
+        wire = Wire(f"unix:{folder / 's.sock'}")
+        yield wire
+        wire.client.close()
+        wire.server.stop()
+
+
+OLDER: dict[str, Any] = {
+    "reached_us": {"a": 100 * SECOND, "b": 50 * SECOND}, "rows": {"a": 5, "b": 5}, "backlog_rows": {"a": 70, "b": 60},
+    "held": frozenset("a"), "next_us": 60 * SECOND, "metrics": {"discoveries": 1.0},
+}  # fmt: skip
+NEWER: dict[str, Any] = {
+    "splits": "abc", "reached_us": {"a": 200 * SECOND, "b": 150 * SECOND}, "rows": {"a": 5, "b": 5},
+    "backlog_rows": {"a": 7, "b": 0}, "finished": ("b",), "next_us": 210 * SECOND, "metrics": {"discoveries": 2.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_plan_that_is_told_twice_changes_nothing(wire: Wire, tied: bool) -> None:
+    wire.plan(1, **OLDER)
+    if tied:
+        wire.report(1)
+    wire.plan(2, **NEWER)
+    before = wire.status
+    assert (before.query, before.status.low_watermark_us is None) == (("q", False) if tied else (None, True))
+    wire.plan(2, **NEWER)
+    assert wire.status == before
+    wire.report(2)
+    assert wire.status.status.splits["b"].state is SplitState.FINISHED
+
+
+def test_an_older_plan_after_a_newer_one_changes_nothing(wire: Wire) -> None:
+    """A planner that got no answer tells it again when it next asks, and may have told a newer one by then."""
+    wire.plan(1, **OLDER)
+    wire.report(1)
+    wire.plan(2, **NEWER)
+    before = wire.status
+    assert before.source_metrics == {"discoveries": 2.0}
+    assert before.status.splits["a"].state is SplitState.ACTIVE
+    wire.plan(1, **OLDER)
+    assert wire.status == before
+    wire.report(2)
+    assert wire.status.status.splits["b"].state is SplitState.FINISHED

@@ -164,7 +164,7 @@ def test_a_killed_heartbeat_reader_fails_the_query_and_a_restart_resumes_its_low
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(60)
         # Spark says "Connection reset" or, of an end of file, nothing at all; so the service says what it means.
-        wait_until(lambda: "and the heartbeat is one" in caplog.text, "the service's word on it", seconds=30)
+        wait_until(lambda: "gone: the heartbeat" in caplog.text, "the service's word on it", seconds=30)
         assert 'on "orders": a Python process' in caplog.text
         assert "start the query again" in caplog.text
 

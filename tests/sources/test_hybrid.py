@@ -14,6 +14,8 @@ from lowmark.sources import (
     Source,
     SourceSplit,
     SplitEnd,
+    SplitPlanner,
+    SplitReader,
     SplitsAddition,
     SplitsAssignment,
     SplitsRemoval,
@@ -21,8 +23,9 @@ from lowmark.sources import (
 )
 from lowmark.sources.coordinator import SourceCoordinator
 from lowmark.sources.hybrid import DeferredSource, HybridEnumerator, HybridSource, HybridSplit, InvalidHybrid
+from lowmark.sources.hybrid_reader import HybridPlanner, HybridSplitReader
 from lowmark.sources.reader import read_slices
-from lowmark.sources.simple import SimpleSource
+from lowmark.sources.simple import SimplePlanner, SimpleSource
 from lowmark.sources.testing import check_source
 from lowmark.sources.testing_context import ManualEnumeratorContext
 
@@ -453,6 +456,28 @@ def test_splits_are_planned_by_their_own_source_with_their_own_start_and_stop() 
     assert planner.find_time([first, later], 5_000_000) == {"0:a0": None, "1:b0": 5}
     assert source.event_time == "at"
     planner.close()
+
+
+def test_each_source_claims_for_its_own_splits_what_they_have_passed() -> None:
+    class Careful(Numbers):
+        def create_planner(self) -> SplitPlanner[SourceSplit]:
+            return Sparing(self)
+
+    class Sparing(SimplePlanner[SourceSplit]):
+        def claims(self, splits: Sequence[SourceSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
+            return {each.split_id: time_us - each.start for each in splits if each.start < 7 and until_us == 9}
+
+    planner = HybridSource(Numbers("a"), Careful("b")).create_planner()
+    first, second, third = tagged("0:a0", "1:b0", "1:b4")
+    assert planner.claims([first, replace(second, start=6), replace(third, start=7)], 500, 9) == {
+        "0:a0": 500,
+        "1:b0": 494,
+    }
+
+
+@pytest.mark.parametrize(("role", "hybrid"), [(SplitPlanner, HybridPlanner), (SplitReader, HybridSplitReader)])
+def test_nothing_that_a_source_may_answer_itself_is_left_to_the_default(role: type, hybrid: type) -> None:
+    assert {name for name in vars(role) if not name.startswith("_")} <= vars(hybrid).keys()
 
 
 def test_a_source_that_cannot_be_searched_by_time_makes_all_of_them_so() -> None:
