@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .metric_group import MetricGroup
 
 __all__ = [
+    "EARLIEST_US",
     "Boundedness",
     "ExternallyInducedSourceReader",
     "Fetched",
@@ -57,6 +58,10 @@ __all__ = [
     "SplitsRemoval",
     "VersionedSerializer",
 ]
+
+
+EARLIEST_US = -(2**53)
+"""A time before all rows, in the year 1684: a split that has passed it has passed nothing."""
 
 
 # -- data ---------------------------------------------------------------------------------------------------------
@@ -397,10 +402,29 @@ class SplitPlanner(ABC, Generic[SplitT]):
 
         Returns:
             The event time, at most `time_us`, that no row from `position` on is before, the out-of-orderness apart
-            that the strategy allows.
+            that the strategy allows. `EARLIEST_US` where nothing is known.
         """
         del split, position
         return time_us
+
+    def claims(self, splits: Sequence[SplitT], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
+        """Say which times splits have passed: `reached_us` of all of them together, by default one after the other.
+
+        A claim raises the watermark before a row is read, and rows behind a false one are dropped. A source whose
+        search also finds what is no row overrides this, looks at what lies there, and leaves out what is not known;
+        and `find_time` leaves a split out where such a position would be its answer, else it waits for that time.
+        A claim need not be the same when a batch is planned again; each has to be true.
+
+        Args:
+            splits: each from where it goes on, which is where `find_time` found `time_us` or a later time, or behind.
+            time_us: what was searched for, microseconds since the epoch.
+            until_us: rows from after this event time are not believed, and prove nothing; None: all are.
+
+        Returns:
+            split id -> what `reached_us` returns; missing: not known.
+        """
+        del until_us
+        return {split.split_id: self.reached_us(split, split.start, time_us) for split in splits}
 
     def close(self) -> None:
         """Let go of connections."""
@@ -542,7 +566,9 @@ class ExternallyInducedSourceReader(SourceReader[SplitT]):
     """A reader whose system decides when a checkpoint is (FLINK-20270): a Pravega reader group, say.
 
     Spark fixes a batch before it is read, so such a reader is asked on the driver: when it answers with a checkpoint
-    id, the batch ends where `snapshot_state` of that id says, and the enumerator's snapshot has that id too.
+    id, the batch ends where `snapshot_state` of that id says, whatever its size, and alignment has no say in it. The
+    reader hears of that id again when the batch is committed, unless the process was restarted in between; everybody
+    else goes by the number of the batch.
     """
 
     @abstractmethod

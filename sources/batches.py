@@ -25,10 +25,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from lowmark.watermark import format_duration_us
+from lowmark.watermark import LowmarkError, format_duration_us
 
 from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
-from .coordinator import SourceCoordinator
+from .coordinator import SourceCoordinator, SourceFailed
 from .metric_group import MetricGroup
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .slicing import HeldReason, PlannedSlice, SliceLimits, SlicePlan, plan_slices
@@ -37,7 +37,16 @@ from .slicing.next_row import NextRow, next_row
 if TYPE_CHECKING:
     from .rate_limit import RateLimiterStrategy
 
-__all__ = ["BatchPlanner", "Guidance", "PlanOptions", "PlanPeer", "Planned", "Task"]
+__all__ = [
+    "BatchPlanner",
+    "Guidance",
+    "NoSplits",
+    "PlanOptions",
+    "PlanPeer",
+    "Planned",
+    "PlanningFailed",
+    "Task",
+]
 
 log = logging.getLogger("lowmark")
 
@@ -146,6 +155,45 @@ class Task(Generic[SplitT]):
     checkpoint: int
     splits: tuple[SplitT, ...]
     events: tuple[SourceEvent, ...] = ()
+
+
+class PlanningFailed(LowmarkError, RuntimeError):
+    """What a batch reads could not be planned.
+
+    Attributes:
+        source: name of the source.
+        batch: which batch, as its checkpoint counts them.
+        cause: the error's type and text.
+    """
+
+    def __init__(self, source: str, batch: int, cause: str) -> None:
+        super().__init__(source, batch, cause)
+        self.source, self.batch, self.cause = source, batch, cause
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.source!r}: cannot plan batch {self.batch}: {self.cause}. Hint: nothing is lost; remove the "
+            "cause and start the query again, it goes on from its checkpoint."
+        )
+
+
+class NoSplits(LowmarkError, TimeoutError):
+    """An enumerator was silent for too long: nobody knows whether there is anything to read.
+
+    Attributes:
+        source: name of the source.
+        seconds: how long it was waited for.
+    """
+
+    def __init__(self, source: str, seconds: float) -> None:
+        super().__init__(source, seconds)
+        self.source, self.seconds = source, seconds
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.source!r}: its enumerator has neither assigned a split nor said that there is none within "
+            f"{self.seconds:g} seconds. Hint: is the system reachable? The run ends here, since it would read nothing."
+        )
 
 
 class _Slots(Generic[SplitT]):
@@ -262,6 +310,7 @@ class BatchPlanner(Generic[SplitT]):
         self._last_plan_at_us: int | None = None
         self._told: Planned | None = None
         self._inducer: ExternallyInducedSourceReader[SplitT] | None = None
+        self._induced_ids: dict[int, int] = {}  # checkpoint -> what the inducer calls it, until it is committed
 
     @property
     def run(self) -> str:
@@ -315,7 +364,12 @@ class BatchPlanner(Generic[SplitT]):
         self._waits = rated == 0
         if rated == 0:
             return start
-        plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
+        try:
+            plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
+        except SourceFailed:
+            raise  # it names the source itself
+        except Exception as cause:
+            raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
         self._waits = guidance.hold or HeldReason.CAP in plan.held.values()
         if not self._moves(plan, candidates, guidance):
             self._empty_until_us = now_us + _EMPTY_PLAN_LASTS_US
@@ -353,6 +407,9 @@ class BatchPlanner(Generic[SplitT]):
         """The batch that ends there was committed."""
         if self._coordinator is not None:
             self._coordinator.notify_checkpoint_complete(end.checkpoint)
+        if self._inducer is not None and end.checkpoint in self._induced_ids:
+            self._inducer.notify_checkpoint_complete(self._induced_ids[end.checkpoint])
+            self._induced_ids = {c: due for c, due in self._induced_ids.items() if c > end.checkpoint}
 
     def latest(self) -> dict[str, int]:
         """Return where every live split ends now, as far as it can be told; for people."""
@@ -405,7 +462,13 @@ class BatchPlanner(Generic[SplitT]):
         until = time.monotonic() + self._options.start_seconds
         while not self._slots.wait(_LOOK_AGAIN_SECONDS) and not self._live and coordinator.failure is None:
             # An enumerator that says how often it looked has found nothing; another one may be waiting for something.
-            if coordinator.metric_values().get("discoveries", 0) > 0 or time.monotonic() > until:
+            if coordinator.metric_values().get("discoveries", 0) > 0:
+                return
+            if time.monotonic() > until:
+                late = NoSplits(self._name, self._options.start_seconds)
+                if self._available_now:
+                    raise late
+                log.warning("%s", late)
                 return
 
     def _pass_on(self, events: Sequence[tuple[int, int, bytes]]) -> None:
@@ -445,6 +508,7 @@ class BatchPlanner(Generic[SplitT]):
     ) -> tuple[SlicePlan, int | None]:
         """Return the plan, and the event time of the next row where alignment alone keeps it from being read."""
         assert self._planner is not None, "restored before"
+        assert self._at is not None, "restored before"
         if self._coordinator is not None and self._coordinator.failure is not None:
             raise self._coordinator.failure
         splits = [placed.split for placed in candidates.values()]
@@ -452,7 +516,7 @@ class BatchPlanner(Generic[SplitT]):
             self._targets = {name: end.position for name, end in self._planner.latest(splits).items()}
             limits = replace(limits, targets=self._targets)
         if self._inducer is not None:
-            return self._induced(self._inducer, splits), None
+            return self._induced(self._inducer, splits, self._at.checkpoint + 1), None
         if guidance.hold:
             return self._look_ahead(self._planner, splits, limits)
         plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
@@ -542,11 +606,7 @@ class BatchPlanner(Generic[SplitT]):
         planned = Planned(
             checkpoint=checkpoint,
             splits={name: placed.split.parents for name, placed in candidates.items()},
-            reached_us={
-                name: self._planner.reached_us(candidates[name].split, cut.stop, cut.reached_us)
-                for name, cut in slices.items()
-                if cut.reached_us is not None
-            },
+            reached_us={name: cut.reached_us for name, cut in slices.items() if cut.reached_us is not None},
             rows={name: cut.rows for name, cut in slices.items() if cut.rows},
             backlog_rows={name: cut.backlog_rows for name, cut in slices.items()},
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
@@ -571,7 +631,9 @@ class BatchPlanner(Generic[SplitT]):
         reader.start()
         return reader
 
-    def _induced(self, reader: ExternallyInducedSourceReader[SplitT], splits: Sequence[SplitT]) -> SlicePlan:
+    def _induced(
+        self, reader: ExternallyInducedSourceReader[SplitT], splits: Sequence[SplitT], checkpoint: int
+    ) -> SlicePlan:
         """A batch ends where the reader's snapshot says, whenever the reader says that a checkpoint is due."""
         fresh = [split for split in splits if split.split_id not in self._live]
         if fresh:
@@ -579,6 +641,7 @@ class BatchPlanner(Generic[SplitT]):
         due = reader.should_trigger_checkpoint()
         if due is None:
             return SlicePlan({}, None, {}, 0)
+        self._induced_ids[checkpoint] = due
         standing = {split.split_id: split for split in reader.snapshot_state(due)}
         slices = {}
         for split in splits:

@@ -114,6 +114,15 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     def reached_us(self, split: HybridSplit, position: int, time_us: int) -> int:
         return self._planner(split.source_index).reached_us(split.unwrap(), position, time_us)
 
+    def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
+        return {
+            f"{index}:{split_id}": passed_us
+            for index, mine in _by_source(splits).items()
+            for split_id, passed_us in self._planner(index)
+            .claims([split.unwrap() for split in mine], time_us, until_us)
+            .items()
+        }
+
     def close(self) -> None:
         for planner in self._planners.values():
             planner.close()

@@ -9,8 +9,9 @@
     schema          every batch has exactly the columns of `source.schema`
     reading         positions grow within the range, every split finishes once, and nothing follows
     rows            `rows_before` is never less than the rows that come
-    time            `find_time` answers with the first row at or after the time, by the event-time column, and
-                    `reached_us` claims nothing that a row beside that one contradicts
+    time            `find_time` answers with the first row at or after the time, by the event-time column, or with a
+                    position before it of which `claims` makes no claim; `reached_us` and `claims` say nothing that
+                    the rows which follow there contradict
     changes         a split that was removed or is paused gives no rows; one that is resumed gives the rest
 
 All that is asked of the source while it is checked must still be there: check a topic whose retention is long.
@@ -34,6 +35,7 @@ import pyarrow as pa
 from lowmark.watermark import LowmarkError
 
 from .api import (
+    EARLIEST_US,
     Boundedness,
     Source,
     SourceSplit,
@@ -421,10 +423,17 @@ class _Check(Generic[SplitT, StateT]):
     def search(self, known: Sequence[_Known[SplitT]], planner: SplitPlanner[SplitT], column: str, time_us: int) -> None:
         answers = planner.find_time([each.split for each in known], time_us) or {}
         later = planner.find_time([each.part(each.cuts[-1], each.cuts[-1]) for each in known], time_us) or {}
+        at = {each.split_id: answers.get(each.split_id) for each in known}
+        asked = [replace(each.split, start=position) for each in known if (position := at[each.split_id]) is not None]
+        claimed = {name: us for name, us in planner.claims(asked, time_us).items() if us > EARLIEST_US}
+        if strangers := sorted(claimed.keys() - {split.split_id for split in asked}):
+            raise self.broken("time", f"claims names split {strangers[0]!r}, which it was not asked about")
         for each in known:
             name, start, stop = each.split_id, each.cuts[0], each.cuts[-1]
-            found = answers.get(name, None)
-            if later.get(name, None) != found:
+            if name not in answers:
+                continue  # not known: nothing is cut there, and nothing claimed
+            found = at[name]
+            if name in later and later[name] != found:
                 raise self.broken(
                     "time", f"split {name!r}: {time_us} is at {found} from {start}, at {later.get(name)} from {stop}"
                 )
@@ -435,19 +444,31 @@ class _Check(Generic[SplitT, StateT]):
                     "time", f"split {name!r}: find_time({time_us}) is {found}, and a row of {missed[0]} is before it"
                 )
             if found is not None and start <= found < stop:
-                after = planner.after_rows(each.part(found, stop), 1, each.end)
-                there = _times_us(self.read([each.part(found, after)])[name], column)
-                if not any(time >= time_us for time in there):
+                after, there = self.first_rows(each, planner, column, found)
+                looked = bool(there) or stop >= each.end.position
+                if name in claimed and looked and not any(time >= time_us for time in there):
                     raise self.broken(
                         "time", f"split {name!r}: find_time({time_us}) is {found}, and the rows there, up to {after}, "
                         f"are of {there[:5]}, all before it"
                     )  # fmt: skip
-                reached_us = planner.reached_us(each.part(found, stop), found, time_us)
-                if reached_us > time_us or any(time < reached_us for time in there):
-                    raise self.broken(
-                        "time", f"split {name!r}: find_time({time_us}) is {found}, where reached_us says {reached_us}, "
-                        f"and the rows there, up to {after}, are of {min(there)} and later"
-                    )  # fmt: skip
+                alone_us = planner.reached_us(each.part(found, stop), found, time_us)
+                for said, us in (("reached_us says", alone_us), ("claims says", claimed.get(name, EARLIEST_US))):
+                    if us > time_us or any(time < us for time in there):
+                        raise self.broken(
+                            "time", f"split {name!r}: find_time({time_us}) is {found}, where {said} {us}, and the rows "
+                            f"there, up to {after}, are of {min(there, default=None)} and later"
+                        )  # fmt: skip
+
+    def first_rows(
+        self, each: _Known[SplitT], planner: SplitPlanner[SplitT], column: str, position: int
+    ) -> tuple[int, list[int]]:
+        """Return the times of the rows in the first step from a position on that holds any, and where that ends."""
+        stop, there = each.cuts[-1], list[int]()
+        while not there and position < stop:
+            after = planner.after_rows(each.part(position, stop), 1, each.end)
+            there = _times_us(self.read([each.part(position, after)])[each.split_id], column)
+            position = after
+        return position, there
 
     # -- changes
 

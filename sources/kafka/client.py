@@ -187,14 +187,26 @@ class KafkaClient:
 
     # -- questions
 
-    def topics(self, names: Sequence[str], action: str = "describe topics") -> dict[str, Topic]:
-        """Return the topics of these names that exist."""
+    def topics(
+        self, names: Sequence[str], action: str = "describe topics", *, sent: Sequence[Mapping[str, Future[Any]]] = ()
+    ) -> dict[str, Topic]:
+        """Return the topics of these names that exist.
+
+        Args:
+            names: which.
+            action: what for, completing "cannot ...".
+            sent: the first questions, if they were sent before.
+        """
         from confluent_kafka import KafkaError, TopicCollection
 
         if not names:
             return {}
 
-        def ask(seconds: float) -> dict[str, Future[Any]]:
+        before = list(sent)
+
+        def ask(seconds: float) -> Mapping[str, Future[Any]]:
+            if before:
+                return before.pop()
             described = self._connected().describe_topics(TopicCollection(list(names)), request_timeout=seconds)
             return dict(described)
 
@@ -205,6 +217,16 @@ class KafkaClient:
             for name, found in answers.items()
             if found is not None
         }
+
+    def describe(self, names: Sequence[str]) -> Callable[[], dict[str, Topic]]:
+        """Send the question of `topics`, and return what waits for the answer: others may be asked meanwhile."""
+        from confluent_kafka import TopicCollection
+
+        sent: list[Mapping[str, Future[Any]]] = []
+        if names:
+            described = self._connected().describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_SECONDS)
+            sent.append(described)
+        return lambda: self.topics(names, sent=sent)
 
     def topics_like(self, pattern: str) -> dict[str, Topic]:
         """Return the topics whose whole name matches, internal ones (`__...`) only if the pattern begins so too."""
@@ -249,17 +271,12 @@ class KafkaClient:
         action: str,
         *,
         patience_seconds: float | None = None,
-        read_committed: bool | None = None,
     ) -> list[tuple[dict[TopicPartitionId, int | None], dict[TopicPartitionId, Exception]]]:
-        """As `positions`, several at once: the requests are on their way together.
-
-        With `read_committed`, "latest" is the last stable offset (True) or the high watermark (False), whatever the
-        settings say.
-        """
+        """As `positions`, several at once: the requests are on their way together."""
         from confluent_kafka import IsolationLevel, KafkaError, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        committed = self._settings.read_committed if read_committed is None else read_committed
+        committed = self._settings.read_committed
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         keys = [(which, partition) for which, asked in enumerate(wanted) for partition in asked]
         left = set(keys)
@@ -485,6 +502,7 @@ def may_pass(error: Any) -> bool:
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
         KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
         KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,  # a leader has just moved
     }  # fmt: skip
     return error.code() in codes or bool(error.retriable())
 

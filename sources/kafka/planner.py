@@ -1,19 +1,20 @@
-"""Says how far partitions can be read, and where in them a time begins: three requests for all of them together."""
+"""Says how far partitions can be read, where in them a time begins, and whether a row is there."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from lowmark.sources.api import SplitEnd, SplitPlanner
+from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
 from lowmark.sources.metric_group import MetricGroup
 
 from .client import KafkaClient, KafkaSettings, Topic
 from .consumers import CONSUMERS, ConsumerCache
+from .first_rows import FirstRow, FirstRows
 from .offsets import KafkaOffsets, TopicPartitionId
 from .split import DataLoss, KafkaSplit
-from .transactions import TransactionalPartitions
 
 __all__ = ["KafkaPlanner"]
 
@@ -25,6 +26,8 @@ DOUBT_SECONDS = 1.0
 """A partition that is not there is asked about so many times more, so far apart, before it counts as deleted: brokers
 that have just started do not know all of them yet."""
 
+NAMED = 20
+
 _log = logging.getLogger("lowmark")
 
 
@@ -32,15 +35,16 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
     """Plans partitions of Kafka: a position is an offset, and not every offset has a record.
 
     Attributes:
-        metrics: counts `lost_offsets`, `data_losses` and `unanswered_partitions`, and shows `transactional_partitions`.
+        metrics: counts `lost_offsets`, `data_losses` and `unanswered_partitions`, and shows `transactional_partitions`:
+            those in which a time was found where no row is.
 
     Args:
         settings: how to reach the brokers.
         go_on: whether records that are gone are logged and counted, instead of raised.
         searchable: whether rows have the time that can be searched for.
-        transactional: whether partitions hold transactions; None: their ends are looked at.
+        transactional: whether partitions hold transactions; None: what a claim rests on is looked at.
         client: asks the brokers; by default a new one, made from the settings.
-        consumers: where the consumer comes from that looks at the ends.
+        consumers: where the consumer comes from that looks at what was found.
         now_seconds: a clock that never goes back.
     """
 
@@ -60,10 +64,10 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._client = client if client is not None else KafkaClient(settings)
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._unanswered = self.metrics.counter("unanswered_partitions")
-        self._transactions = TransactionalPartitions(
-            settings, self._client, given=transactional, consumers=consumers, now_seconds=now_seconds
-        )
-        self.metrics.gauge("transactional_partitions", lambda: len(self._transactions))
+        self._transactional = transactional
+        self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
+        self._no_rows: dict[str, int] = {}  # split id -> the last offset that was found by time and hides older rows
+        self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
 
     def latest(self, splits: Sequence[KafkaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each partition ends: at its last stable offset if only committed records are read.
@@ -82,8 +86,9 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         questions = [dict.fromkeys(partitions, each) for each in (KafkaOffsets.latest(), KafkaOffsets.earliest())]
         doubts = DOUBTS
         while True:
+            described = self._client.describe(sorted({topic for topic, _ in partitions}))
             ends, begins = self._client.positions_of_each(questions, action, patience_seconds=PATIENCE_SECONDS)
-            topics = self._client.topics(sorted({topic for topic, _ in partitions}))
+            topics = described()
             failed = {**ends[1], **begins[1]}
             gone = [key for key in partitions if key not in failed and None in (ends[0][key], begins[0][key])]
             if doubts == 0 or (not gone and all(topic in topics for topic, _ in partitions)):
@@ -92,15 +97,10 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             self._client.pause(DOUBT_SECONDS)
         self._complain(failed)
         plan: dict[str, SplitEnd] = {}
-        known: dict[str, tuple[int, int]] = {}
         for split in splits:
             key = (split.topic, split.partition)
-            begin, end = begins[0].get(key), ends[0].get(key)
-            if begin is not None and end is not None:
-                known[split.split_id] = begin, end
             if key not in failed:
-                plan[split.split_id] = self._end(split, topics.get(split.topic), begin, end)
-        self._transactions.ended(known)
+                plan[split.split_id] = self._end(split, topics.get(split.topic), begins[0].get(key), ends[0].get(key))
         return plan
 
     def find_time(self, splits: Sequence[KafkaSplit], time_us: int) -> Mapping[str, int | None] | None:
@@ -108,42 +108,66 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
 
         Kafka keeps milliseconds. A partition without a leader is missing in the answer, as in `latest`.
 
-        So is a partition that holds transactions: brokers also find the records of aborted ones, and the markers that
-        end them, which have the broker's time and answer for all times up to it, while older rows lie behind them.
-        Nothing is claimed for such a partition. It is known by its end, which is looked at when it is first searched
-        and then once a minute if it has grown. Not seen is, and so may be claimed too much of:
-
-        * a mixed history, with transactions first and plain records at its end whenever it is looked at;
-        * up to a minute of a partition whose first transactions come while it is read.
-
-        `KafkaSource(transactional=True)` is for those. A partition that was searched by time and turns out to hold
-        transactions is not searched any more; what was claimed of it stays.
+        Brokers also find what is no row: the markers that end transactions, which have the broker's time and answer
+        for all times up to it, while older rows lie behind them; and the records of aborted transactions. `claims`
+        sees that. A partition in which such an offset turned out to hide older rows is missing from then on, where that
+        offset would be the answer and is not read yet: it is read by shares.
 
         Returns:
-            None if the rows have no column `timestamp`, or all these partitions hold transactions.
+            None if the rows have no column `timestamp`, or all partitions are said to hold transactions.
 
         Raises:
             KafkaUnavailable: no broker answered in time.
         """
-        if not self._searchable:
+        if not self._searchable or self._transactional:
             return None
         if not splits:
             return {}
-        sorted_ = self._transactions.sort(splits)
-        self._complain(sorted_.failed)
-        if len(sorted_.transactional) == len(splits):
-            return None
-        answers: dict[str, int | None] = dict.fromkeys(sorted_.empty)
-        if not sorted_.splits:
-            return answers
-        position, action = KafkaOffsets.timestamp(time_us), f"find a time in {len(sorted_.splits)} partitions"
-        wanted = dict.fromkeys(((split.topic, split.partition) for split in sorted_.splits), position)
+        position, action = KafkaOffsets.timestamp(time_us), f"find a time in {len(splits)} partitions"
+        wanted = dict.fromkeys(((split.topic, split.partition) for split in splits), position)
         found, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
         self._complain(failed)
-        for split in sorted_.splits:
-            if (key := (split.topic, split.partition)) in found:
-                answers[split.split_id] = found[key]
+        answers: dict[str, int | None] = {}
+        for split in splits:
+            key, name = (split.topic, split.partition), split.split_id
+            # What lies before the start says nothing of what comes, which is known to those who plan.
+            hides = name in self._no_rows and found.get(key) == self._no_rows[name] >= split.start
+            if key in found and not hides:
+                answers[name] = found[key]
         return answers
+
+    def claims(self, splits: Sequence[KafkaSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
+        """Claim the time for each partition whose first row from the split's start on has it, or a later one.
+
+        What is delivered there is looked at: one request for all partitions, or none where an earlier look brought
+        the rows. Where nobody answers within two seconds, nothing is claimed, and nobody looks for five more.
+        """
+        if self._transactional is False:
+            return super().claims(splits, time_us, until_us)
+        rows = self._look(splits)
+        claimed: dict[str, int] = {}
+        hiding: list[KafkaSplit] = []
+        for split in splits:
+            row = rows.get(split.split_id)
+            if row is None:
+                continue
+            if row.time_us is not None and time_us <= row.time_us and (until_us is None or row.time_us <= until_us):
+                claimed[split.split_id] = time_us
+            elif row.offset != split.start:
+                hiding.append(split)
+        self._hide(hiding)
+        return claimed
+
+    def reached_us(self, split: KafkaSplit, position: int, time_us: int) -> int:
+        """As `claims`, for one partition, and only where the row is at the very position: see `claims` for the rest."""
+        split = replace(split, start=position)
+        if self._transactional is False:
+            return time_us
+        row = self._look([split]).get(split.split_id)
+        there = row is not None and row.offset == position and row.time_us is not None and row.time_us >= time_us
+        if row is not None and row.offset != position:
+            self._hide([split])
+        return time_us if there else EARLIEST_US
 
     def close(self) -> None:
         self._client.close()
@@ -166,6 +190,26 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             self._loss.found(split, start, lost, "they were deleted (retention, or delete-records)")
         stop = end if split.stop is None else min(end, split.stop)
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
+
+    def _look(self, splits: Sequence[KafkaSplit]) -> Mapping[str, FirstRow]:
+        wanted = {split.split_id: ((split.topic, split.partition), split.start) for split in splits}
+        rows, failed = self._first_rows.find(wanted)
+        self._complain(failed)
+        return rows
+
+    def _hide(self, splits: Sequence[KafkaSplit]) -> None:
+        """Remember offsets that are no rows, and where what follows does not have the time either."""
+        new = [split for split in splits if split.split_id not in self._no_rows]
+        self._no_rows.update((split.split_id, split.start) for split in splits)
+        if not new:
+            return
+        names = ", ".join(f"{split.topic}/{split.partition}" for split in new[:NAMED])
+        more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
+        _log.info(
+            "Kafka at %s: %d partitions hold transactions whose markers hide older rows from a search by time: %s%s. "
+            "As long as that is so they are read by shares of rows, and their watermarks follow what was read.",
+            self._settings.bootstrap_servers, len(new), names, more,
+        )  # fmt: skip
 
     def _complain(self, failed: Mapping[TopicPartitionId, Exception]) -> None:
         if not failed:

@@ -94,12 +94,12 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
         discover_every: how often new partitions are looked for, a duration; None: only at the start.
         on_data_loss: "error", or "go_on" with what is left, when records are gone before they were read.
         isolation: "read_committed", or "read_uncommitted" to read the records of open and aborted transactions too.
-        transactional: whether transactional producers write the partitions. No time can be searched for in those: they
-            are read by shares of rows, not by slices of time, and their watermarks follow the rows that were read.
-            None: found out by looking at the end of each partition, now and then; this does not see transactions that
-            plain records have followed whenever it looks, nor for up to a minute the first ones. True: all
-            partitions, whatever their ends say: for histories that are mixed. False: none, and nobody looks: for
-            topics that never had a transaction. Where one has, late rows are then dropped.
+        transactional: what is known of transactions. None: nothing; so what a search by time found is looked at before
+            a time is claimed to be passed: it may be the marker that ends a transaction, or a record of an aborted
+            one, and older rows may lie behind it. Where that is so, a partition is read by shares of rows until it
+            is past them, and its watermark follows the rows that were read. True: all partitions are read like that,
+            and nobody searches. False: none ever had a transaction, and nobody looks, which saves the driver some
+            10 ms a batch; where one has, rows are dropped as late.
         columns: the columns of rows, some of key, value, topic, partition, offset, timestamp, timestampType, headers.
             Columns that are left out cost nothing; without `timestamp`, slices cannot be planned by time.
         key_type, value_type: "binary", or "string" for UTF-8; what is none is then an error that names the record.

@@ -11,7 +11,7 @@
 | kafka.isolation.level | `isolation`; "read_committed" if not given, where Spark reads what is not committed |
 | kafka.group.id, kafka.* | `consumer_options`; librdkafka's properties, not the Java client's |
 | discoverEvery, giveUpAfter, columns, keyType, valueType | as the arguments of `KafkaSource`; ours |
-| transactional | true or false; as the argument of `KafkaSource`, found out if not given; ours |
+| transactional | true or false; as the argument of `KafkaSource`, looked at if not given; ours |
 
 Spark's names for things that do not exist here are taken and have no effect: see `WITHOUT_EFFECT`.
 """

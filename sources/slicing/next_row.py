@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lowmark.sources.api import SplitPlanner, SplitT
+from lowmark.sources.api import EARLIEST_US, SplitPlanner, SplitT
 
 __all__ = ["NextRow", "next_row"]
 
 _MILLISECOND_US = 1_000
 _FIRST_STEP_US = 1_000_000
-_EARLIEST_US = -(2**53)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class NextRow:
     Attributes:
         searchable: whether the source can search by time, some unread split at least.
         time_us: no unread row of the splits that can be searched is before it, and the next one is less than a
-            millisecond behind it; None where all is read.
+            millisecond behind it, or in the step of a source that has several rows in one; None where all is read.
     """
 
     searchable: bool
@@ -70,9 +69,9 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
     step_us = _FIRST_STEP_US
     if is_behind(near_us):
         low_us, high_us = near_us - step_us, near_us
-        while is_behind(low_us) and low_us > _EARLIEST_US:
+        while is_behind(low_us) and low_us > EARLIEST_US:
             step_us *= 2
-            low_us, high_us = max(low_us - step_us, _EARLIEST_US), low_us
+            low_us, high_us = max(low_us - step_us, EARLIEST_US), low_us
     else:
         low_us, high_us = near_us, near_us + step_us
         while not is_behind(min(high_us, until_us)):
@@ -89,4 +88,9 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
             high_us = middle_us
         else:
             low_us = middle_us
-    return NextRow(searchable=True, time_us=low_us)
+    # What was found may be no row, and older ones may lie behind it: such a split cannot be searched here.
+    known = {name: us for name, us in planner.claims(unread, low_us, until_us).items() if us > EARLIEST_US}
+    if len(known) < len(unread):
+        sure = [split for split in unread if split.split_id in known]
+        return next_row(planner, sure, near_us=low_us, until_us=until_us) if sure else NextRow(searchable=False)
+    return NextRow(searchable=True, time_us=min(low_us, *known.values()))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import asinh, sinh
 
 import numpy as np
+from lowmark.sources.api import EARLIEST_US
 
 from .table import Booleans, Floats, Integers, InvalidPosition, SliceTable
 
@@ -30,7 +31,7 @@ __all__ = ["EARLIEST_US", "GRID_US", "LATEST_US", "Lookup", "NotSearchable", "Ti
 GRID_US = 1_000  # what Kafka keeps, and Spark's watermarks count
 LOOKUPS = 24
 MOST_LOOKUPS = 64  # enough to tell milliseconds apart between the earliest and the latest time
-EARLIEST_US, LATEST_US = -(2**53), 2**53  # the years 1684 and 2255: a float holds every microsecond between
+LATEST_US = -EARLIEST_US  # the years 1684 and 2255: a float holds every microsecond between
 _AIM = 0.9  # of the budget, when 0.8 is enough
 _NEAR_US = 600 * 1_000_000  # ages below this are halved as they are, larger ones by their logarithm
 

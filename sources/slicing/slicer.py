@@ -5,8 +5,9 @@ the source where in every split a time begins. After the batch every split, also
 T: the watermark is known when the batch is planned, a split can never run ahead of another by more than a slice
 however skewed they are, and a backfill keeps little state.
 
-Rule 1: a split is said to have reached T only if a row at or after T is known to lie at or before its stop. At the
-        end of a live split nobody knows; so nothing is claimed there.
+Rule 1: a split is said to have reached T only if a row at or after T is known to lie at or before its stop, and if
+        its planner says so of the stop (`SplitPlanner.claims`): not all that a search finds is a row. At the end of a
+        live split nobody knows; so nothing is claimed there.
 Rule 2: one bad clock must not be believed. A row from beyond the future guard is where every time seems to begin, so
         nothing behind it can be found by time. The split is read up to it by time, and from there on by a share of
         the budget. The same goes for a split whose answer lies before its start: what was there before it was
@@ -26,9 +27,10 @@ Source: Flink's FLIP-182 caps what was read already, and its throughput by drift
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-from lowmark.sources.api import SourceSplit, SplitEnd, SplitPlanner, SplitT
+from lowmark.sources.api import EARLIEST_US, SourceSplit, SplitEnd, SplitPlanner, SplitT
 
 from .plan import HeldReason, InvalidSliceLimits, PlannedSlice, SliceLimits, SlicePlan
 from .table import InvalidPosition, SliceTable
@@ -108,7 +110,7 @@ def plan_slices(
         believed_until_us=limits.believed_until_us,
     )
     decision = decide(table, limits, previous_time_us)
-    return _plan(planner, splits, ends, table, decision, held)
+    return _plan(planner, splits, ends, table, decision, held, limits.believed_until_us)
 
 
 def _check(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> None:
@@ -140,11 +142,13 @@ def _plan(
     table: SliceTable,
     decision: Decision,
     held: dict[str, HeldReason],
+    believed_until_us: int | None,
 ) -> SlicePlan:
     """Write the decision down for every split that was answered for."""
+    reached_us = _reached_us(planner, table, decision, believed_until_us)
     rows = table.rows_to(decision.stops)
     left_rows = table.rows_to(table.end) - rows
-    columns = zip(decision.stops.tolist(), rows.tolist(), left_rows.tolist(), decision.claimed.tolist(), strict=True)
+    columns = zip(decision.stops.tolist(), rows.tolist(), left_rows.tolist(), strict=True)
     parts = dict(zip((split.split_id for split in table.splits), columns, strict=True))
     for i in np.flatnonzero((decision.stops == table.start) & ((table.limit == table.start) | decision.held)).tolist():
         ends_here = table.limit[i] == table.start[i]
@@ -155,12 +159,27 @@ def _plan(
         if end is None:
             continue
         if name in parts:
-            stop, taken, left, reached = parts[name]
+            stop, taken, left = parts[name]
         else:
-            stop, taken, left, reached = split.start, 0, 0, False
+            stop, taken, left = split.start, 0, 0
             if split.start < end.position:
                 left = planner.rows_before(split, end.position) if end.rows is None else end.rows
         finished = end.finished and stop == end.position
-        time_us = decision.time_us if reached or finished else None
+        time_us = decision.time_us if finished else reached_us.get(name)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
     return SlicePlan(slices, decision.time_us, held, decision.lookups)
+
+
+def _reached_us(
+    planner: SplitPlanner[SplitT], table: SliceTable, decision: Decision, believed_until_us: int | None
+) -> dict[str, int]:
+    """Ask what is true of the splits that seem to have reached the time; those that end with the plan need no proof."""
+    if decision.time_us is None:
+        return {}
+    over = np.array([end.finished for end in table.ends], np.bool_) & (decision.stops == table.end)
+    stops = decision.stops.tolist()
+    asked = [replace(table.splits[i], start=stops[i]) for i in np.flatnonzero(decision.claimed & ~over).tolist()]
+    if not asked:
+        return {}
+    said = planner.claims(asked, decision.time_us, believed_until_us)  # type: ignore[arg-type]  # what came from it
+    return {name: us for name, us in said.items() if us > EARLIEST_US}

@@ -61,7 +61,7 @@ def run(
     per_partition = count // PARTITIONS
     budget = count * slice_minutes // (HOURS * 60)
     runs: dict[str, list[Run]] = {"native": [], "read": []}
-    with kafka_broker(folder / "backfill") as broker:
+    with kafka_broker(folder / "backfill", optimized=True) as broker:
         topic = broker.create_topic(partitions=PARTITIONS)
         broker.produce(topic, records(per_partition))
         for turn in range(pairs):

@@ -119,6 +119,8 @@ def test_a_split_that_appears_while_running_is_read_from_its_first_row(
         lambda: bool(ran.heartbeats) and ran.low == 20 - STEP, "the low watermark of the first split", seconds=60
     )
     log.append("b", 25, 35)
+    # Until it is found, nobody could know that rows of the first one are not the oldest.
+    wait_until(lambda: "b" in service.status("log").splits, "the second split found", seconds=60)
     log.append("a", 50)
     wait_until(lambda: bool(ran.heartbeats) and ran.low == 35 - STEP, "the low watermark of both", seconds=60)
     ran.query.stop()

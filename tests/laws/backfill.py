@@ -2,8 +2,8 @@
 
 Goal: find what no case was written for. Method: one seed draws a world (skew of hours, gaps, bursts in one
 millisecond, rows out of order, clocks from the year 2099, positions that hold no row, steps that cannot be divided,
-splits that appear late, end, reshard or cannot be reached, rows that arrive between two questions, restarts that
-forget all but the starts) and reads it to its end with `plan_slices`.
+splits that appear late, end, reshard or cannot be reached, rows that arrive between two questions, transactions whose
+markers a search finds, restarts that forget all but the starts) and reads it to its end with `plan_slices`.
 
 Checked, by a judge that knows the rows:
 
@@ -54,21 +54,38 @@ class LogSplit:
     finished: bool = False
     parents: tuple[str, ...] = ()
     newest_us: int | None = None  # of the good rows from its start on
-    largest: list[int] = field(default_factory=list)  # of the times so far
+    largest: list[int] = field(default_factory=list)  # of the times so far, markers' too
+    found_at: list[int] = field(default_factory=list)  # positions, markers' too
+    marked: bool = False  # holds markers: positions that a search finds and that are no rows
+    hides: int = -1  # the marker that turned out to hide older rows
 
     def append(self, times: Sequence[int], *, hole: int = 0) -> None:
         for time_us in times:
             self.times.append(time_us)
             self.positions.append(self.end)
-            self.largest.append(time_us if not self.largest else max(self.largest[-1], time_us))
+            self._count(time_us)
             self.end += 1 + hole
+
+    def mark(self, time_us: int) -> None:
+        self.marked = True
+        self._count(time_us)
+        self.end += 1
+
+    def _count(self, time_us: int) -> None:
+        self.found_at.append(self.end)
+        self.largest.append(time_us if not self.largest else max(self.largest[-1], time_us))
 
     def read(self, start: int, stop: int) -> list[int]:
         return self.times[bisect_left(self.positions, start) : bisect_left(self.positions, stop)]
 
     def find(self, time_us: int) -> int | None:
         at = bisect_left(self.largest, time_us)
-        return None if at == len(self.largest) else self.positions[at]
+        return None if at == len(self.largest) else self.found_at[at]
+
+    def first_from(self, position: int) -> tuple[int, int] | None:
+        """The first row from a position on: (its position, its time)."""
+        at = bisect_left(self.positions, position)
+        return None if at == len(self.positions) else (self.positions[at], self.times[at])
 
 
 class Log(SplitPlanner[SourceSplit]):
@@ -101,10 +118,25 @@ class Log(SplitPlanner[SourceSplit]):
         self.asked.append(time_us)
         found = None
         if self.searchable:
-            ids = [split.split_id for split in splits]
-            found = {name: self.splits[name].find(time_us) for name in ids if name not in self.silent}
+            asked = [(split, self.splits[split.split_id]) for split in splits if split.split_id not in self.silent]
+            found = {split.split_id: log.find(time_us) for split, log in asked}
+            for split, log in asked:
+                if log.marked and found[split.split_id] == log.hides >= split.start:
+                    del found[split.split_id]
         self.own_seconds += time.process_time() - began
         return found
+
+    def claims(self, splits: Sequence[SourceSplit], time_us: int, until_us: int | None = None) -> dict[str, int]:
+        claimed = {split.split_id: time_us for split in splits}
+        for split in splits:
+            log = self.splits[split.split_id]
+            if log.marked:
+                first = log.first_from(split.start)
+                if first is None or first[1] < time_us or (until_us is not None and first[1] > until_us):
+                    del claimed[split.split_id]
+                    if first is None or first[0] != split.start:
+                        log.hides = split.start
+        return claimed
 
 
 class ExactLog(Log):
@@ -120,6 +152,8 @@ class Backfill:
     def __init__(self, seed: int) -> None:
         self.seed, self.random = seed, Random(seed)
         random = self.random
+        self.marking = Random(f"{seed}, markers")
+        self.transactions = self.marking.random() < 0.25
         self.now_us = NOW_US
         self.bad_clocks = random.random() < 0.4
         self.begun_in_the_middle = random.random() < 0.25
@@ -175,7 +209,8 @@ class Backfill:
             log = LogSplit(parents=parents, step=log.step, row_bytes=log.row_bytes, counted=log.counted)
         self.log.splits[name] = log
         most = 300 if self.budget is None or self.budget > 10 else 40
-        log.append(self.draw_times(log, min(most, random.choice((0, 1, 5, 40, 300)))), hole=random.choice((0, 0, 0, 2)))
+        times = self.draw_times(log, min(most, random.choice((0, 1, 5, 40, 300))))
+        self.write(log, times, hole=random.choice((0, 0, 0, 2)))
         if random.random() < 0.15 and not parents:
             self.hidden.append(name)
 
@@ -200,11 +235,21 @@ class Backfill:
         log.newest_us = newest_us
         return times
 
+    def write(self, log: LogSplit, times: list[int], *, hole: int = 0) -> None:
+        """Append rows; in a world of transactions, some of them with markers, which have the time of now."""
+        draw = self.marking
+        while times:
+            rows = draw.randint(1, 30) if self.transactions else len(times)
+            log.append(times[:rows], hole=hole)
+            times = times[rows:]
+            if self.transactions and draw.random() < 0.5:
+                log.mark(self.now_us + draw.randint(0, 5) - draw.choice((0, 0, 0, self.span_us // 2)))
+
     def arrive(self, rows: int) -> None:
         for name in sorted(self.log.splits):
             log = self.log.splits[name]
             if not log.finished and self.random.random() < 0.3:
-                log.append(self.draw_times(log, self.random.randint(0, rows)))
+                self.write(log, self.draw_times(log, self.random.randint(0, rows)))
 
     # -- reading
 
@@ -261,7 +306,7 @@ class Backfill:
             plan = plan_slices(_Growing(self), asked, limits, previous_time_us=self.previous_us)
         else:
             plan = plan_slices(self.log, asked, limits, previous_time_us=self.previous_us)
-            if self.counts["batches"] % 8 == 0:
+            if self.counts["batches"] % 8 == 0 and not self.transactions:  # markers that hide rows are remembered
                 again = plan_slices(self.log, asked[::-1], limits, previous_time_us=self.previous_us)
                 self.check(plan == again, "the same answers gave another plan")
         self.counts["batches"] += 1
@@ -307,6 +352,9 @@ class _Growing(SplitPlanner[SourceSplit]):
 
     def rows_before(self, split: SourceSplit, position: int) -> int:
         return self._log.rows_before(split, position)
+
+    def claims(self, splits: Sequence[SourceSplit], time_us: int, until_us: int | None = None) -> dict[str, int]:
+        return self._log.claims(splits, time_us, until_us)
 
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> dict[str, int | None] | None:
         self._world.arrive(3)
@@ -375,7 +423,7 @@ class Judge:
         believed = observed_us is not None and (self.until_us is None or observed_us <= self.until_us)
         if self.searchable(split, log, cap_us):
             self.check(max(rows) < cap_us, f"{split.split_id}: rows beyond the cap")
-        elif believed and not (log.find(cap_us) or 0) > split.start:
+        elif believed and not log.marked and not (log.find(cap_us) or 0) > split.start:
             assert observed_us is not None
             self.check(observed_us < cap_us, f"{split.split_id}: its rows are beyond the cap, and it is read")
 
@@ -384,6 +432,8 @@ class Judge:
         begins = log.find(time_us)
         bad = None if self.until_us is None else log.find(self.until_us + 1)
         able = self.limits.by_time and self.world.log.searchable and split.split_id not in self.world.log.silent
+        if log.marked:
+            return False
         return able and (begins is None or begins >= split.start) and (bad is None or bad > split.start)
 
     def budget(self, rows: Mapping[str, list[int]]) -> None:
@@ -404,7 +454,7 @@ class Judge:
             why = self.plan.held.get(name)
             self.check(why is not None, f"{name} has rows, nothing is read, and nobody says why")
             self.check(why is not HeldReason.AHEAD, f"{name} waits for nobody")
-            if why is HeldReason.CAP:
+            if why is HeldReason.CAP and not self.world.log.splits[name].marked:
                 cap_us = self.limits.cap_us
                 log = self.world.log.splits[name]
                 assert cap_us is not None
@@ -426,6 +476,8 @@ class Judge:
         """Nothing is read that is a slice ahead, where nothing hides a split's time."""
         world, time_us = self.world, self.plan.time_us
         if world.bad_clocks or world.begun_in_the_middle or not world.knows_all or time_us is None or world.log.silent:
+            return
+        if world.transactions:
             return
         newest_us = max((max(times) for times in rows.values() if times), default=time_us)
         if newest_us < time_us + MS:

@@ -36,7 +36,17 @@ def test_no_world_breaks_a_law(first: int) -> None:
 def test_the_worlds_meet_what_they_are_for() -> None:
     worlds = [Backfill(seed) for seed in range(SEEDS)]
 
-    features = "bad_clocks", "begun_in_the_middle", "late_rows", "restarts", "by_time", "targets", "cap_us", "hidden"
+    features = (
+        "bad_clocks",
+        "begun_in_the_middle",
+        "late_rows",
+        "restarts",
+        "by_time",
+        "targets",
+        "cap_us",
+        "hidden",
+        "transactions",
+    )
     for feature in features:
         assert len({bool(getattr(world, feature)) for world in worlds}) == 2, feature
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from lowmark.sources import DataclassSerializer
 from lowmark.sources.kafka import KafkaEnumeratorState, KafkaSource, KafkaSplit
 from lowmark.sources.reader import read_slices
+from lowmark.sources.slicing import SliceLimits, SlicePlan, plan_slices
 from lowmark.sources.testing_context import ManualEnumeratorContext
 
 from tests.live.servers import Broker
@@ -89,3 +92,103 @@ def source_of(broker: Broker, *topics: str, **options: Any) -> KafkaSource:
     """A source of these topics; without any, `options` say which."""
     which: Mapping[str, Any] = {"topics": list(topics)} if topics else {}
     return KafkaSource(**{"bootstrap_servers": broker.bootstrap, "give_up_after": "30 seconds", **which, **options})
+
+
+def rows_of(broker: Broker, topic: str, isolation: str = "read_committed") -> dict[str, list[tuple[int, int]]]:
+    """All rows of a topic, read by a plain consumer: split id -> (offset, microseconds) in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "rows",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+        }
+    )
+    left = set(broker.end_offsets(topic))
+    rows: dict[str, list[tuple[int, int]]] = {f"{topic}/{number}": [] for number in left}
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
+    until = time.monotonic() + 30
+    while left:
+        assert time.monotonic() < until, f"partitions {left} of {topic} do not end"
+        for message in consumer.consume(1_000, 0.1):
+            error = message.error()
+            if error is None:
+                rows[f"{topic}/{message.partition()}"].append(
+                    (int(message.offset() or 0), message.timestamp()[1] * 1_000)
+                )
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left.discard(int(message.partition() or 0))
+    consumer.close()
+    return rows
+
+
+@dataclass
+class Slices:
+    """Reads by slices and keeps what was claimed, to be held against all there is.
+
+    Attributes:
+        claims: (split id, where the slice stopped, the time it was said to have reached).
+        rows: split id -> how many rows were read.
+        plans: how many plans there were, with what each of them looked up.
+    """
+
+    query: Reading
+    budget: int
+    claims: list[tuple[str, int, int]] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    plans: list[SlicePlan] = field(default_factory=list)
+    observed_us: dict[str, int] = field(default_factory=dict)
+    previous_us: int | None = None
+
+    def one(self) -> bool:
+        """Plan and read a slice; return whether there was one."""
+        query, splits = self.query, list(self.query.splits.values())
+        limits = SliceLimits(
+            now_us=time.time_ns() // 1_000,
+            rows=self.budget,
+            observed_us=self.observed_us,
+            future_guard_us=300_000_000,
+        )
+        plan = plan_slices(query.planner, splits, limits, previous_time_us=self.previous_us)
+        self.plans.append(plan)
+        parts = [replace(split, stop=plan.slices[split.split_id].stop) for split in splits]
+        for name, table in read_tables(query.source, parts).items():
+            times = [at for at in table["timestamp"].cast(pa.int64()).to_pylist() if at is not None]
+            self.rows[name] = self.rows.get(name, 0) + len(times)
+            self.observed_us[name] = max([*times, self.observed_us.get(name, -(2**53))])
+        for part in parts:
+            reached_us = plan.slices[part.split_id].reached_us
+            if reached_us is not None:
+                self.claims.append((part.split_id, part.stop or 0, reached_us))
+            query.splits[part.split_id] = replace(part, start=part.stop or 0, stop=None)
+        self.previous_us = plan.time_us
+        return plan.rows > 0
+
+    def to_the_end(self) -> None:
+        """Read until nothing is left."""
+        for _ in range(400):
+            if not self.one():
+                return
+        raise AssertionError("it does not come to an end")
+
+    def restart(self, query: Reading) -> None:
+        """Go on with another process's planner, from the positions of this one, which are all that is kept."""
+        query.splits = self.query.splits
+        self.query, self.observed_us = query, {}
+
+    def false_claims(self, broker: Broker, *topics: str) -> list[str]:
+        """Hold every claim against the whole content of the topics: a row behind the stop must not be older."""
+        isolation = "read_committed" if self.query.source._settings.read_committed else "read_uncommitted"
+        content = {name: rows for topic in topics for name, rows in rows_of(broker, topic, isolation).items()}
+        return [
+            f"{name}: said to have reached {reached_us} before offset {stop}, and {at_us} is at {offset}"
+            for name, stop, reached_us in self.claims
+            for offset, at_us in content[name]
+            if offset >= stop and at_us < reached_us
+        ]
+
+    def claimed(self) -> set[str]:
+        """The splits of which something was claimed."""
+        return {name for name, _, _ in self.claims}

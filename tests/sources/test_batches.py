@@ -520,6 +520,7 @@ class InducedReader(ExternallyInducedSourceReader[SourceSplit]):
 
     def __init__(self, ends: Mapping[str, int]) -> None:
         self.ends, self.splits, self.last = ends, dict[str, SourceSplit](), 100
+        self.completed: list[int] = []
 
     def start(self) -> None: ...
     def poll_next(self, output: ReaderOutput) -> InputStatus:
@@ -538,6 +539,9 @@ class InducedReader(ExternallyInducedSourceReader[SourceSplit]):
             return None
         self.last += 10
         return self.last
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.completed.append(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> Sequence[SourceSplit]:
         moved = {n: replace(s, start=min(s.start + 7, self.ends[n])) for n, s in self.splits.items()}
@@ -561,3 +565,14 @@ def test_a_reader_that_decides_when_a_checkpoint_is_cuts_the_batches(make: Any) 
         {"a": 3, "b": 7},
         {"b": 6},
     ]
+
+
+def test_a_reader_that_decides_hears_its_own_ids_when_batches_are_committed(make: Any) -> None:
+    planner = make(Induced(a=range(20)))
+    first = planner.plan(planner.initial(), None)
+    second = planner.plan(first, None)
+    planner.committed(first)
+    assert planner._inducer.completed == [110]
+    planner.committed(second)
+    planner.committed(second)
+    assert planner._inducer.completed == [110, 120]

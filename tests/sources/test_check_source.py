@@ -21,7 +21,7 @@ from lowmark.sources import (
     SplitRows,
     check_source,
 )
-from lowmark.sources.api import SplitChange
+from lowmark.sources.api import EARLIEST_US, SplitChange
 from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.simple import SimplePlanner, SimpleSplitReader
 from lowmark.sources.testing import CheckedSource
@@ -84,6 +84,23 @@ class Steps(Gaps):
 
 def test_a_step_may_hold_more_than_the_budget_if_it_is_the_smallest() -> None:
     check_source(Steps())
+
+
+class Markers(Gaps):
+    """A search also finds positions that hold no row, of which it is not known which time follows."""
+
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None] | None:
+        found = Numbered.find_time(self, splits, time_us) or {}
+        # A marker answers for all times up to its own, with older rows behind it: the one at 9 for those from 5 on.
+        return {name: 3 if at is not None and 5 <= at < 20 else at for name, at in found.items()}
+
+    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+        return time_us if position % 3 else EARLIEST_US
+
+
+def test_what_is_found_need_not_be_a_row_if_nothing_is_claimed_of_it() -> None:
+    for seed in range(4):
+        check_source(Markers(), seed=seed)
 
 
 class NoPause(Numbered):
@@ -324,6 +341,32 @@ class TooEarly(Numbered):
 class Overpromised(Steps):
     def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
         return time_us
+
+
+@breaks("time", "the rows there, up to")
+class BelievesMarkers(Markers):
+    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+        return time_us
+
+
+@breaks("time", "where claims says")
+class Overclaimed(Steps):
+    def create_planner(self) -> SplitPlanner[SourceSplit]:
+        class Planner(SimplePlanner[SourceSplit]):
+            def claims(self, splits: Any, time_us: int, until_us: int | None = None) -> Mapping[str, int]:
+                return {split.split_id: time_us for split in splits}
+
+        return Planner(self)
+
+
+@breaks("time", "claims names split 'x', which it was not asked about")
+class ClaimsAStranger(Numbered):
+    def create_planner(self) -> SplitPlanner[SourceSplit]:
+        class Planner(SimplePlanner[SourceSplit]):
+            def claims(self, splits: Any, time_us: int, until_us: int | None = None) -> Mapping[str, int]:
+                return {"x": time_us}
+
+        return Planner(self)
 
 
 @breaks("time", "find_time(-1) is None, and a row of 0 is before it")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from lowmark.sources import DataclassSerializer, SplitEnd, SplitsAddition, SplitsRemoval
+from lowmark.sources.api import EARLIEST_US
 from lowmark.sources.discovery import DiscoveredSplits
 from lowmark.sources.kafka import (
     InvalidUtf8,
@@ -31,11 +32,12 @@ from lowmark.sources.kafka.enumerator import (
     Subscriber,
     TopicList,
 )
-from lowmark.sources.kafka.planner import DOUBTS, KafkaPlanner
+from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstRow, FirstRows
+from lowmark.sources.kafka.planner import DOUBTS, NAMED, KafkaPlanner
 from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
-from lowmark.sources.kafka.transactions import AGAIN_SECONDS, NAMED, PEEK_SECONDS, RETRY_SECONDS
 from lowmark.sources.testing_context import ManualEnumeratorContext
 
+SECOND = 1_000_000
 SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)
 PLAIN: dict[str, Any] = {"bootstrap_servers": "b:9092", "topics": ["orders"]}
 SPARK = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
@@ -369,11 +371,13 @@ class ScriptedClient(KafkaClient):
         super().__init__(SETTINGS, wait=self.pauses.append)
         self.there, self.ids = topics, dict.fromkeys(topics, "id-1")
         self.silent: set[tuple[str, int]] = set()
-        self.open: dict[tuple[str, int], int] = {}  # first offset of a transaction that has not ended
         self.group: dict[tuple[str, int], int] = {}
         self.requests = 0
 
-    def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
+    def describe(self, names: Sequence[str]) -> Callable[[], dict[str, Topic]]:
+        return lambda: self.topics(names)
+
+    def topics(self, names: Sequence[str], action: str = "", **_sent: Any) -> dict[str, Topic]:
         return {name: Topic(name, self.ids[name], tuple(self.there[name])) for name in names if name in self.there}
 
     def positions_of_each(
@@ -382,17 +386,11 @@ class ScriptedClient(KafkaClient):
         action: str,
         *,
         patience_seconds: float | None = None,
-        read_committed: bool | None = None,
     ) -> Any:
         self.requests += 1
-        stable = {} if read_committed is False else self.open
         return [
             (
-                {
-                    key: stable[key] if spec == LATEST and key in stable else self._position(key, spec)
-                    for key, spec in asked.items()
-                    if key not in self.silent
-                },
+                {key: self._position(key, spec) for key, spec in asked.items() if key not in self.silent},
                 {key: TimeoutError("no leader") for key in asked if key in self.silent},
             )
             for asked in wanted
@@ -413,7 +411,7 @@ class ScriptedClient(KafkaClient):
 
 
 class Tails(ScriptedConsumer):
-    """Reads the ends of partitions: what comes for each is said by number, by default a row at the offset asked for.
+    """Looks at offsets: what comes for each partition is said by number, by default a row at the offset asked for.
 
     Attributes:
         script: partition -> makes messages from the offset asked for.
@@ -431,10 +429,6 @@ class Tails(ScriptedConsumer):
             number = each.partition
             makes = self.script.get(number, lambda at, number=number: [message(at, partition=number)])
             self.chunks.append(makes(each.offset))
-
-
-def marker(partition: int) -> Callable[[int], list[Message]]:
-    return lambda at: [eof(partition, at + 1)]
 
 
 def planner_of(client: ScriptedClient, *, go_on: bool = False, tails: Tails | None = None, **more: Any) -> KafkaPlanner:
@@ -527,7 +521,7 @@ def test_times_are_found_or_not_there_yet() -> None:
     assert KafkaSource(**PLAIN, columns=["value"]).create_planner().find_time([split()], 0) is None
 
 
-# -- the planner, and transactions ----------------------------------------------------------------------------------
+# -- what is claimed of times ----------------------------------------------------------------------------------------
 
 
 class StillClock(Clock):
@@ -537,173 +531,194 @@ class StillClock(Clock):
         super().__init__(step=0.001)
 
 
-def searched(planner: KafkaPlanner, *splits: KafkaSplit) -> Mapping[str, int | None] | None:
-    """What a plan finds for second 2."""
-    planner.latest(splits)
-    return planner.find_time(splits, 2_000_000)
+def row(offset: int, *, second: float | None = None, partition: int = 0, **more: Any) -> Message:
+    """A row; the one at offset n is of second n."""
+    at_ms = round((offset if second is None else second) * 1_000)
+    return message(offset, partition=partition, timestamp=(1, at_ms), **more)
+
+
+def claimed(planner: KafkaPlanner, *splits: KafkaSplit, second: int = 4, until: int | None = None) -> list[str]:
+    claims = planner.claims(splits, second * SECOND, None if until is None else until * SECOND)
+    assert set(claims.values()) <= {second * SECOND}
+    return sorted(claims)
+
+
+NOBODY: list[str] = []
 
 
 @pytest.mark.parametrize(
-    ("comes", "answered"),
+    ("comes", "sure"),
     [
-        (lambda at: [message(at)], True),
-        (lambda at: [message(at), message(at + 1), eof(0, at + 2)], True),
-        (lambda at: [eof(0, at), message(at)], True),  # a replica that is behind
-        (lambda at: [event(KafkaError._TRANSPORT), message(at)], True),
-        (lambda at: [message(at, topic="others"), eof(0, at + 1)], False),
-        (lambda at: [eof(0, at + 1)], False),
-        (lambda at: [eof(0, at + 7)], False),
-        (lambda at: [message(at + 1)], False),
-        (lambda at: [message(at + 1), message(at)], False),
+        (lambda at: [row(at)], True),
+        (lambda at: [row(at), row(at + 1, second=1)], True),
+        (lambda at: [row(at, second=3.999)], False),
+        (lambda at: [row(at - 1), row(at)], True),  # a batch that begins before it
+        (lambda at: [eof(0, at), row(at)], True),  # a replica that is behind
+        (lambda at: [event(KafkaError._TRANSPORT), row(at)], True),
+        (lambda at: [row(at + 2)], True),  # a marker, or compacted; and a row that has the time
+        (lambda at: [row(at + 2, second=3)], False),  # a marker that hides rows
+        (lambda at: [eof(0, at + 1)], False),  # a marker at the end
+        (lambda at: [eof(0, at + 7), row(at + 7)], True),  # and a row that came since
+        (lambda at: [message(at, timestamp=(0, -1))], False),
+        (lambda at: [row(at, topic="others"), eof(0, at + 1)], False),
+        (lambda at: [row(at, second=1_000)], True),
+        (lambda at: [row(at, second=1_001)], False),  # a bad clock
+        (lambda at: [event(KafkaError.TOPIC_AUTHORIZATION_FAILED)], False),
+        (lambda at: [event(KafkaError._AUTO_OFFSET_RESET)], False),
+        (lambda at: [], False),
     ],
 )
-def test_a_partition_whose_last_offset_is_no_row_is_not_searched_any_more(
-    comes: Callable[[int], list[Message]], answered: bool
-) -> None:
-    client, clock = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), StillClock()
-    planner = planner_of(client, tails=(tails := Tails({0: comes})), now_seconds=clock)
+def test_a_claim_rests_on_the_first_row_that_is_delivered(comes: Callable[[int], list[Message]], sure: bool) -> None:
+    tails = Tails({0: comes, 1: lambda at: [row(at, partition=1)]})
+    planner = planner_of(ScriptedClient(), tails=tails, now_seconds=StillClock())
 
-    found = searched(planner, split(0), split(1))
-
-    assert tails.peeks == [{0: 9, 1: 9}]
-    assert found == ({"orders/0": 2, "orders/1": 2} if answered else {"orders/1": 2})
-    assert planner.metrics.values()["transactional_partitions"] == (0 if answered else 1)
-    tails.script, clock.now = {}, clock.now + 10 * AGAIN_SECONDS
-    client.there["orders"] = {0: (0, 20), 1: (0, 10)}  # plain records follow, in vain
-    assert searched(planner, split(0), split(1)) == found
+    assert claimed(planner, split(0, 4), split(1, 4), until=1_000) == (["orders/0"] if sure else []) + ["orders/1"]
+    assert tails.peeks == [{0: 4, 1: 4}]
 
 
-def test_an_open_transaction_is_seen_without_reading() -> None:
-    client, tails = ScriptedClient(orders={0: (0, 10), 1: (0, 10), 2: (5, 10)}), Tails()
-    client.open = {("orders", 0): 7, ("orders", 2): 5}  # the second before any row that can be read
+def test_what_a_look_brought_is_not_looked_at_again() -> None:
+    tails = Tails({0: lambda at: [row(n) for n in (4, 5, 7, 8)]})
+    planner = planner_of(ScriptedClient(), tails=tails, now_seconds=StillClock())
 
-    assert searched(planner_of(client, tails=tails), split(0), split(1), split(2, 5)) == {
-        "orders/1": 2,
-        "orders/2": None,
-    }
-    assert planner_of(client, tails=tails).find_time([split(0), split(1), split(2, 5)], 0) == {"orders/1": 0}
-    assert tails.peeks == [{1: 9}, {1: 9}]
-
-
-def test_ends_are_looked_at_again_after_a_minute_if_they_moved() -> None:
-    client, tails, clock = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), Tails(), StillClock()
-    planner = planner_of(client, tails=tails, now_seconds=clock)
-    splits = split(0), split(1)
-    both = {"orders/0": 2, "orders/1": 2}
-    assert [searched(planner, *splits), searched(planner, *splits), len(tails.peeks)] == [both, both, 1]
-
-    tails.script = {0: marker(0)}
-    client.there["orders"][0] = (0, 20)
-    clock.now += AGAIN_SECONDS - 1
-    assert (searched(planner, *splits), len(tails.peeks)) == (both, 1)
-    clock.now += 2
-    assert planner.find_time(splits, 2_000_000) == both  # in the middle of a plan nothing changes
-    assert (searched(planner, *splits), tails.peeks[1:]) == ({"orders/1": 2}, [{0: 19}])
+    assert claimed(planner, split(0, 4)) == ["orders/0"]
+    for start, second, sure in ((5, 5, True), (6, 7, True), (6, 8, False), (8, 8, True), (8, 9, False)):
+        assert bool(claimed(planner, split(0, start), second=second)) is sure
+    assert tails.peeks == [{0: 4}]
+    assert claimed(planner, split(0, 3)) == ["orders/0"], "before it is not known"
+    claimed(planner, split(0, 9))
+    assert tails.peeks == [{0: 4}, {0: 3}, {0: 9}]
 
 
-def test_empty_partitions_are_looked_at_when_they_have_rows() -> None:
-    client, tails, clock = ScriptedClient(orders={0: (5, 5), 1: (0, 10)}), Tails({0: marker(0)}), StillClock()
-    planner = planner_of(client, tails=tails, now_seconds=clock)
-    splits = split(0, 5), split(1)
-
-    assert (searched(planner, *splits), tails.peeks) == ({"orders/0": None, "orders/1": 2}, [{1: 9}])
-    client.there["orders"][0] = (5, 6)
-    assert (searched(planner, *splits), tails.peeks[1:]) == ({"orders/1": 2}, [{0: 5}])
-
-
-def test_a_partition_that_was_empty_when_it_was_asked_about_is_looked_at_with_its_first_rows() -> None:
-    client, tails = ScriptedClient(orders={0: (5, 5), 1: (0, 10)}), Tails({0: marker(0)})
-    planner = planner_of(client, tails=tails)
-
-    assert planner.find_time([split(0, 5), split(1)], 2_000_000) == {"orders/0": None, "orders/1": 2}  # no plan before
-    client.there["orders"][0] = (5, 6)
-
-    assert (searched(planner, split(0, 5), split(1)), tails.peeks) == ({"orders/1": 2}, [{1: 9}, {0: 5}])
-
-
-def test_a_partition_that_cannot_be_looked_at_is_left_out_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    client, clock = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), StillClock()
-    refused = event(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    planner = planner_of(client, tails=(tails := Tails({0: lambda at: [refused]})), now_seconds=clock)
-    began = clock.now
-
-    assert searched(planner, split(0), split(1)) == {"orders/1": 2}
-    assert PEEK_SECONDS <= clock.now - began < 2 * PEEK_SECONDS
-    assert "such as orders/0: its last record could not be read" in caplog.text
-    assert refused.error().str() in caplog.text  # type: ignore[union-attr]
-    assert planner.metrics.values()["unanswered_partitions"] == 1
-    tails.script = {}
-    assert (searched(planner, split(0), split(1)), len(tails.peeks)) == ({"orders/1": 2}, 1)
-    clock.now += RETRY_SECONDS
-    assert searched(planner, split(0), split(1)) == {"orders/0": 2, "orders/1": 2}
-    assert tails.peeks[1:] == [{0: 9}]
-
-
-def test_where_all_partitions_hold_transactions_there_is_no_search() -> None:
-    client, tails = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), Tails({0: marker(0), 1: marker(1)})
-
-    assert searched(planner_of(client, tails=tails), split(0), split(1)) is None
-    told, untold = Tails(), Tails({0: marker(0)})
-    planner = planner_of(client, tails=told, transactional=True)
-    assert searched(planner, split(0), split(1)) is None
-    assert planner.metrics.values()["transactional_partitions"] == 2
-    assert searched(planner_of(client, tails=untold, transactional=False), split(0)) == {"orders/0": 2}
-    assert told.peeks == untold.peeks == []
-
-
-def test_the_option_reaches_the_planner() -> None:
-    for given in (None, True, False):
-        planner = KafkaSource(**PLAIN, transactional=given).create_planner()
-        assert isinstance(planner, KafkaPlanner)
-        assert planner._transactions._given is given
-
-
-def test_partitions_with_transactions_are_named_once_and_the_consumer_is_given_back(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    many = NAMED + 5
-    client = ScriptedClient(orders=dict.fromkeys(range(many), (0, 10)), plain={0: (0, 10)})
-    cache = ScriptedCache(Tails({n: marker(n) for n in range(many)}))
-    planner = KafkaPlanner(SETTINGS, go_on=False, client=client, consumers=cache)
-    splits = [split(n) for n in range(many)]
+def test_an_offset_that_hides_older_rows_is_no_answer_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    client = ScriptedClient(orders=dict.fromkeys(range(NAMED + 5), (0, 100)))
+    old = {n: lambda at, n=n: [row(at + 1, second=1, partition=n)] for n in range(NAMED + 5)}
+    planner = planner_of(client, tails=(tails := Tails(old)), now_seconds=StillClock())  # type: ignore[arg-type]
+    splits = [split(n, 4) for n in range(NAMED + 5)]
+    every = {each.split_id: 4 for each in splits}
+    assert planner.find_time(splits, 4 * SECOND) == every
 
     with caplog.at_level(logging.INFO, "lowmark"):
-        for _ in range(3):
-            assert searched(planner, *splits) is None
+        assert [claimed(planner, *splits) for _ in range(2)] == [NOBODY] * 2
 
-    [line] = [record for record in caplog.records if "hold transactions" in record.getMessage()]
-    assert line.levelno == logging.INFO
-    assert f"{many} partitions hold transactions" in line.getMessage()
-    assert "orders/0, orders/1, " in line.getMessage()
-    assert "and 5 more" in line.getMessage()
+    assert planner.find_time(splits, 4 * SECOND) == {}
+    assert planner.find_time(splits, 5 * SECOND) == {each.split_id: 5 for each in splits}
+    begun = [split(n, 5) for n in range(NAMED + 5)]
+    assert planner.find_time(begun, 4 * SECOND) == every, "before the start it says nothing of what comes"
+    assert planner.metrics.values()["transactional_partitions"] == NAMED + 5
+    [line] = [record.getMessage() for record in caplog.records if "hold transactions" in record.getMessage()]
+    assert f"{NAMED + 5} partitions hold transactions" in line
+    assert "orders/0, orders/1, " in line
+    assert "and 5 more" in line
+    assert len(tails.peeks) == 1
+
+
+def test_nobody_is_waited_for_long_and_nobody_often(caplog: pytest.LogCaptureFixture) -> None:
+    clock = StillClock()
+    tails = Tails({0: lambda at: [], 1: lambda at: [row(at, partition=1)]})
+    planner = planner_of(ScriptedClient(), tails=tails, now_seconds=clock)
+    splits, began = (split(0, 4), split(1, 4)), clock.now
+
+    assert claimed(planner, *splits) == ["orders/1"]
+    assert LOOK_SECONDS <= clock.now - began < 2 * LOOK_SECONDS
+    assert "such as orders/0: what lies at offset 4 could not be looked at within 2 s" in caplog.text
+    assert planner.metrics.values()["unanswered_partitions"] == 1
+    assert (claimed(planner, *splits), len(tails.peeks)) == (["orders/1"], 1)
+    tails.script[0] = lambda at: [row(at)]
+    clock.now += RETRY_SECONDS
+    assert (claimed(planner, *splits), tails.peeks[1:]) == (["orders/0", "orders/1"], [{0: 4}])
+
+
+def test_an_error_that_waiting_does_not_cure_is_not_waited_for() -> None:
+    clock = StillClock()
+    refused = event(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    planner = planner_of(ScriptedClient(), tails=Tails({0: lambda at: [refused]}), now_seconds=clock)
+
+    assert claimed(planner, split(0, 4)) == []
+    assert clock.now < LOOK_SECONDS / 2
+
+
+def test_partitions_that_have_answered_do_not_hold_up_others() -> None:
+    tails = Tails({0: lambda at: [row(at)], 1: lambda at: [row(at, partition=1)]})
+
+    claimed(planner_of(ScriptedClient(), tails=tails), split(0, 4), split(1, 4))
+
+    unassigned = [[number for _, number, _ in said] for name, said in tails.calls if name == "incremental_unassign"]  # type: ignore[attr-defined]
+    assert unassigned in ([], [[0]])
+
+
+def test_two_splits_of_one_partition_and_two_topics_of_one_number() -> None:
+    tails = Tails({0: lambda at: [row(at), row(at, topic="returns")]})
+    rows = FirstRows(SETTINGS, consumers=ScriptedCache(tails), now_seconds=StillClock())
+
+    found, failed = rows.find(
+        {"orders/0": (("orders", 0), 4), "orders/0@b": (("orders", 0), 9), "returns/0": (("returns", 0), 4)}
+    )
+
+    assert found == {"orders/0": FirstRow(4, 4 * SECOND), "returns/0": FirstRow(4, 4 * SECOND)}
+    assert failed == {}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_look_reads_as_the_source_does_and_gives_its_consumer_back(committed: bool) -> None:
+    cache = ScriptedCache(Tails())
+    settings = KafkaSettings("b:1", {}, 1.0, read_committed=committed)
+
+    FirstRows(settings, consumers=cache).find({"orders/0": (("orders", 0), 4)})
+
     assert cache.given_back == 1
-    assert cache.properties["isolation.level"] == "read_committed"
+    assert cache.properties["isolation.level"] == ("read_committed" if committed else "read_uncommitted")
     assert cache.properties["enable.partition.eof"] is True
 
 
-def test_partitions_that_were_looked_at_do_not_hold_up_others() -> None:
-    client, tails = ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), Tails()
+def test_one_partition_alone_claims_less() -> None:
+    """For planners around this one that ask for one split at a time, and know of no bad clocks."""
+    tails = Tails({0: lambda at: [row(at)], 1: lambda at: [row(at + 1, partition=1)]})
+    planner = planner_of(ScriptedClient(), tails=tails, now_seconds=StillClock())
 
-    searched(planner_of(client, tails=tails), split(0), split(1))
+    assert planner.reached_us(split(0), 4, 4 * SECOND) == 4 * SECOND
+    assert planner.reached_us(split(0), 4, 5 * SECOND) == EARLIEST_US
+    assert planner.reached_us(split(1), 4, 4 * SECOND) == EARLIEST_US
+    assert planner_of(ScriptedClient(), transactional=False).reached_us(split(0), 4, 5 * SECOND) == 5 * SECOND
 
-    assert [(name, [number for _, number, _ in said]) for name, said in tails.calls] == [("incremental_unassign", [0])]  # type: ignore[attr-defined]
+
+def test_what_the_user_says_of_transactions() -> None:
+    client = ScriptedClient(orders={0: (0, 10), 1: (0, 10)})
+    told, untold = Tails(), Tails({0: lambda at: [row(at + 1, second=1)]})
+
+    assert planner_of(client, tails=told, transactional=True).find_time([split(0)], 0) is None
+    assert claimed(planner_of(client, tails=untold, transactional=False), split(0, 4)) == ["orders/0"]
+    assert told.peeks == untold.peeks == []
+    for given in (None, True, False):
+        planner = KafkaSource(**PLAIN, transactional=given).create_planner()
+        assert isinstance(planner, KafkaPlanner)
+        assert planner._transactional is given
 
 
-def test_a_plan_claims_nothing_for_partitions_with_transactions() -> None:
+def test_a_plan_claims_nothing_where_a_marker_hides_rows_and_then_reads_by_shares() -> None:
     from lowmark.sources.slicing import SliceLimits, plan_slices
 
     client = ScriptedClient(orders={0: (0, 100), 1: (0, 100)})
-    splits = [split(0), split(1)]
     limits = SliceLimits(now_us=10**9, rows=60)
+    rows = {0: lambda at: [row(at)], 1: lambda at: [row(at, partition=1)]}
 
-    def claims(planner: KafkaPlanner) -> dict[str, bool]:
-        plan = plan_slices(planner, splits, limits, previous_time_us=None)
-        assert 0 < plan.rows <= 60
-        return {name: sliced.reached_us is not None for name, sliced in plan.slices.items()}
+    def plan(planner: KafkaPlanner, *splits: KafkaSplit) -> tuple[dict[str, bool], dict[str, int]]:
+        planned = plan_slices(planner, splits, limits, previous_time_us=None)
+        assert 0 < planned.rows <= 60
+        return (
+            {name: sliced.reached_us is not None for name, sliced in planned.slices.items()},
+            {name: sliced.stop for name, sliced in planned.slices.items()},
+        )
 
-    assert claims(planner_of(client)) == {"orders/0": True, "orders/1": True}
-    assert claims(planner_of(client, tails=Tails({0: marker(0)}))) == {"orders/0": False, "orders/1": True}
-    assert claims(planner_of(client, transactional=True)) == {"orders/0": False, "orders/1": False}
+    both, _ = plan(planner_of(client, tails=Tails(rows)), split(0), split(1))
+    hidden = planner_of(client, tails=Tails({**rows, 0: lambda at: [row(at + 1, second=1)]}))
+    claims, stops = plan(hidden, split(0), split(1))
+    again, further = plan(hidden, split(0, stops["orders/0"]), split(1, stops["orders/1"]))
+    untold, _ = plan(planner_of(client, transactional=True), split(0), split(1))
+
+    assert both == {"orders/0": True, "orders/1": True}
+    assert claims == again == {"orders/0": False, "orders/1": True}
+    assert further["orders/0"] > stops["orders/0"], "it is read, not waited for"
+    assert untold == {"orders/0": False, "orders/1": False}
 
 
 # -- the enumerator -------------------------------------------------------------------------------------------------
@@ -877,8 +892,9 @@ def asking(admin: Answers, seconds: float = 60.0) -> tuple[KafkaClient, list[flo
     return client, pauses
 
 
-def test_a_broker_that_is_away_is_asked_again_after_growing_pauses() -> None:
-    client, pauses = asking(admin := Answers(7, KafkaError._TRANSPORT))
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError.FENCED_LEADER_EPOCH])
+def test_a_broker_that_is_away_is_asked_again_after_growing_pauses(code: int) -> None:
+    client, pauses = asking(admin := Answers(7, code))
 
     assert client.topics(["orders"]) == {"orders": Topic("orders", "id-1", (0, 1))}
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd, SplitPlanner
+from lowmark.sources.api import EARLIEST_US
 from lowmark.sources.slicing.next_row import NextRow, next_row
 
 YEAR_US = 365 * 86_400 * 1_000_000
@@ -70,3 +71,31 @@ def test_splits_that_cannot_be_searched_say_nothing_and_make_nothing_up() -> Non
     assert 4_999_000 <= found.time_us <= 5_000_000
     mute = Log(mute=frozenset("ab"), a=[5_000_000], b=[1])
     assert next_row(mute, splits(mute), near_us=0, until_us=NOW_US) == NextRow(searchable=False)
+
+
+class Doubtful(Log):
+    """A log of which some splits' answers are no rows: nothing is claimed of them, or less than was searched for."""
+
+    def __init__(self, unsure: Mapping[str, int | None], **times: Sequence[int]) -> None:
+        super().__init__(**times)
+        self.unsure = unsure
+
+    def claims(self, splits: Sequence[SourceSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
+        said = {split.split_id: self.unsure.get(split.split_id, time_us) for split in splits}
+        return {name: min(us, time_us) for name, us in said.items() if us is not None}
+
+
+@pytest.mark.parametrize("unsure_us", [None, EARLIEST_US])
+def test_what_is_not_sure_to_be_a_row_says_nothing_of_the_next_one(unsure_us: int | None) -> None:
+    log = Doubtful({"b": unsure_us}, a=[5_000_000], b=[2_000_000], c=[7_000_000])
+    found = next_row(log, splits(log), near_us=0, until_us=NOW_US)
+    assert found.time_us is not None
+    assert 4_999_000 <= found.time_us <= 5_000_000, "the next of those that are sure"
+
+    alone = Doubtful({"b": unsure_us}, b=[2_000_000])
+    assert next_row(alone, splits(alone), near_us=0, until_us=NOW_US) == NextRow(searchable=False)
+
+
+def test_rows_beside_the_one_that_was_found_are_not_stepped_over() -> None:
+    log = Doubtful({"b": 1_000_000}, a=[5_000_000], b=[4_000_000])
+    assert next_row(log, splits(log), near_us=0, until_us=NOW_US) == NextRow(searchable=True, time_us=1_000_000)

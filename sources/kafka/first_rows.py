@@ -1,0 +1,268 @@
+"""Looks at what lies at offsets that were found by time: which record is delivered first from each of them on.
+
+Brokers also find what is no row: the markers that end transactions, which have the broker's time, and the records of
+aborted ones. Where a history is written in transactions, the first marker answers for every time up to the broker's,
+and older rows lie behind it. No request says what an offset holds, so it is read: from each offset on, all partitions
+at once, by one consumer that reads as the source does.
+
+A broker sends whole batches of records, so a look brings more than one row of each partition. They are kept, and a
+later offset among them needs no look: a record of the partition is looked at once, or not at all.
+
+Source: KIP-98; Kafka's `ListOffsets` and `Fetch`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .client import KafkaSettings, may_pass
+from .consumers import CONSUMERS, ConsumerCache, KeptConsumer
+from .offsets import TopicPartitionId
+from .reader import fetch_properties
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+__all__ = ["FirstRow", "FirstRows"]
+
+LOOK_SECONDS = 2.0
+"""How long a look may take: who has not answered by then is not known, and nothing is claimed of it."""
+RETRY_SECONDS = 5.0
+"""Who did not answer is looked at again after that long."""
+POLL_SECONDS = 0.05
+CHUNK = 2_000
+FETCH_BYTES = 64 << 10
+"""Of each partition in a fetch. Brokers send whole batches; one that is larger is asked for again, with more."""
+MOST_ROWS = 8_192
+"""No more is fetched of a partition in one look when it has brought so many."""
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRow:
+    """The first row from an offset on.
+
+    Attributes:
+        offset: where it is; None: no row comes before the end of the partition.
+        time_us: its timestamp; None: it has none, or there is no row.
+    """
+
+    offset: int | None = None
+    time_us: int | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was delivered of a partition from an offset on, without a gap: offsets that are missing hold no row."""
+
+    begin: int
+    offsets: list[Integers] = field(default_factory=list)
+    times_ms: list[Integers] = field(default_factory=list)
+    rows: int = 0
+    ended: bool = False  # the end of the partition came instead of a row
+
+    def add(self, offsets: Integers, times_ms: Integers) -> None:
+        self.offsets.append(offsets)
+        self.times_ms.append(times_ms)
+        self.rows += len(offsets)
+
+    def join(self) -> None:
+        self.offsets, self.times_ms = [np.concatenate(self.offsets)], [np.concatenate(self.times_ms)]
+
+    def first_from(self, offset: int) -> FirstRow | None:
+        """Return the first row from an offset on, None if it is not among these."""
+        if offset < self.begin or not self.rows or int(self.offsets[-1][-1]) < offset:
+            return None
+        if len(self.offsets) > 1:
+            self.join()
+        at = int(np.searchsorted(self.offsets[0], offset))
+        time_ms = int(self.times_ms[0][at])
+        return FirstRow(int(self.offsets[0][at]), None if time_ms < 0 else time_ms * 1_000)
+
+
+class FirstRows:
+    """The first rows from offsets on. For one thread at a time.
+
+    Args:
+        settings: how to reach the brokers, and what a row is (`read_committed`).
+        consumers: where the consumer comes from.
+        now_seconds: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        consumers: ConsumerCache = CONSUMERS,
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._consumers, self._now_seconds = settings, consumers, now_seconds
+        self._seen: dict[str, _Seen] = {}
+        self._retry_at_seconds: dict[str, float] = {}
+
+    def find(
+        self, wanted: Mapping[str, tuple[TopicPartitionId, int]]
+    ) -> tuple[dict[str, FirstRow], dict[TopicPartitionId, Exception]]:
+        """Find the first row from each offset on.
+
+        Args:
+            wanted: split id -> (topic and partition, offset).
+
+        Returns:
+            (first rows by split id, those that are not known left out; why those did not answer that were asked now).
+        """
+        found: dict[str, FirstRow] = {}
+        ask: dict[TopicPartitionId, int] = {}
+        names: dict[TopicPartitionId, str] = {}
+        now_seconds = self._now_seconds()
+        for name, (key, offset) in wanted.items():
+            row = self._seen[name].first_from(offset) if name in self._seen else None
+            if row is not None:
+                found[name] = row
+            elif key not in ask and self._retry_at_seconds.get(name, now_seconds) <= now_seconds:
+                ask[key], names[key] = offset, name
+        if not ask:
+            return found, {}
+        seen, failed = _Look(self._settings, self._consumers, self._now_seconds).at(ask)
+        for key, name in names.items():
+            each = seen[key]
+            if each.rows:
+                self._seen[name] = each
+                row = each.first_from(ask[key])
+                assert row is not None, "rows before the offset are not taken"
+                found[name] = row
+            elif each.ended:
+                found[name] = FirstRow()
+            else:
+                self._retry_at_seconds[name] = self._now_seconds() + RETRY_SECONDS
+                continue
+            self._retry_at_seconds.pop(name, None)
+        return found, failed
+
+
+class _Look:
+    """One look at some offsets, one a partition."""
+
+    def __init__(self, settings: KafkaSettings, consumers: ConsumerCache, now_seconds: Callable[[], float]) -> None:
+        self._settings, self._consumers, self._now_seconds = settings, consumers, now_seconds
+        self._wanted: dict[TopicPartitionId, int] = {}
+        self._seen: dict[TopicPartitionId, _Seen] = {}
+        self._waiting: set[TopicPartitionId] = set()
+        self._assigned: set[TopicPartitionId] = set()
+        self._errors: dict[TopicPartitionId, str] = {}
+        self._one_topic = True
+
+    def at(
+        self, wanted: Mapping[TopicPartitionId, int]
+    ) -> tuple[dict[TopicPartitionId, _Seen], dict[TopicPartitionId, Exception]]:
+        """Return what came of each partition, and why nothing came of those that did not answer."""
+        from confluent_kafka import TopicPartition
+
+        self._wanted, self._seen = dict(wanted), {key: _Seen(at) for key, at in wanted.items()}
+        self._waiting, self._assigned = set(wanted), set(wanted)
+        self._one_topic = len({topic for topic, _ in wanted}) == 1
+        kept = self._consumers.take(self._settings, self._properties())
+        try:
+            kept.consumer.assign([TopicPartition(*key, at) for key, at in wanted.items()])
+            until = self._now_seconds() + LOOK_SECONDS
+            while self._waiting and kept.errors.refused is None and self._now_seconds() < until:
+                self._take(kept)
+            said = kept.errors.refused if kept.errors.refused is not None else kept.errors.said
+        finally:
+            self._consumers.give_back(kept)
+        why = said if said is not None else "no answer"
+        return self._seen, {
+            key: TimeoutError(
+                f"what lies at offset {at} could not be looked at within {LOOK_SECONDS:g} s, so nothing is claimed of "
+                f"its event time: {self._errors.get(key, why)}"
+            )
+            for key, at in wanted.items()
+            if not self._seen[key].rows and not self._seen[key].ended
+        }
+
+    def _take(self, kept: KeptConsumer) -> None:
+        from confluent_kafka import Message, TopicPartition
+
+        # Together they would wait for a whole chunk, or the whole time.
+        messages = kept.consumer.consume(1, POLL_SECONDS)
+        messages += kept.consumer.consume(CHUNK, 0.0) if messages else []
+        if any(map(Message.error, messages)):
+            for message in messages:
+                if message.error() is not None:
+                    self._take_error(message)
+            messages = [message for message in messages if message.error() is None]
+        runs = self._runs(messages)
+        for key, begin, end in runs:
+            if key in self._assigned:
+                self._add(key, messages[begin:end])
+        # What was answered and has brought its batch is fetched no further: it would hold up the others.
+        last = runs[-1][0] if runs else None
+        done = [
+            key for key in sorted(self._assigned - self._waiting) if key != last or self._seen[key].rows >= MOST_ROWS
+        ]
+        if done and self._waiting:
+            self._assigned.difference_update(done)
+            kept.consumer.incremental_unassign([TopicPartition(*key) for key in done])
+
+    def _add(self, key: TopicPartitionId, messages: Sequence[Message]) -> None:
+        from confluent_kafka import Message
+
+        count = len(messages)
+        offsets: Integers = np.fromiter(map(Message.offset, messages), np.int64, count)
+        times = [time_ms if kind else -1 for kind, time_ms in map(Message.timestamp, messages)]
+        skip = int(np.searchsorted(offsets, self._wanted[key]))
+        if skip < count:
+            self._seen[key].add(offsets[skip:], np.array(times[skip:], np.int64))
+            self._waiting.discard(key)
+
+    def _take_error(self, message: Message) -> None:
+        from confluent_kafka import KafkaError
+
+        error, number = message.error(), message.partition()
+        key = (str(message.topic()), -1 if number is None else number)
+        if error is None or key not in self._waiting:
+            return
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
+            # At the offset itself: this replica has not heard of it yet.
+            if int(message.offset() or 0) > self._wanted[key]:
+                self._seen[key].ended = True
+                self._waiting.discard(key)
+            return
+        self._errors[key] = error.str()
+        if not may_pass(error):
+            self._waiting.discard(key)
+
+    def _runs(self, messages: Sequence[Message]) -> list[tuple[TopicPartitionId, int, int]]:
+        """Return (topic and partition, begin, end) of neighbours that are of one partition."""
+        from confluent_kafka import Message
+
+        if not messages:
+            return []
+        partitions = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
+        changes = partitions[1:] != partitions[:-1]
+        if not self._one_topic:
+            topics = list(map(Message.topic, messages))
+            changes |= np.fromiter((a != b for a, b in pairwise(topics)), np.bool_, len(topics) - 1)
+        cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(messages)]
+        return [((str(messages[a].topic()), int(partitions[a])), a, b) for a, b in pairwise(cuts)]
+
+    def _properties(self) -> dict[str, Any]:
+        return {
+            "group.id": "lowmark",  # librdkafka wants one; no group is joined
+            **fetch_properties([1], 0.0),
+            "fetch.message.max.bytes": FETCH_BYTES,
+            "queued.min.messages": 1,  # one fetch brings all partitions; a second one is wanted only where it did not
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed" if self._settings.read_committed else "read_uncommitted",
+        }
