@@ -338,14 +338,14 @@ class Lane:
                 f"the {self.name} query failed: {str(failed).splitlines()[0]}", "run it again with --debug."
             ) from failed
         progress = self.query._jsq.lastProgress()
-        return None if progress is None else Progress.from_json(progress.json())
+        return None if progress is None else Progress.from_java(progress)
 
     def rows_in(self) -> Counter[str]:
         """Rows that Spark read, by split: each batch counted once."""
         assert self.query is not None, "started before it is asked"
         metric, by_batch = f"rows_in_{self.name}", {}
         for progress in self.query._jsq.recentProgress():
-            batch = Progress.from_json(progress.json())
+            batch = Progress.from_java(progress)
             if metric in batch.observed_metrics:
                 by_batch[batch.batch_id] = batch.observed_metrics[metric]
         return sum((Counter(counts) for counts in by_batch.values()), Counter())

@@ -48,14 +48,14 @@ class RunningQuery:
         """False once the query has ended, which its event says a little later."""
         return bool(self._query.isActive())
 
-    def newest(self) -> Progress | None:
-        """Return the progress of the last batch that is over, None before the first."""
+    def newest(self, after: int | None = None) -> Progress | None:
+        """Return the progress of the last batch that is over; None before the first, and if it is batch `after`."""
         progress = self._query.lastProgress()
-        return None if progress is None else Progress.from_json(progress.json())
+        return None if progress is None or progress.batchId() == after else Progress.from_java(progress)
 
     def history(self) -> list[Progress]:
         """Return the progress of the batches Spark still remembers (100 by default), oldest first."""
-        return [Progress.from_json(progress.json()) for progress in self._query.recentProgress()]
+        return [Progress.from_java(progress) for progress in self._query.recentProgress()]
 
     def fault(self) -> str | None:
         """Return what in this query would break the promise of the low watermark, None if nothing.

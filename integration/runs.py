@@ -218,7 +218,7 @@ class Runs:
             query = next((q for q in self._queries if self._belongs(run, q.newest())), None)
         if query is None:
             return
-        newest = query.newest()
+        newest = query.newest(run.last_batch_id)
         if newest is None:
             return
         missed = 0 if run.last_batch_id is None else newest.batch_id - run.last_batch_id - 1
@@ -293,7 +293,7 @@ class Runs:
         runs = [run for run in self._runs.values() if run.run_id in (run_id, None) and not run.ended]
         behind = [run for run in runs if run.last_batch_id is None or run.last_batch_id < batch_id]
         if behind:  # only at the end of a query: while it goes on, the heartbeat was faster
-            progress = Progress.from_json(java_progress.json())
+            progress = Progress.from_java(java_progress)
             for run in behind:
                 self._take_report(run, progress, planned_at_us=run.asked_at_us)
                 self._cooperate(run, self._clock.now_us())

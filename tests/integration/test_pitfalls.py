@@ -325,7 +325,7 @@ def test_pitfall_25_missed_progress_is_filled_in_from_the_history(
     ran = run(windows(orders(service, feed), "split"), feed, both(100), checkpoint)
     deaf = [True]
     newest = RunningQuery.newest
-    monkeypatch.setattr(RunningQuery, "newest", lambda self: None if deaf[0] else newest(self))
+    monkeypatch.setattr(RunningQuery, "newest", lambda *given: None if deaf[0] else newest(*given))
     monkeypatch.setattr(Runs, "_take_progress", lambda *_: None)
     for at, split in ((200, "a"), (300, "b"), (400, "c")):
         feed.put((split, 1, at))

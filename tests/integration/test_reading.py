@@ -223,18 +223,29 @@ class Wire:
     def report(self, checkpoint: int) -> None:
         """The batch was read, and Spark says so."""
         self.tracks["q", checkpoint - 1] = BatchTrack()
-        java = SimpleNamespace(
-            runId=lambda: SimpleNamespace(toString=lambda: "r"),
-            batchId=lambda: checkpoint - 1,
-            json=lambda: report_of(checkpoint),
-        )
-        event: Any = SimpleNamespace(progress=lambda: java)
+        event: Any = SimpleNamespace(progress=lambda: JavaProgress(checkpoint))
         self.runs.take_event("progress", event)
 
     @property
     def status(self) -> RunStatus:
         (run,) = self.runs.run_statuses(())
         return replace(run, status=replace(run.status, held=()))  # the newest hold lasts until now
+
+
+class JavaProgress:
+    """Spark's own, of a batch."""
+
+    def __init__(self, checkpoint: int) -> None:
+        self.checkpoint = checkpoint
+
+    def __str__(self) -> str:
+        return report_of(self.checkpoint)
+
+    def runId(self) -> SimpleNamespace:  # Java's name
+        return SimpleNamespace(toString=lambda: "r")
+
+    def batchId(self) -> int:
+        return self.checkpoint - 1
 
 
 class _NoQueries(list[object]):
@@ -249,7 +260,8 @@ def _never_asked(request: object) -> Any:
 
 
 @pytest.fixture
-def wire() -> Iterator[Wire]:
+def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    monkeypatch.setattr("lowmark.integration.progress.java_text", str)  # no JVM
     with private_folder() as folder:
         wire = Wire(f"unix:{folder / 's.sock'}")
         yield wire

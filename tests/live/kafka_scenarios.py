@@ -216,7 +216,7 @@ def remembered(spark: SparkSession, batches: int) -> Iterator[None]:
 
 def history(query: StreamingQuery) -> list[Progress]:
     """The progress of every batch that Spark remembers, oldest first, each batch once."""
-    seen = {p.batch_id: p for p in (Progress.from_json(p.json()) for p in query._jsq.recentProgress())}
+    seen = {p.batch_id: p for p in map(Progress.from_java, query._jsq.recentProgress())}
     return [seen[batch_id] for batch_id in sorted(seen)]
 
 
