@@ -5,13 +5,15 @@
 
 Without `--bootstrap` it starts a broker and fills a topic. A row of the table is a round: all columns of Spark's
 source, or those that are named, of all partitions in one reader, as one task would read them. "per core" counts the
-processor time of all threads of this process, librdkafka's included; the broker is another process. The last figure is
-the memory at the end of the round, which must not grow with the rows: try `--rows 10000000`.
+processor time of all threads of this process, librdkafka's included; the broker is another process. The memory is that
+at the end of the round, which must not grow with the rows: try `--rows 10000000`. In the last round the client's
+`consume` is called and nothing is done with what it returns: no reader on top of it can be faster.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import resource
 import sys
@@ -23,6 +25,7 @@ from pathlib import Path
 
 from lowmark.sources.kafka import KafkaSource, KafkaSplit
 from lowmark.sources.kafka.columns import DEFAULT_COLUMNS
+from lowmark.sources.kafka.reader import CHUNK, GUESSED_RECORD_BYTES, fetch_properties
 from lowmark.sources.reader import read_slices
 
 from tests.live.servers import Broker, Record, kafka_broker
@@ -58,6 +61,27 @@ def measure(source: KafkaSource, splits: list[KafkaSplit]) -> Round:
     return Round(rows, size, batches, time.perf_counter() - wall, time.process_time() - processor, resident_bytes())
 
 
+def measure_client(bootstrap: str, splits: list[KafkaSplit]) -> Round:
+    """Let the client fetch all splits once, with our settings, and drop the records."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    rows = sum(split.stop or 0 for split in splits)
+    wall, processor = time.perf_counter(), time.process_time()
+    properties = fetch_properties([split.stop for split in splits], GUESSED_RECORD_BYTES)
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **properties}
+    )
+    consumer.assign([TopicPartition(split.topic, split.partition, split.start) for split in splits])
+    seen = chunks = 0
+    gc.disable()  # as the reader does while records are made
+    while seen < rows:
+        seen, chunks = seen + len(consumer.consume(CHUNK, 1.0)), chunks + 1
+    gc.enable()
+    spent = time.perf_counter() - wall, time.process_time() - processor
+    consumer.close()
+    return Round(seen, 0, chunks, *spent, resident_bytes())
+
+
 def resident_bytes() -> int:
     """The memory this process has now; its peak where the system does not say."""
     try:
@@ -76,17 +100,20 @@ def run(bootstrap: str, topic: str, columns: list[str], rounds: int) -> list[Rou
     ]
     heads = ("rows", 12), ("MB", 8), ("batches", 8), ("rows/s", 12), ("rows/s per core", 16), ("MB/s per core", 14)
     print(*(f"{head:>{width}}" for head, width in (*heads, ("MB memory", 10))))
-    done = []
-    for _ in range(rounds):
-        each = measure(source, splits)
-        done.append(each)
-        print(
-            f"{each.rows:>12,} {each.bytes / 1e6:>8,.0f} {each.batches:>8,} {each.rows / each.wall_seconds:>12,.0f} "
-            f"{each.rows / each.processor_seconds:>16,.0f} {each.bytes / 1e6 / each.processor_seconds:>14,.0f} "
-            f"{each.resident_bytes / 1e6:>10,.0f}",
-            flush=True,
-        )
+    done = [show(measure(source, splits)) for _ in range(rounds)]
+    print("the client alone")
+    show(measure_client(bootstrap, splits))
     return done
+
+
+def show(each: Round) -> Round:
+    print(
+        f"{each.rows:>12,} {each.bytes / 1e6:>8,.0f} {each.batches:>8,} {each.rows / each.wall_seconds:>12,.0f} "
+        f"{each.rows / each.processor_seconds:>16,.0f} {each.bytes / 1e6 / each.processor_seconds:>14,.0f} "
+        f"{each.resident_bytes / 1e6:>10,.0f}",
+        flush=True,
+    )
+    return each
 
 
 def main(arguments: list[str]) -> int:
