@@ -149,7 +149,7 @@ class TimeSearch:
             gap_us = high.time_us - low.time_us
             # With next to nothing so far, to give up would mean tiny slices, or to cut by shares and let splits drift
             # apart. That is so where a search knows nothing of a dense log of long ago, and once in its life.
-            little = self.total(low) < budget / 4 and self.lookups < MOST_LOOKUPS
+            little = self.total(low) <= budget / 4 and self.lookups < MOST_LOOKUPS
             if self.total(low) >= enough or gap_us <= within_us or (self.lookups >= LOOKUPS and not little):
                 return low, high
             behind = self._known_after(high)

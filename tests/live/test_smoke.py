@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.live.servers import Broker, Record, http_get, kafka_broker, prometheus_server
+from tests.live.servers import Broker, Record, http_get, kafka_broker, prometheus_server, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -63,5 +63,6 @@ def test_prometheus_answers_and_scrapes_itself(tmp_path: Path, prometheus_binary
         target = idle.url.removeprefix("http://")
         with prometheus_server(tmp_path / "second", [target]) as server:
             server.await_targets()
-            assert [sample["value"][1] for sample in server.query("up")] == ["1"]
+            # A target counts as up a moment before its sample can be asked for.
+            wait_until(lambda: [sample["value"][1] for sample in server.query("up")] == ["1"], "its sample")
     assert http_get(f"{idle}/-/ready")[0] == 0

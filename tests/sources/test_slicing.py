@@ -267,6 +267,17 @@ def test_a_slice_spans_no_more_than_it_may_and_steps_over_a_longer_gap() -> None
 # --- bad clocks
 
 
+@pytest.mark.parametrize("days_ago", [0, 1, 365, 3_000, 9_000])
+def test_the_first_batch_spans_no_more_than_a_slice_however_long_ago_it_is(days_ago: int) -> None:
+    """Nothing is known of the log then; to look for its beginning takes more lookups than any later batch."""
+    begin_us = BEGIN_US - days_ago * 24 * HOUR
+    first = plan(ExactLog({"a": every_second(begin_us, 1_000)}), max_slice_us=20 * SECOND)
+
+    assert 10 <= stops(first)["a"] <= 20
+    assert first.time_us is not None
+    assert begin_us < first.time_us <= begin_us + 20 * SECOND
+
+
 def test_a_row_from_the_future_is_read_and_nothing_is_claimed_behind_it() -> None:
     bad = every_second(BEGIN_US, 50)
     bad.append([YEAR_2099_US])
