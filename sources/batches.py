@@ -31,8 +31,7 @@ from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanne
 from .coordinator import SourceCoordinator, SourceFailed
 from .metric_group import MetricGroup
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
-from .slicing import HeldReason, PlannedSlice, SliceLimits, SlicePlan, plan_slices
-from .slicing.next_row import NextRow, next_row
+from .slicing import HeldReason, NextRow, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
 
 if TYPE_CHECKING:
     from .rate_limit import RateLimiterStrategy

@@ -8,6 +8,7 @@ from typing import Any
 
 from .api import (
     Fetched,
+    ResultT,
     SourceSplit,
     SplitChange,
     SplitEnd,
@@ -90,11 +91,7 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
         self._planners: dict[int, AnyPlanner] = {}
 
     def latest(self, splits: Sequence[HybridSplit]) -> Mapping[str, SplitEnd]:
-        return {
-            f"{index}:{split_id}": end
-            for index, mine in _by_source(splits).items()
-            for split_id, end in self._planner(index).latest([split.unwrap() for split in mine]).items()
-        }
+        return self._asked(splits, lambda planner, mine: planner.latest(mine))
 
     def after_rows(self, split: HybridSplit, rows: int, end: SplitEnd) -> int:
         return self._planner(split.source_index).after_rows(split.unwrap(), rows, end)
@@ -115,17 +112,20 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
         return self._planner(split.source_index).reached_us(split.unwrap(), position, time_us)
 
     def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
-        return {
-            f"{index}:{split_id}": passed_us
-            for index, mine in _by_source(splits).items()
-            for split_id, passed_us in self._planner(index)
-            .claims([split.unwrap() for split in mine], time_us, until_us)
-            .items()
-        }
+        return self._asked(splits, lambda planner, mine: planner.claims(mine, time_us, until_us))
 
     def close(self) -> None:
         for planner in self._planners.values():
             planner.close()
+
+    def _asked(
+        self, splits: Sequence[HybridSplit], ask: Callable[[AnyPlanner, list[Any]], Mapping[str, ResultT]]
+    ) -> dict[str, ResultT]:
+        return {
+            f"{index}:{split_id}": answer
+            for index, mine in _by_source(splits).items()
+            for split_id, answer in ask(self._planner(index), [split.unwrap() for split in mine]).items()
+        }
 
     def _planner(self, index: int) -> AnyPlanner:
         if index not in self._planners:

@@ -1,5 +1,6 @@
 """Files as a source: one split a file, in event-time order where their times are known."""
 
-from .source import FileChanged, FileSource, FileSplit, FileUnreadable, NoSchema
+from .errors import FileChanged, FileUnreadable, NoSchema
+from .source import FileSource, FileSplit
 
 __all__ = ["FileChanged", "FileSource", "FileSplit", "FileUnreadable", "NoSchema"]

@@ -38,7 +38,7 @@ from .errors import FileChanged, FileUnreadable, NoSchema
 from .formats import FORMATS, TIME, FileIndex, spark_schema
 from .listing import FileFacts, FileListing, resolve_paths
 
-__all__ = ["FileChanged", "FileSource", "FileSplit", "FileUnreadable", "NoSchema"]
+__all__ = ["FileSource", "FileSplit"]
 
 log = logging.getLogger("lowmark")
 

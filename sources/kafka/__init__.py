@@ -3,17 +3,11 @@
 `source.py` is what users call; `reader.py` runs in the tasks of a batch.
 """
 
-from .source import (
-    InvalidKafkaOption,
-    InvalidUtf8,
-    KafkaDataLost,
-    KafkaEnumeratorState,
-    KafkaOffsets,
-    KafkaSource,
-    KafkaSplit,
-    KafkaTopicMissing,
-    KafkaUnavailable,
-)
+from .enumerator import KafkaEnumeratorState
+from .errors import InvalidKafkaOption, InvalidUtf8, KafkaDataLost, KafkaTopicMissing, KafkaUnavailable
+from .offsets import KafkaOffsets
+from .source import KafkaSource
+from .split import KafkaSplit
 
 __all__ = [
     "InvalidKafkaOption",

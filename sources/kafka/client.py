@@ -187,46 +187,38 @@ class KafkaClient:
 
     # -- questions
 
-    def topics(
-        self, names: Sequence[str], action: str = "describe topics", *, sent: Sequence[Mapping[str, Future[Any]]] = ()
-    ) -> dict[str, Topic]:
+    def topics(self, names: Sequence[str], action: str = "describe topics") -> dict[str, Topic]:
         """Return the topics of these names that exist.
 
         Args:
             names: which.
             action: what for, completing "cannot ...".
-            sent: the first questions, if they were sent before.
         """
+        return self.describe(names, action)()
+
+    def describe(self, names: Sequence[str], action: str = "describe topics") -> Callable[[], dict[str, Topic]]:
+        """Send the question of `topics`, and return what waits for the answer: others may be asked meanwhile."""
         from confluent_kafka import KafkaError, TopicCollection
 
         if not names:
-            return {}
-
-        before = list(sent)
+            return dict
 
         def ask(seconds: float) -> Mapping[str, Future[Any]]:
-            if before:
-                return before.pop()
-            described = self._connected().describe_topics(TopicCollection(list(names)), request_timeout=seconds)
-            return dict(described)
+            return dict(self._connected().describe_topics(TopicCollection(list(names)), request_timeout=seconds))
 
-        answers, failed = self._ask_each(action, ask, absent={KafkaError.UNKNOWN_TOPIC_OR_PART})
-        self._raise_if_any(action, failed)
-        return {
-            name: Topic(name, _topic_id(found), tuple(sorted(each.id for each in found.partitions)))
-            for name, found in answers.items()
-            if found is not None
-        }
+        sent = [ask(min(REQUEST_SECONDS, max(0.5, self._settings.give_up_after_seconds)))]
 
-    def describe(self, names: Sequence[str]) -> Callable[[], dict[str, Topic]]:
-        """Send the question of `topics`, and return what waits for the answer: others may be asked meanwhile."""
-        from confluent_kafka import TopicCollection
+        def answer() -> dict[str, Topic]:
+            absent = {KafkaError.UNKNOWN_TOPIC_OR_PART}
+            found, failed = self._ask_each(action, lambda seconds: sent.pop() if sent else ask(seconds), absent=absent)
+            self._raise_if_any(action, failed)
+            return {
+                name: Topic(name, _topic_id(each), tuple(sorted(partition.id for partition in each.partitions)))
+                for name, each in found.items()
+                if each is not None
+            }
 
-        sent: list[Mapping[str, Future[Any]]] = []
-        if names:
-            described = self._connected().describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_SECONDS)
-            sent.append(described)
-        return lambda: self.topics(names, sent=sent)
+        return answer
 
     def topics_like(self, pattern: str) -> dict[str, Topic]:
         """Return the topics whose whole name matches, internal ones (`__...`) only if the pattern begins so too."""

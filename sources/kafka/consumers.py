@@ -16,10 +16,22 @@ from .client import ClientErrors, KafkaSettings, LibrdkafkaLog, created
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-__all__ = ["ConsumerCache", "KeptConsumer"]
+__all__ = ["ConsumerCache", "KeptConsumer", "range_properties"]
 
 IDLE_SECONDS = 60.0
 MOST_IDLE = 4
+
+
+def range_properties(settings: KafkaSettings) -> dict[str, Any]:
+    """Return librdkafka's properties of a consumer that is told where to read, hears of ends, and commits nothing."""
+    return {
+        "group.id": "lowmark",  # librdkafka wants one; no group is joined
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed" if settings.read_committed else "read_uncommitted",
+    }
 
 
 class KeptConsumer:

@@ -16,16 +16,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .client import KafkaSettings, may_pass
-from .consumers import CONSUMERS, ConsumerCache, KeptConsumer
+from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .offsets import TopicPartitionId
-from .reader import fetch_properties
+from .reader import fetch_properties, partition_runs
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -199,12 +198,12 @@ class _Look:
                 if message.error() is not None:
                     self._take_error(message)
             messages = [message for message in messages if message.error() is None]
-        runs = self._runs(messages)
-        for key, begin, end in runs:
-            if key in self._assigned:
-                self._add(key, messages[begin:end])
+        last: TopicPartitionId | None = None
+        for begin, end in partition_runs(messages, one_topic=self._one_topic) if messages else ():
+            last = str(messages[begin].topic()), int(messages[begin].partition() or 0)
+            if last in self._assigned:
+                self._add(last, messages[begin:end])
         # What was answered and has brought its batch is fetched no further: it would hold up the others.
-        last = runs[-1][0] if runs else None
         done = [
             key for key in sorted(self._assigned - self._waiting) if key != last or self._seen[key].rows >= MOST_ROWS
         ]
@@ -240,29 +239,10 @@ class _Look:
         if not may_pass(error):
             self._waiting.discard(key)
 
-    def _runs(self, messages: Sequence[Message]) -> list[tuple[TopicPartitionId, int, int]]:
-        """Return (topic and partition, begin, end) of neighbours that are of one partition."""
-        from confluent_kafka import Message
-
-        if not messages:
-            return []
-        partitions = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
-        changes = partitions[1:] != partitions[:-1]
-        if not self._one_topic:
-            topics = list(map(Message.topic, messages))
-            changes |= np.fromiter((a != b for a, b in pairwise(topics)), np.bool_, len(topics) - 1)
-        cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(messages)]
-        return [((str(messages[a].topic()), int(partitions[a])), a, b) for a, b in pairwise(cuts)]
-
     def _properties(self) -> dict[str, Any]:
         return {
-            "group.id": "lowmark",  # librdkafka wants one; no group is joined
+            **range_properties(self._settings),
             **fetch_properties([1], 0.0),
             "fetch.message.max.bytes": FETCH_BYTES,
             "queued.min.messages": 1,  # one fetch brings all partitions; a second one is wanted only where it did not
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "isolation.level": "read_committed" if self._settings.read_committed else "read_uncommitted",
         }

@@ -28,7 +28,7 @@ from lowmark.sources.metric_group import MetricGroup
 
 from .client import KafkaSettings, may_pass
 from .columns import KafkaColumns
-from .consumers import CONSUMERS, ConsumerCache, KeptConsumer
+from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
 from .offsets import TopicPartitionId
 from .split import DataLoss, KafkaSplit
@@ -36,7 +36,7 @@ from .split import DataLoss, KafkaSplit
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
 
-__all__ = ["KafkaSplitReader", "fetch_properties"]
+__all__ = ["KafkaSplitReader", "fetch_properties", "partition_runs"]
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 << 20
@@ -214,13 +214,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         rows = [None if each.stop is None else each.stop - each.position for each in added]
         record_bytes = max(_record_bytes.get(each.split.topic, GUESSED_RECORD_BYTES) for each in added)
         return {
-            "group.id": "lowmark",  # librdkafka wants one; no group is joined
+            **range_properties(self._settings),
             **fetch_properties(rows, record_bytes),
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "isolation.level": "read_committed" if self._settings.read_committed else "read_uncommitted",
         }
 
     def _drop(self, keys: Sequence[TopicPartitionId]) -> None:
@@ -263,7 +258,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return
         parts: list[tuple[_Range, int, int]] = []
         done: list[TopicPartitionId] = []
-        for begin, end in _runs(messages, one_topic=len(self._topics) == 1):
+        for begin, end in partition_runs(messages, one_topic=len(self._topics) == 1):
             first = messages[begin]
             key = (str(first.topic()), int(first.partition() or 0))
             each = self._ranges.get(key)
@@ -420,8 +415,8 @@ def _offset(message: Message) -> int:
     return int(message.offset() or 0)
 
 
-def _runs(messages: Sequence[Message], *, one_topic: bool) -> list[tuple[int, int]]:
-    """Return (begin, end) of neighbours that are of one partition."""
+def partition_runs(messages: Sequence[Message], *, one_topic: bool) -> list[tuple[int, int]]:
+    """Return (begin, end) of neighbours that are of one partition, among one or more records."""
     from confluent_kafka import Message
 
     partitions = np.fromiter(map(Message.partition, messages), np.int32, len(messages))

@@ -33,23 +33,13 @@ from .enumerator import (
     TopicList,
     TopicPattern,
 )
-from .errors import InvalidKafkaOption, InvalidUtf8, KafkaDataLost, KafkaTopicMissing, KafkaUnavailable
+from .errors import InvalidKafkaOption
 from .offsets import KafkaOffsets, TopicPartitionId
 from .planner import KafkaPlanner
 from .reader import KafkaSplitReader
 from .split import KafkaSplit
 
-__all__ = [
-    "InvalidKafkaOption",
-    "InvalidUtf8",
-    "KafkaDataLost",
-    "KafkaEnumeratorState",
-    "KafkaOffsets",
-    "KafkaSource",
-    "KafkaSplit",
-    "KafkaTopicMissing",
-    "KafkaUnavailable",
-]
+__all__ = ["KafkaSource"]
 
 Position = str | KafkaOffsets | Mapping[TopicPartitionId, "int | str | KafkaOffsets"]
 

@@ -1,7 +1,9 @@
 """What a batch reads of every split: all of them up to one event time, which is found before anything is read."""
 
 from .next_row import NextRow, next_row
-from .slicer import HeldReason, InvalidPosition, InvalidSliceLimits, PlannedSlice, SliceLimits, SlicePlan, plan_slices
+from .plan import HeldReason, InvalidSliceLimits, PlannedSlice, SliceLimits, SlicePlan
+from .slicer import plan_slices
+from .table import InvalidPosition
 
 __all__ = [
     "HeldReason",

@@ -36,15 +36,7 @@ from .plan import HeldReason, InvalidSliceLimits, PlannedSlice, SliceLimits, Sli
 from .table import InvalidPosition, SliceTable
 from .time_slice import Decision, decide
 
-__all__ = [
-    "HeldReason",
-    "InvalidPosition",
-    "InvalidSliceLimits",
-    "PlannedSlice",
-    "SliceLimits",
-    "SlicePlan",
-    "plan_slices",
-]
+__all__ = ["plan_slices"]
 
 
 def plan_slices(

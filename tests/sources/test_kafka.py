@@ -377,7 +377,7 @@ class ScriptedClient(KafkaClient):
     def describe(self, names: Sequence[str]) -> Callable[[], dict[str, Topic]]:
         return lambda: self.topics(names)
 
-    def topics(self, names: Sequence[str], action: str = "", **_sent: Any) -> dict[str, Topic]:
+    def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
         return {name: Topic(name, self.ids[name], tuple(self.there[name])) for name in names if name in self.there}
 
     def positions_of_each(
