@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from lowmark.sources.generator import SplitScript, StreamScript
+from lowmark.sources.batches import PlanOptions
+from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.watermark import SplitState, StreamStatus, WatermarkStrategy, duration_us
 
 from .errors import DemoImpossible
@@ -140,11 +141,10 @@ class GeneratorFeed:
         self.batches = -(-script.end // TICKS_PER_BATCH)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        from lowmark.sources.spark import GENERATOR, GeneratorSource, generator_options
+        from lowmark.sources.spark import Binding, load
 
-        spark.dataSource.register(GeneratorSource)
-        options = generator_options(self.script, seed=self.seed, ticks_per_batch=TICKS_PER_BATCH, tasks=2)
-        return spark.readStream.format(GENERATOR).options(**options).load()
+        source = GeneratorSource(self.script, seed=self.seed, ticks_per_batch=TICKS_PER_BATCH)
+        return load(spark, Binding(source, _STREAM, PlanOptions(slots=2)))
 
     def splits(self) -> Sequence[object] | None:
         return [split.name for split in self.script.splits]

@@ -2,7 +2,7 @@
 
     lowmark_kafka       Spark's own Kafka options: see `kafka.spark_options`
     lowmark_files       path, fileFormat, eventTime, recursive, discoverEvery, bounded, onUnreadable, onVanished
-    lowmark_generator   script (JSON, `StreamScript.to_plain`), seed
+    lowmark_generator   script (JSON, `StreamScript.to_plain`), seed, bounded, ticksPerBatch
 
 and of every one of them:
 
@@ -31,8 +31,6 @@ from .api import Source
 from .batches import PlanOptions
 
 __all__ = ["FORMATS", "FormatOptions", "InvalidOption"]
-
-_BATCH_OPTIONS = ("maxRowsPerBatch", "maxBytesPerBatch", "maxSlice", "byTime", "tasks", "splitColumn", "name")
 
 
 class InvalidOption(ValueError):
@@ -74,11 +72,9 @@ class FormatOptions:
         >>> FormatOptions.read("lowmark_kafka", given).batches.max_rows
         1000
         """
-        left = {name.lower(): value for name, value in options.items()}
-        if format_name == "lowmark_kafka" and "maxoffsetspertrigger" in left:
-            left.setdefault("maxrowsperbatch", left.pop("maxoffsetspertrigger"))
-        ours = {option: left.pop(option.lower(), None) for option in _BATCH_OPTIONS}
-        given = _Given(format_name, {option: value for option, value in ours.items() if value is not None})
+        given = _Given(format_name, {name.lower(): value for name, value in options.items()})
+        if format_name == "lowmark_kafka" and (most := given.take("maxOffsetsPerTrigger")) is not None:
+            given.options.setdefault("maxrowsperbatch", most)
         batches = PlanOptions(
             slots=given.number("tasks") or 1,
             max_rows=given.number("maxRowsPerBatch"),
@@ -86,15 +82,16 @@ class FormatOptions:
             max_slice_us=given.duration_us("maxSlice"),
             by_time=given.flag("byTime", default=True),
         )
-        split_column = ours["splitColumn"]
+        split_column, name = given.take("splitColumn"), given.take("name")
         if schema is not None and split_column in schema.names:
             schema = schema.remove(schema.get_field_index(split_column))  # which is no column of the source
-        source = FORMATS[format_name](_Given(format_name, left), schema)
-        return cls(source, ours["name"] or format_name, batches, split_column)
+        return cls(FORMATS[format_name](given, schema), name or format_name, batches, split_column)
 
 
 @dataclass(frozen=True)
 class _Given:
+    """Options that were given and not read yet, by their names in lower case; reading one takes it out."""
+
     format_name: str
     options: dict[str, str]
 
@@ -108,7 +105,7 @@ class _Given:
         return value
 
     def number(self, option: str) -> int | None:
-        value = self.options.get(option)
+        value = self.take(option)
         if value is None:
             return None
         if not value.isdigit() or int(value) < 1:
@@ -116,11 +113,11 @@ class _Given:
         return int(value)
 
     def duration_us(self, option: str) -> int | None:
-        value = self.options.get(option)
+        value = self.take(option)
         return None if value is None else duration_us(value, what=option)
 
     def flag(self, option: str, *, default: bool) -> bool:
-        value = self.options.get(option)
+        value = self.take(option)
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
@@ -144,8 +141,6 @@ def _files(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
     from .files import FileSource
 
     settings: dict[str, Any] = {name: given.flag(name, default=False) for name in ("recursive", "bounded")}
-    for ours in settings:
-        given.take(ours)
     texts = {"discover_every": "discoverEvery", "on_unreadable": "onUnreadable", "on_vanished": "onVanished"}
     settings |= {ours: value for ours, name in texts.items() if (value := given.take(name)) is not None}
     path, kind, event_time = given.need("path"), given.take("fileFormat"), given.take("eventTime")
@@ -158,9 +153,9 @@ def _generator(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
 
     del schema  # the generator's own
     script, seed = StreamScript.from_plain(json.loads(given.need("script"))), given.take("seed") or "0"
-    bounded = given.take("bounded") == "true"
-    given.end("script, seed, bounded")
-    return GeneratorSource(script, seed=int(seed), bounded=bounded)
+    bounded, ticks_per_batch = given.flag("bounded", default=False), given.number("ticksPerBatch")
+    given.end("script, seed, bounded, ticksPerBatch")
+    return GeneratorSource(script, seed=int(seed), bounded=bounded, ticks_per_batch=ticks_per_batch)
 
 
 FORMATS: Mapping[str, Callable[[_Given, pa.Schema | None], Source[Any, Any]]] = {

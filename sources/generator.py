@@ -4,7 +4,9 @@
     seed           which of its many equals
     position       a tick; every row is made anew from (script, seed, split, tick), so any range repeats
 
-All of the stream is there from the beginning: how fast it is read is for the batch's limits to say.
+All of the stream is there from the beginning, and how fast it is read is for the batch's limits to say; or, with
+`ticks_per_batch`, it arrives as it is read: a live stream that goes by batches instead of by the clock, so that one
+seed gives one result on any machine. (Spark's `rate-micro-batch` source is the model.)
 """
 
 from __future__ import annotations
@@ -34,6 +36,11 @@ class GeneratorSource(SimpleSource[SourceSplit]):
         seed: any integer; one seed always gives the same rows.
         bounded: whether the end of the script is the end of the stream; otherwise it goes silent there, as a live
             stream does at night. Splits that have children end in any case.
+        ticks_per_batch: a batch finds so many more ticks arrived than were read before it, 1 or more; None: all have.
+            A run up to the present (`availableNow`) is then one batch.
+
+    Raises:
+        ValueError: `ticks_per_batch` is below 1.
 
     >>> source = GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1), seed=7)
     >>> (split,) = source.discover()
@@ -43,8 +50,12 @@ class GeneratorSource(SimpleSource[SourceSplit]):
 
     discover_every = None
 
-    def __init__(self, script: StreamScript, *, seed: int, bounded: bool = False) -> None:
-        self.script, self.seed, self.bounded = script, seed, bounded
+    def __init__(
+        self, script: StreamScript, *, seed: int, bounded: bool = False, ticks_per_batch: int | None = None
+    ) -> None:
+        if ticks_per_batch is not None and ticks_per_batch < 1:
+            raise ValueError(f"ticks_per_batch: expected 1 or more, got {ticks_per_batch}")
+        self.script, self.seed, self.bounded, self.ticks_per_batch = script, seed, bounded, ticks_per_batch
 
     def __repr__(self) -> str:
         return f"GeneratorSource({len(self.script.splits)} splits, {self.script.ticks} ticks, seed={self.seed})"
@@ -64,7 +75,7 @@ class GeneratorSource(SimpleSource[SourceSplit]):
         ]
 
     def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
-        return {split.split_id: self._end(split) for split in splits}
+        return {split.split_id: self._arrived(split, self._end(split)) for split in splits}
 
     def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
         if end.position <= split.start + 1:
@@ -89,14 +100,24 @@ class GeneratorSource(SimpleSource[SourceSplit]):
             yield self.script.rows(split.split_id, position, after, seed=self.seed), after
             position = after
 
+    def _arrived(self, split: SourceSplit, end: SplitEnd) -> SplitEnd:
+        """What is there of it: all, or so many ticks more than were read."""
+        if self.ticks_per_batch is None or end.position <= split.start + self.ticks_per_batch:
+            return end
+        return self._end_at(split, split.start + self.ticks_per_batch, finished=False)
+
     def _end(self, split: SourceSplit) -> SplitEnd:
         parent_end = self.script.ends_at(split.split_id)
         last = self.script.end if parent_end is None else parent_end
         position = last if split.stop is None else min(split.stop, last)
+        finished = self.bounded or parent_end is not None or position == split.stop
+        return self._end_at(split, position, finished=finished)
+
+    def _end_at(self, split: SourceSplit, position: int, *, finished: bool) -> SplitEnd:
         rows = self.rows_before(split, position)
         return SplitEnd(
             position=max(position, split.start),
             rows=rows,
             size_bytes=rows * (_ROW_BYTES + len(split.split_id)),
-            finished=self.bounded or parent_end is not None or position == split.stop,
+            finished=finished,
         )

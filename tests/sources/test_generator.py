@@ -257,3 +257,24 @@ def test_a_long_range_comes_in_several_batches() -> None:
     split = SourceSplit(split_id="a", stop=101)
     parts = list(read_slices(GeneratorSource(script, seed=1), [split]))
     assert [(part.rows.num_rows, part.position) for part in parts] == [(65_000, 65), (35_001, 101)]
+
+
+@pytest.mark.parametrize("script", [SCRIPT, RESHARDED], ids=["plain", "resharded"])
+def test_a_paced_source_keeps_the_laws(script: StreamScript) -> None:
+    checked = check_source(GeneratorSource(script, seed=3, ticks_per_batch=4), rows=10)
+    assert len(checked.splits) == len(script.splits)
+    assert checked.found_by_time > 0
+
+
+def test_rows_arrive_as_they_are_read() -> None:
+    planner = GeneratorSource(RESHARDED, seed=1, bounded=True, ticks_per_batch=10).create_planner()
+    splits = {name: SourceSplit(split_id=name, start=start) for name, start in (("parent", 5), ("left", 25))}
+    ends = planner.latest(list(splits.values()))
+    assert {name: (end.position, end.finished) for name, end in ends.items()} == {
+        "parent": (12, True), "left": (31, True),
+    }  # fmt: skip
+    right = SourceSplit(split_id="right", start=12)
+    end = planner.latest([right])["right"]
+    assert (end.position, end.rows, end.finished) == (22, 40, False)
+    with pytest.raises(ValueError, match=r"^ticks_per_batch: expected 1 or more, got 0$"):
+        GeneratorSource(SCRIPT, seed=1, ticks_per_batch=0)
