@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from lowmark.sources import Source
+from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.batches import Planned, PlanOptions
 from lowmark.watermark import (
     GroupStatus,
@@ -220,7 +220,10 @@ class LowWatermarkService:
         max_bytes_per_batch: int | None = None,
         max_slice: str | dt.timedelta | None = None,
         by_time: bool = True,
+        rate: RateLimiterStrategy | None = None,
         tasks: int | None = None,
+        failover: FailoverPolicy | None = None,
+        timeout: str | dt.timedelta = "1 minute",
         max_splits: int = _MAX_SPLITS,
     ) -> DataFrame:
         """Return what a source reads, under the low watermark of its splits.
@@ -241,7 +244,11 @@ class LowWatermarkService:
             max_bytes_per_batch: about how many bytes, where the source can tell; None: no limit.
             max_slice: how much event time a batch spans at most; None: no limit.
             by_time: False takes a fair share of each split instead.
+            rate: how fast it is read at most; None: as fast as can be.
             tasks: how many tasks read a batch; by default as many as the session runs at once.
+            failover: how often a failed enumerator is restored before the query fails; by default three times in ten
+                minutes.
+            timeout: how long the enumerator may take over one thing before it counts as hung.
             max_splits: how many splits there may be, where rows are prepared.
 
         Returns:
@@ -262,6 +269,9 @@ class LowWatermarkService:
             max_slice_us=None if max_slice is None else duration_us(max_slice, what="max_slice"),
             by_time=by_time,
             future_guard_us=strategy.future_guard_us,
+            rate=rate,
+            failover=FailoverPolicy() if failover is None else failover,
+            timeout_seconds=duration_us(timeout, what="timeout") / 1_000_000,
         )
         df, stream, time = streams.read(
             self._spark,

@@ -426,6 +426,10 @@ class SplitPlanner(ABC, Generic[SplitT]):
         del until_us
         return {split.split_id: self.reached_us(split, split.start, time_us) for split in splits}
 
+    def metric_values(self) -> Mapping[str, float]:
+        """Return what it counts, by name: shown as the source's metrics, beside those of the enumerator."""
+        return {}
+
     def close(self) -> None:
         """Let go of connections."""
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 from lowmark.watermark import LowmarkError, format_duration_us
 
 from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
-from .coordinator import SourceCoordinator, SourceFailed
+from .coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
 from .metric_group import MetricGroup
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .slicing import HeldReason, NextRow, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
@@ -54,6 +54,7 @@ _EMPTY_PLAN_LASTS_US = 100_000
 _LOOK_AGAIN_SECONDS = 0.05
 _SAY_AGAIN_SECONDS = 60.0
 _LATEST_US = 2**53
+_CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class PlanOptions:
         future_guard_us: rows further ahead of the clock than this are bad clocks; None: there are no such rows.
         rate: how fast it is read at most; None: as fast as can be.
         start_seconds: how long the first splits may take to be found.
+        failover: how often a failed enumerator is restored.
+        timeout_seconds: how long the enumerator may take over one thing.
     """
 
     slots: int = 1
@@ -79,6 +82,8 @@ class PlanOptions:
     future_guard_us: int | None = None
     rate: RateLimiterStrategy | None = None
     start_seconds: float = 60.0
+    failover: FailoverPolicy = field(default_factory=FailoverPolicy)
+    timeout_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +429,7 @@ class BatchPlanner(Generic[SplitT]):
         if self._planner is not None:
             self._planner.close()
         if self._coordinator is not None:
-            self._coordinator.close()
+            self._coordinator.close(min(_CLOSE_SECONDS, self._options.timeout_seconds))
         self._coordinator = self._planner = self._at = self._inducer = None
 
     # -- where it stands
@@ -442,7 +447,12 @@ class BatchPlanner(Generic[SplitT]):
         self._slots.settle(self._live)
         self._previous_time_us, self._previous_span_us, self._targets = state.time_us, None, None
         coordinator = SourceCoordinator(
-            self._source, name=self._name, gateway=self._slots, num_subtasks=self._options.slots
+            self._source,
+            name=self._name,
+            gateway=self._slots,
+            num_subtasks=self._options.slots,
+            failover=self._options.failover,
+            timeout_seconds=self._options.timeout_seconds,
         )
         self._coordinator, self._planner = coordinator, self._source.create_planner()
         if state.coordinator:
@@ -611,7 +621,7 @@ class BatchPlanner(Generic[SplitT]):
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
             held=frozenset(name for name, why in plan.held.items() if why is HeldReason.CAP),
             next_us=next_us,
-            metrics=self._coordinator.metric_values() | _metrics_of(self._planner),
+            metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
         )
         if replace(planned, metrics={}) != self._told:
             self._peer.tell(self._run, planned)
@@ -668,9 +678,3 @@ class _DriverContext:
 
     def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
         raise NotImplementedError(f"a reader on the driver sends no events, got {event!r}")
-
-
-def _metrics_of(planner: SplitPlanner[Any]) -> dict[str, float]:
-    """What a planner counts, where it does."""
-    group = getattr(planner, "metrics", None)
-    return group.values() if isinstance(group, MetricGroup) else {}

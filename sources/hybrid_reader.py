@@ -114,6 +114,14 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
         return self._asked(splits, lambda planner, mine: planner.claims(mine, time_us, until_us))
 
+    def metric_values(self) -> Mapping[str, float]:
+        """Those of all sources; what two of them count under one name is added up."""
+        counts: dict[str, float] = {}
+        for planner in self._planners.values():
+            for name, count in planner.metric_values().items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
     def close(self) -> None:
         for planner in self._planners.values():
             planner.close()

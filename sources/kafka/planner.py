@@ -69,6 +69,9 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._no_rows: dict[str, int] = {}  # split id -> the last offset that was found by time and hides older rows
         self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
 
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
+
     def latest(self, splits: Sequence[KafkaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each partition ends: at its last stable offset if only committed records are read.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,7 +25,6 @@ from lowmark.sources import (
     SplitEnumeratorContext,
     SplitPlanner,
 )
-from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator
 from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.simple import SimpleSource
 
@@ -147,17 +145,6 @@ class FaultyLog(LogSource):
     def __init__(self, log: Log, faults: Faults) -> None:
         super().__init__(log.folder)
         self.faults = faults
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        program = sys.modules["__main__"].__spec__
-        if program is None or not program.name.startswith("pyspark."):
-            return  # the tests' own process, where others rely on the defaults
-        # In the planner's process, which ends with its query: else a minute passes until an enumerator counts as hung.
-        defaults = SourceCoordinator.__init__.__kwdefaults__
-        assert defaults is not None
-        defaults |= {"timeout_seconds": 2.0, "failover": FailoverPolicy(most=2, backoff="100 milliseconds")}
-        SourceCoordinator.close.__defaults__ = (0.5,)
 
     def _enumerator(
         self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit] | None

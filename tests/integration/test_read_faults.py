@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.sources import SourceSplit, check_source
+from lowmark.sources import FailoverPolicy, SourceSplit, check_source
 from lowmark.sources.batches import BatchPlanner, PlanOptions
 from lowmark.sources.files import FileSource
 from lowmark.sources.testing import SourceBroken
@@ -34,6 +34,7 @@ ROWS = {"a": 40, "b": 20}
 ALL = sorted((split, number) for split, rows in ROWS.items() for number in range(rows))
 ROWS_PER_BATCH = 30
 FOR_EVER = 1_000
+SOON = FailoverPolicy(most=2, backoff="100 milliseconds")
 
 Rows = list[tuple[str, int]]
 AfterBatch = Callable[[int], None]
@@ -119,7 +120,14 @@ def planning(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
     file = log.folder / "a"
     whole = file.read_text()
     with LowWatermarkService(spark) as service:
-        df = service.read(FaultyLog(log, faults), name="log", tasks=2, max_rows_per_batch=ROWS_PER_BATCH)
+        df = service.read(
+            FaultyLog(log, faults),
+            name="log",
+            tasks=2,
+            max_rows_per_batch=ROWS_PER_BATCH,
+            failover=SOON,
+            timeout="2 seconds",
+        )
         story = Story(df, str(folder / "checkpoint"))
         for fault in ("discover", "hang", "latest"):
             faults.cause(fault, times=FOR_EVER if fault == "discover" else 1)

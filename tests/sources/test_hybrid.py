@@ -475,6 +475,21 @@ def test_each_source_claims_for_its_own_splits_what_they_have_passed() -> None:
     }
 
 
+def test_what_the_planners_of_all_sources_count_is_seen() -> None:
+    class Counted(Numbers):
+        def create_planner(self) -> SplitPlanner[SourceSplit]:
+            return Counting(self)
+
+    class Counting(SimplePlanner[SourceSplit]):
+        def metric_values(self) -> Mapping[str, float]:
+            return {"lost_offsets": 3, "of_" + self._source.name: 1}  # type: ignore[attr-defined]
+
+    planner = HybridSource(Counted("a"), Numbers("b"), Counted("c")).create_planner()
+    assert planner.metric_values() == {}
+    planner.latest(tagged("0:a0", "1:b0", "2:c0"))
+    assert planner.metric_values() == {"lost_offsets": 6, "of_a": 1, "of_c": 1}
+
+
 @pytest.mark.parametrize(("role", "hybrid"), [(SplitPlanner, HybridPlanner), (SplitReader, HybridSplitReader)])
 def test_nothing_that_a_source_may_answer_itself_is_left_to_the_default(role: type, hybrid: type) -> None:
     assert {name for name in vars(role) if not name.startswith("_")} <= vars(hybrid).keys()
