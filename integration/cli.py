@@ -595,11 +595,12 @@ def _stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
 
 def _stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
     import msgspec
+    from lowmark.watermark.status import printable
     from rich.table import Table
 
     seen = msgspec.convert(stream, StreamStatus)
     facts = Table(
-        title=f"{seen.name}, query {stream['query']}",
+        title=printable(f"{seen.name}, query {stream['query']}"),
         title_justify="left",
         title_style="bold",
         show_header=False,
@@ -616,7 +617,7 @@ def _stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tab
         ("splits", ", ".join(f"{count} {state}" for state, count in seen.states.items() if count) or "none yet"),
         ("rows", _rows(seen)),
     ):
-        facts.add_row(what, value)
+        facts.add_row(what, printable(value))
     splits = _split_table(seen, now_us, limit)
     whole = Table.grid()
     whole.add_row(facts)
@@ -630,7 +631,7 @@ def _rows(seen: StreamStatus) -> str:
 
 
 def _split_table(seen: StreamStatus, now_us: int, limit: int | None) -> Table:
-    from lowmark.watermark.status import by_need
+    from lowmark.watermark.status import by_need, printable
     from rich.table import Table
 
     shown = sorted(seen.splits.items(), key=lambda item: by_need(item[1]))[:limit]
@@ -648,7 +649,8 @@ def _split_table(seen: StreamStatus, now_us: int, limit: int | None) -> Table:
     for name, split in shown:
         state = f"{split.state.value}, lagging" if split.lagging else split.state.value
         unread = "?" if split.backlog_rows is None else f"{split.backlog_rows:,}"
-        table.add_row(name, state, _time(split.watermark_us), _ago(split.watermark_us, now_us), unread, split.why)
+        told = (name, state, _time(split.watermark_us), _ago(split.watermark_us, now_us), unread, split.why)
+        table.add_row(*map(printable, told))
     return table
 
 

@@ -15,7 +15,7 @@ from lowmark.watermark import (
     format_duration_us,
     format_time_us,
 )
-from lowmark.watermark.status import need
+from lowmark.watermark.status import need, printable
 from rich.console import Console
 from rich.table import Table
 
@@ -94,7 +94,7 @@ def _source_in_words(source: SourceStatus) -> str:
         )
     if source.returned_late:
         lines.append(f"Times a task came in below the low watermark: {source.returned_late}.")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _group_in_words(group: GroupStatus) -> str:
@@ -104,12 +104,14 @@ def _group_in_words(group: GroupStatus) -> str:
     lines += [f"Waiting: {member.task}: {member.why}" for member in waiting]
     if free:
         lines.append(f"Not throttled, they only take part in the minimum: {', '.join(free)}.")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _source_table(source: SourceStatus, now_us: int) -> Table:
     table = Table(
-        title=f"{source.source_id} of {source.job_id}: {format_time_us(source.low_watermark_us)}, {source.why}",
+        title=printable(
+            f"{source.source_id} of {source.job_id}: {format_time_us(source.low_watermark_us)}, {source.why}"
+        ),
         title_justify="left",
         title_style="bold",
         pad_edge=False,
@@ -122,7 +124,8 @@ def _source_table(source: SourceStatus, now_us: int) -> Table:
         low_us = task.low_watermark_us
         behind = "" if low_us is None else format_duration_us((now_us - low_us) // 1_000_000 * 1_000_000)
         group = "" if task.group is None else task.group
-        table.add_row(task.task.task_id, task.state.value, format_time_us(low_us), behind, group, task.why)
+        told = (task.task.task_id, task.state.value, format_time_us(low_us), behind, group, task.why)
+        table.add_row(*map(printable, told))
     return table
 
 
@@ -132,7 +135,7 @@ def _need(task: TaskStatus) -> tuple[int, bool, int]:
 
 def _group_table(group: GroupStatus) -> Table:
     table = Table(
-        title=f"group {group.group}: cap {group.cap}, {group.why}",
+        title=printable(f"group {group.group}: cap {group.cap}, {group.why}"),
         title_justify="left",
         title_style="bold",
         pad_edge=False,
@@ -143,7 +146,6 @@ def _group_table(group: GroupStatus) -> Table:
         table.add_column(column)
     for member in group.members:
         obeys = "yes" if member.throttled else "no"
-        table.add_row(
-            str(member.task), member.state.value, format_time_us(member.low_us), str(member.cap), obeys, member.why
-        )
+        told = (str(member.task), member.state.value, format_time_us(member.low_us), str(member.cap), obeys, member.why)
+        table.add_row(*map(printable, told))
     return table

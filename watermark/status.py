@@ -245,7 +245,16 @@ def explain(status: StreamStatus) -> str:
             f"  native Spark, with one watermark at {format_time_us(status.native_watermark_us)}, "
             f"would have judged at least {status.native_late_rows} rows late"
         )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
+
+
+def printable(text: str) -> str:
+    r"""The text with escapes for what a terminal would act upon: names of splits come from data, and may hold anything.
+
+    >>> print(printable("orders-3\x1b[2J\n"))
+    orders-3\x1b[2J\n
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:

@@ -23,6 +23,7 @@ from lowmark.sources import (
 )
 from lowmark.sources.files import FileSource
 from lowmark.watermark import SplitState
+from lowmark.watermark.status import printable
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import csv, parquet
 from pyspark.errors import StreamingQueryException
@@ -111,7 +112,7 @@ def test_a_split_of_any_name_is_shown_as_it_is(spark: SparkSession, tmp_path: Pa
 
     assert sink.rows == sorted([(ODD, n) for n in range(5)] + [(PLAIN, n) for n in range(10)])
     assert {name: split.rows for name, split in status.splits.items()} == {ODD: 5, PLAIN: 10}
-    assert f"    {ODD}: finished, watermark " in explained
+    assert f"    {printable(ODD)}: finished, watermark " in explained
     samples = [sample for family in text_string_to_metric_families(scrapes[-1]) for sample in family.samples]
     shown = {s.labels["split"]: s.value for s in samples if s.name == "lowmark_split_rows_total"}
     assert shown == {ODD: 5, PLAIN: 10}, scrapes[-1]

@@ -242,6 +242,15 @@ def test_the_status_names_the_splits_that_a_percentile_passes() -> None:
     assert history.status(1, limit=0).passed_over == ()
 
 
+def test_what_a_name_holds_does_nothing_to_a_terminal() -> None:
+    history = History(PLAIN)
+    history.on(0, batch(0, 0, {"a\x1b[2J\nb\u202e": 10}))
+    lines = explain(history.status(1)).splitlines()
+
+    assert all(line.isprintable() for line in lines)
+    assert any(line.startswith(r"    a\x1b[2J\nb\u202e: active") for line in lines)
+
+
 def test_the_status_is_plain_json() -> None:
     history = History(IDLENESS)
     history.on(1, SplitsDiscovered(("p",)))
