@@ -44,6 +44,12 @@ class RunningQuery:
     _query: JavaObject
 
     @property
+    def name(self) -> str | None:
+        """What the user calls it."""
+        name: str | None = self._query.name()
+        return name
+
+    @property
     def active(self) -> bool:
         """False once the query has ended, which its event says a little later."""
         return bool(self._query.isActive())

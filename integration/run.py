@@ -289,9 +289,9 @@ class StreamRun:
         """True for an offset of this run, or of the one it resumes: Spark runs that run's last batch again."""
         return offset.run is not None and offset.run in (self.token, self.resumes)
 
-    def tie(self, progress: Progress) -> None:
+    def tie(self, query_id: str, run_id: str, query_name: str | None) -> None:
         """Remember which query this run belongs to."""
-        self.query_id, self.run_id, self.query_name = progress.id, progress.run_id, progress.name
+        self.query_id, self.run_id, self.query_name = query_id, run_id, query_name
 
     def report(self, progress: Progress, heartbeat: int, *, planned_at_us: int, now_us: int) -> list[Effect]:
         """Take the report of one batch. A batch that was taken before changes nothing.

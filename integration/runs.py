@@ -66,6 +66,7 @@ class Runs:
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
         self._readers: dict[str, Reader] = {}  # by token of the planner
+        self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), in order of their ends
 
     def add(self, stream: Stream) -> None:
         """Know a wrapped stream, before its first heartbeat asks.
@@ -229,7 +230,7 @@ class Runs:
         if not self._belongs(run, progress):
             return
         if run.run_id is None:
-            run.tie(progress)
+            run.tie(progress.id, progress.run_id, progress.name)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
                 self._tie_reader(run, progress, index)
@@ -330,16 +331,23 @@ class Runs:
                 self._say_farewell(run)
                 self.cooperation.end(run)
                 run.ended, run.failed = True, bool(failure)
+        if all(run.run_id != run_id for run in self._runs.values()):
+            query = self._queries.get(run_id)
+            self._ended_untied.append((event.id().toString(), run_id, None if query is None else query.name))
         self._queries.forget(run_id)
         self._end_untied(failed=bool(failure))
 
     def _end_untied(self, *, failed: bool) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
+        untied = [run for run in self._runs.values() if run.run_id is None and not run.ended]
         tied = {run.run_id for run in self._runs.values()}
-        if all(query.run_id in tied for query in self._queries):
-            for run in self._runs.values():
-                if run.run_id is None and not run.ended:
-                    run.ended, run.failed = True, failed
+        if any(query.run_id not in tied for query in self._queries):
+            return
+        for run in untied:
+            run.ended, run.failed = True, failed
+            if len(self._ended_untied) == 1:
+                run.tie(*self._ended_untied[0])
+        self._ended_untied.clear()
 
     def say_farewells(self) -> None:
         """Leave the last reports in the checkpoints, and say which queries go on without a service."""

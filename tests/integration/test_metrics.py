@@ -612,14 +612,14 @@ def test_a_query_that_fails_is_seen(service: LowWatermarkService, feed: Feed, ch
 def test_a_query_that_fails_in_its_first_batch_is_seen(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
-    """Spark never reported a batch of it, so not even its name is known."""
+    """Spark never reported a batch of it; that it is the one whose end was told says which it was."""
     seen = Scraper(StreamCollector(service))
     feed.put(("fast", 9, 500))
     ran = start(_wrapped(service, feed).select(F.expr("v + int(assert_true(v < 5) is null)")), checkpoint, name="never")
     with pytest.raises(StreamingQueryException):
         ran.settle()
-    wait_until(lambda: seen.one("lowmark_query_failed", stream="orders") == 1, "the failure", seconds=20)
-    assert seen.one("lowmark_query_running") == 0
+    wait_until(lambda: seen.one("lowmark_query_failed", query="never") == 1, "the failure", seconds=20)
+    assert seen.one("lowmark_query_running", query="never") == 0
 
 
 def test_a_query_without_data_gives_signs_of_life(
