@@ -8,10 +8,12 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # What a user may set: make venv PYTHON=python3.12, make test PYTEST_ARGS='-k kafka', make demo DEMO_ARGS='--seed 7'.
+# WORKERS: processes that share the tests, each with a Spark session and servers of its own, 3 GB at most; 0: this one.
 PYTHON ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+WORKERS ?= 2
 
 bin := .venv/bin
 say = printf 'lowmark: %s\n'
@@ -37,7 +39,7 @@ demo-kafka: java .venv/.installed jars ## the same on a real Kafka broker, start
 	@$(bin)/python -m tests.live.demo_kafka $(DEMO_ARGS)
 
 test: lint servers ## everything: ruff, mypy --strict, all tests on real servers
-	@$(bin)/python -m pytest $(PYTEST_ARGS)
+	@$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: .venv/.installed-test ## ruff and mypy --strict
 	@$(bin)/ruff check .

@@ -40,19 +40,24 @@ def pytest_configure() -> None:
         os.environ.pop(name, None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes the session is a `spark` test, what takes the broker a `live` one, marked or not."""
     for item in items:
         if "kafka" in getattr(item, "fixturenames", ()):
             item.add_marker("live")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+    if hasattr(config, "workerinput"):  # processes share the files: the longest first, or one waits for the other
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Hundreds of Python processes start in a run, here and in the tests' own drivers."""
+def _own_places(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What this process of tests starts is its own: the other's services are not found, nor a job of the user's."""
+    # Lean: hundreds of Python processes start in a run, here and in the tests' own drivers.
     os.environ["SPARK_HOME"] = str(lean_home(tmp_path_factory.mktemp("home")))
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture(scope="session")
