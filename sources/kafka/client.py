@@ -423,6 +423,8 @@ class KafkaClient:
             self._pause_or_give_up(action, next(iter(failed.values())), deadline)
 
     def _pause_or_give_up(self, action: str, failed: Exception, deadline: _Deadline) -> None:
+        from confluent_kafka import KafkaError
+
         error: KafkaError | None = failed.args[0] if failed.args and hasattr(failed.args[0], "code") else None
         if (
             self._errors.refused is not None
@@ -432,6 +434,10 @@ class KafkaClient:
             raise self._unavailable(
                 action, error if error is not None else failed, deadline.spent_seconds()
             ) from failed
+        if error is None or error.code() == KafkaError._TIMED_OUT:  # noqa: SLF001  # librdkafka's own codes
+            # It asks the broker that it knows as the controller, for ever, and a client without topics hears of no
+            # other when that one dies. A new client asks whoever answers.
+            self.close()
         self._wait(deadline.next_pause_seconds())
 
     def _raise_if_any(self, action: str, failed: Mapping[Any, Exception]) -> None:

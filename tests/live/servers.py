@@ -418,17 +418,35 @@ def kafka_broker(folder: Path, *, optimized: bool = False) -> Iterator[Broker]:
 
 
 def _start_broker(java: str, classpath: str, folder: Path, *, optimized: bool) -> Broker:
-    folder.mkdir()
     port, controller_port = free_ports(2)
-    properties, log = folder / "server.properties", folder / "kafka.log"
-    properties.write_text(
-        BROKER_PROPERTIES.format(
-            host=LOCALHOST, port=port, controller_port=controller_port, data=folder / "data"
-        )
-    )
+    values = {"host": LOCALHOST, "port": port, "controller_port": controller_port, "data": folder / "data"}
     jvm = [] if optimized else SHORT_LIVED_JVM.split()
     run = [java, *jvm, "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath]
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return _start_node(run, folder, BROKER_PROPERTIES.format(**values), cluster, port)
+
+
+def second_broker(folder: Path, first: Broker) -> Broker:
+    """Start another broker in the cluster of one that `kafka_broker` started; whoever asked for it stops it.
+
+    Its log and data are in `folder`, which is made.
+    """
+    *run, _, described = first.process.command
+    properties = dict(line.split("=", 1) for line in Path(described).read_text().splitlines() if "=" in line)
+    meta = Path(properties["log.dirs"], "meta.properties").read_text()
+    [cluster] = [line.partition("=")[2] for line in meta.splitlines() if line.startswith("cluster.id=")]
+    [port] = free_ports(1)
+    at = f"PLAINTEXT://{LOCALHOST}:{port}"
+    properties |= {"process.roles": "broker", "node.id": "2", "listeners": at, "advertised.listeners": at}
+    properties["log.dirs"] = str(folder / "data")
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    return _start_node(run, folder, text, cluster, port)
+
+
+def _start_node(run: list[str], folder: Path, described: str, cluster: str, port: int) -> Broker:
+    folder.mkdir()
+    properties, log = folder / "server.properties", folder / "kafka.log"
+    properties.write_text(described)
     # `=`: an id may begin with a dash
     formatted = subprocess.run(
         [*run, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(properties)],

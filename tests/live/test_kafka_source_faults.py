@@ -7,18 +7,21 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic
 from lowmark.sources import SplitsAddition, SplitsRemoval
 from lowmark.sources.discovery import DiscoveryFailed
 from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
 from lowmark.sources.kafka.consumers import CONSUMERS
 from lowmark.sources.kafka.planner import KafkaPlanner
 
+from tests.live import servers
 from tests.live.kafka_reading import Reading, read_tables, source_of
-from tests.live.servers import Broker, Record, kafka_broker, wait_until
+from tests.live.servers import Broker, Record, kafka_broker, second_broker, wait_until
 
 Read = Callable[..., Reading]
 
@@ -180,6 +183,61 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_repeats_nothing(own: B
     back.join()
 
     assert offsets == list(range(20_000))
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, Broker]]:
+    """Two brokers of one cluster, the second of which is missed soon when it is gone."""
+    missed = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
+    monkeypatch.setattr(servers, "BROKER_PROPERTIES", servers.BROKER_PROPERTIES + missed)
+    with kafka_broker(tmp_path / "first") as first:
+        second = second_broker(tmp_path / "second", first)
+        try:
+            wait_until(lambda: len(first.admin.list_topics(timeout=5).brokers) == 2, "both brokers in one cluster")
+            yield first, second
+        finally:
+            second.stop()
+
+
+def test_when_a_leader_dies_another_goes_on_and_nothing_is_lost_or_repeated(
+    pair: tuple[Broker, Broker], reading: Read
+) -> None:
+    first, second = pair
+    topic, rows = "handed-over", 10_000
+    led = NewTopic(topic, 2, replica_assignment=[[2, 1], [1, 2]], config={"retention.ms": "-1"})
+    first.admin.create_topics([led])[topic].result(30)
+    records = [Record(f"{n:06}" + "x" * 1_000, n % 2, timestamp_ms=(1_000 + n // 2) * 1_000) for n in range(2 * rows)]
+    first.produce(topic, records)
+    query = reading(source_of(first, topic, columns=["offset", "timestamp"], give_up_after="2 minutes"))
+    planned = dict.fromkeys(query.splits, rows)
+    found = query.planner.find_time(list(query.splits.values()), 8_000_000_000)
+    assert {name: end.position for name, end in query.planner.latest(list(query.splits.values())).items()} == planned
+    assert found == dict.fromkeys(planned, 7_000)
+    reader = query.source.create_split_reader()
+    reader.handle_splits_changes(SplitsAddition(tuple(replace(split, stop=rows) for split in query.splits.values())))
+    offsets: dict[str, list[int]] = {name: [] for name in planned}
+    finished: set[str] = set()
+
+    def fetch() -> None:
+        fetched = reader.fetch()
+        for part in fetched.batches:
+            offsets[part.split_id] += [int(n) for n in part.rows["offset"].to_numpy()]
+        finished.update(fetched.finished_splits)
+
+    while min(map(len, offsets.values())) < 500:
+        fetch()
+    second.kill()
+    assert {name: end.position for name, end in query.planner.latest(list(query.splits.values())).items()} == planned
+    assert query.planner.find_time(list(query.splits.values()), 8_000_000_000) == found
+    claimed = [replace(split, start=7_000) for split in query.splits.values()]
+    assert query.planner.claims(claimed, 8_000_000_000) == dict.fromkeys(planned, 8_000_000_000)
+    while finished < offsets.keys():
+        fetch()
+    reader.close()
+    leaders = [each.leader for each in first.admin.list_topics(topic, timeout=5).topics[topic].partitions.values()]
+
+    assert offsets == {name: list(range(rows)) for name in planned}
+    assert leaders == [1, 1]
 
 
 def test_a_broker_that_stands_still_is_waited_for(own: Broker, reading: Read) -> None:

@@ -901,6 +901,16 @@ def test_a_broker_that_is_away_is_asked_again_after_growing_pauses(code: int) ->
     assert admin.polled == 8
 
 
+def test_a_question_that_nobody_answered_is_asked_through_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one asks the broker it knows as the controller, dead or not, and hears of no other."""
+    new = Answers(0, KafkaError._TIMED_OUT)
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _, logger: new)
+    client, pauses = asking(old := Answers(10_000, KafkaError._TIMED_OUT))
+
+    assert client.topics(["orders"]) == {"orders": Topic("orders", "id-1", (0, 1))}
+    assert (old.asked, new.asked, pauses) == (1, 1, [0.1])
+
+
 def test_asking_ends_with_the_time_that_is_allowed() -> None:
     client, pauses = asking(Answers(10_000, KafkaError._TRANSPORT), seconds=5.0)
 
