@@ -21,7 +21,7 @@ from .errors import DemoImpossible
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SHORT_LIVED_JVM", "java_problem", "lean_home", "local_session"]
+__all__ = ["SHORT_LIVED_JVM", "clean_environment", "java_problem", "lean_home", "local_session"]
 
 _OLDEST_JAVA = 17
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -51,6 +51,14 @@ def java_problem() -> str | None:
     if found is None:
         return f"{java} does not tell its version"
     return None if int(found[1]) >= _OLDEST_JAVA else f"{java} is version {found[1]}"
+
+
+def clean_environment() -> None:
+    """Make the environment that of a local Spark of this Python, whatever other Spark the user has."""
+    for foreign in _FOREIGN:
+        os.environ.pop(foreign, None)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
 def lean_home(folder: Path) -> Path:
@@ -96,10 +104,7 @@ def local_session(
     problem = java_problem()
     if problem is not None:
         raise DemoImpossible(f"Spark needs Java {_OLDEST_JAVA} or newer, and {problem}", _JAVA_HINT)
-    for foreign in _FOREIGN:
-        os.environ.pop(foreign, None)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    clean_environment()
     with tempfile.TemporaryDirectory(prefix="lowmark-spark-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         os.environ["SPARK_HOME"] = str(lean_home(folder))

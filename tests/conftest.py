@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lowmark.integration.session import SHORT_LIVED_JVM, lean_home
+from lowmark.integration.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
 from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
 
@@ -33,11 +32,7 @@ def pytest_configure() -> None:
     # Spark, its Python workers and this process speak of the same times and the same interpreter.
     os.environ["TZ"] = "UTC"
     time.tzset()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Another Spark of this machine's user must not be mixed in.
-    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR"):
-        os.environ.pop(name, None)
+    clean_environment()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.session import clean_environment
 
 from tests.conftest import LOG4J
 from tests.live.servers import jars
@@ -32,10 +33,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
     """A session on two cores, UTC, with Kafka's connector."""
     os.environ["TZ"] = "UTC"
     time.tzset()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR"):
-        os.environ.pop(name, None)
+    clean_environment()
     from pyspark.sql import SparkSession
 
     (folder / "log4j2.properties").write_text(LOG4J.format(log=folder / "spark.log"))
