@@ -100,7 +100,7 @@ def _rows(section: str, side: str, runs: dict[tuple[str, int], list[Timed]], cou
         Row.pairs(section, "whole query, start to end", "ms", [t.run.wall_ms for t in native],
                   [t.run.wall_ms for t in ours]),
         Row.pairs(section, "addBatch", "ms", [spent_ms(t.run.data, "addBatch") for t in native],
-                  [spent_ms(t.run.data, "addBatch") for t in ours]),
+                  [spent_ms(t.run.data, "addBatch") for t in ours], bound=Bound(round(limit, 2), "ratio")),
     ]  # fmt: skip
 
 
