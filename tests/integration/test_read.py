@@ -10,6 +10,7 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.trust import Door
+from lowmark.sources import RateLimiterStrategy
 from lowmark.sources.offset import BatchOffset
 from lowmark.sources.spark import register
 from lowmark.watermark import SplitState, WatermarkStrategy
@@ -84,6 +85,19 @@ def test_the_watermark_of_a_batch_is_known_when_it_is_planned(
         next_row = min(10 * position for position in end.positions.values())
         assert next_row - 10 < (seconds(heartbeat.low_us) or 0) + STEP <= next_row, "beyond all that the batch reads"
     assert ran.dropped == 0
+
+
+def test_a_rate_bounds_what_a_batch_takes(service: LowWatermarkService, log: Log, tmp_path: Path) -> None:
+    for split in ("a", "b"):
+        log.append(split, *range(30))
+    df = counted(read(service, log, rate=RateLimiterStrategy.per_checkpoint(20)))
+    ran = start(df, str(tmp_path / "cp"), trigger={"availableNow": True})
+    ran.query.awaitTermination(120)
+
+    sources = [source for progress in ran.progress for source in progress.sources]
+    taken = [source.num_input_rows for source in sources if BatchOffset.find(source.end_offset) is not None]
+    assert (sum(taken), ran.dropped) == (60, 0)
+    assert 10 < max(taken) <= 20
 
 
 def test_a_restart_goes_on_from_sparks_checkpoint(
