@@ -66,7 +66,7 @@ class Runs:
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
         self._readers: dict[str, Reader] = {}  # by token of the planner
-        self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), in order of their ends
+        self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
 
     def add(self, stream: Stream) -> None:
         """Know a wrapped stream, before its first heartbeat asks.
@@ -333,20 +333,21 @@ class Runs:
                 run.ended, run.failed = True, bool(failure)
         if all(run.run_id != run_id for run in self._runs.values()):
             query = self._queries.get(run_id)
-            self._ended_untied.append((event.id().toString(), run_id, None if query is None else query.name))
+            ended = event.id().toString(), run_id, None if query is None else query.name
+            self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
         self._queries.forget(run_id)
         self._end_untied(failed=bool(failure))
 
     def _end_untied(self, *, failed: bool) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
-        untied = [run for run in self._runs.values() if run.run_id is None and not run.ended]
         tied = {run.run_id for run in self._runs.values()}
         if any(query.run_id not in tied for query in self._queries):
             return
-        for run in untied:
-            run.ended, run.failed = True, failed
-            if len(self._ended_untied) == 1:
-                run.tie(*self._ended_untied[0])
+        for run in self._runs.values():
+            if run.run_id is None and not run.ended:
+                run.ended, run.failed = True, failed
+                if len(self._ended_untied) == 1:
+                    run.tie(*self._ended_untied[0])
         self._ended_untied.clear()
 
     def say_farewells(self) -> None:

@@ -270,7 +270,7 @@ class LowWatermarkService:
             by_time=by_time,
             future_guard_us=strategy.future_guard_us,
             rate=rate,
-            failover=FailoverPolicy() if failover is None else failover,
+            failover=failover,
             timeout_seconds=duration_us(timeout, what="timeout") / 1_000_000,
         )
         df, stream, time = streams.read(

@@ -70,7 +70,7 @@ class PlanOptions:
         future_guard_us: rows further ahead of the clock than this are bad clocks; None: there are no such rows.
         rate: how fast it is read at most; None: as fast as can be.
         start_seconds: how long the first splits may take to be found.
-        failover: how often a failed enumerator is restored.
+        failover: how often a failed enumerator is restored; None: as its coordinator does by default.
         timeout_seconds: how long the enumerator may take over one thing.
     """
 
@@ -82,7 +82,7 @@ class PlanOptions:
     future_guard_us: int | None = None
     rate: RateLimiterStrategy | None = None
     start_seconds: float = 60.0
-    failover: FailoverPolicy = field(default_factory=FailoverPolicy)
+    failover: FailoverPolicy | None = None
     timeout_seconds: float = 60.0
 
 

@@ -620,6 +620,7 @@ def test_a_query_that_fails_in_its_first_batch_is_seen(
         ran.settle()
     wait_until(lambda: seen.one("lowmark_query_failed", query="never") == 1, "the failure", seconds=20)
     assert seen.one("lowmark_query_running", query="never") == 0
+    assert set(seen.of("lowmark_query_running").values()) == {0}, "also that of the time before its name was known"
 
 
 def test_a_query_without_data_gives_signs_of_life(

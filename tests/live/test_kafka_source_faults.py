@@ -209,12 +209,15 @@ def test_when_a_leader_dies_another_goes_on_and_nothing_is_lost_or_repeated(
     records = [Record(f"{n:06}" + "x" * 1_000, n % 2, timestamp_ms=(1_000 + n // 2) * 1_000) for n in range(2 * rows)]
     first.produce(topic, records)
     query = reading(source_of(first, topic, columns=["offset", "timestamp"], give_up_after="2 minutes"))
-    planned = dict.fromkeys(query.splits, rows)
-    found = query.planner.find_time(list(query.splits.values()), 8_000_000_000)
-    assert {name: end.position for name, end in query.planner.latest(list(query.splits.values())).items()} == planned
-    assert found == dict.fromkeys(planned, 7_000)
+    planner, splits, planned = query.planner, list(query.splits.values()), dict.fromkeys(query.splits, rows)
+
+    def check_planning() -> None:
+        assert {name: end.position for name, end in planner.latest(splits).items()} == planned
+        assert planner.find_time(splits, 8_000_000_000) == dict.fromkeys(planned, 7_000)
+
+    check_planning()
     reader = query.source.create_split_reader()
-    reader.handle_splits_changes(SplitsAddition(tuple(replace(split, stop=rows) for split in query.splits.values())))
+    reader.handle_splits_changes(SplitsAddition(tuple(replace(split, stop=rows) for split in splits)))
     offsets: dict[str, list[int]] = {name: [] for name in planned}
     finished: set[str] = set()
 
@@ -227,10 +230,9 @@ def test_when_a_leader_dies_another_goes_on_and_nothing_is_lost_or_repeated(
     while min(map(len, offsets.values())) < 500:
         fetch()
     second.kill()
-    assert {name: end.position for name, end in query.planner.latest(list(query.splits.values())).items()} == planned
-    assert query.planner.find_time(list(query.splits.values()), 8_000_000_000) == found
-    claimed = [replace(split, start=7_000) for split in query.splits.values()]
-    assert query.planner.claims(claimed, 8_000_000_000) == dict.fromkeys(planned, 8_000_000_000)
+    check_planning()
+    claimed = [replace(split, start=7_000) for split in splits]
+    assert planner.claims(claimed, 8_000_000_000) == dict.fromkeys(planned, 8_000_000_000)
     while finished < offsets.keys():
         fetch()
     reader.close()

@@ -12,7 +12,8 @@ from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.kafka.errors import InvalidKafkaOption
 
-SCRIPT = json.dumps(StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1).to_plain())
+SCRIPT = StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1)
+SCRIPT_TEXT = json.dumps(SCRIPT.to_plain())
 KAFKA = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
 
 
@@ -39,11 +40,10 @@ def test_files_and_generator_are_made_of_their_options(tmp_path: Path) -> None:
     )
     assert isinstance(files.source, FileSource)
     assert files.source.event_time == "ts"
-    script = StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1)
-    given = {"script": json.dumps(script.to_plain()), "seed": "7", "ticksPerBatch": "2", "tasks": "3"}
+    given = {"script": SCRIPT_TEXT, "seed": "7", "ticksPerBatch": "2", "tasks": "3"}
     generator = FormatOptions.read("lowmark_generator", given)
     assert isinstance(generator.source, GeneratorSource)
-    assert (generator.source.script, generator.source.seed, generator.source.ticks_per_batch) == (script, 7, 2)
+    assert (generator.source.script, generator.source.seed, generator.source.ticks_per_batch) == (SCRIPT, 7, 2)
     assert generator.batches.slots == 3
 
 
@@ -55,8 +55,8 @@ def test_files_and_generator_are_made_of_their_options(tmp_path: Path) -> None:
         ("lowmark_files", {"fileFormat": "csv"}, "option path is missing"),
         ("lowmark_files", {"path": "x", "fileFromat": "csv"}, "option filefromat is 'csv', expected one of path"),
         ("lowmark_generator", {}, "option script is missing"),
-        ("lowmark_generator", {"script": SCRIPT, "ticksPerBatch": "0"}, "ticksPerBatch is '0', expected a whole"),
-        ("lowmark_generator", {"script": SCRIPT, "bounded": "yes"}, "bounded is 'yes', expected true or false"),
+        ("lowmark_generator", {"script": SCRIPT_TEXT, "ticksPerBatch": "0"}, "ticksPerBatch is '0', expected a whole"),
+        ("lowmark_generator", {"script": SCRIPT_TEXT, "bounded": "yes"}, "bounded is 'yes', expected true or false"),
     ],
 )
 def test_a_wrong_option_is_named(format_name: str, options: dict[str, str], said: str) -> None:
