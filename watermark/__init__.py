@@ -5,10 +5,8 @@ whole of it for one stream: events in, effects out. ``LowWatermarkCoordinator`` 
 applications. ``WatermarkStrategy`` says how a watermark is made.
 """
 
-from .aggregate import WatermarkAggregator
 from .alignment import AlignmentGroup, GroupStatus, MemberStatus
 from .cap import Cap, CapAnnounced, CapKind
-from .clock import Clock, PausableClock, VirtualClock
 from .coalescer import Advance, Coalescer
 from .coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
 from .coordinator_status import CoordinatorStatus, SourceStatus, TaskStatus
@@ -69,7 +67,6 @@ from .protocol import (
 )
 from .rounds import Answer, SourceRounds
 from .snapshot import StreamSnapshot
-from .split_alignment import PAUSE_SAMPLES, PauseOrResume, SplitAlignment, WatermarkSampler
 from .state import AllIdle, SplitId, SplitState
 from .status import HolderSpell, SplitStatus, StreamStatus, explain, format_time_us, to_json
 from .strategy import FUTURE_GUARD_US, AlignmentParams, TimestampAssigner, WatermarkStrategy
@@ -83,7 +80,6 @@ __all__ = [
     "HOUR_US",
     "KNOWN_EMPTY_GRACE_US",
     "MOST_NAME",
-    "PAUSE_SAMPLES",
     "RETIRED_RUNS",
     "Advance",
     "AlignmentGroup",
@@ -97,7 +93,6 @@ __all__ = [
     "Cap",
     "CapAnnounced",
     "CapKind",
-    "Clock",
     "Coalescer",
     "CoordinatorEffect",
     "CoordinatorEvent",
@@ -129,15 +124,12 @@ __all__ = [
     "Membership",
     "NoWatermarks",
     "NotifyNewLowWatermark",
-    "PausableClock",
-    "PauseOrResume",
     "Polled",
     "ReplyLowWatermark",
     "RetrieveLowWatermark",
     "Rise",
     "SourceRounds",
     "SourceStatus",
-    "SplitAlignment",
     "SplitColumn",
     "SplitId",
     "SplitMark",
@@ -167,11 +159,8 @@ __all__ = [
     "TimestampAssigner",
     "UnknownSplit",
     "UnknownTask",
-    "VirtualClock",
-    "WatermarkAggregator",
     "WatermarkGenerator",
     "WatermarkOutput",
-    "WatermarkSampler",
     "WatermarkStrategy",
     "duration_us",
     "explain",

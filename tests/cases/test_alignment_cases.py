@@ -1,7 +1,7 @@
 """Flink's cases for groups (ALN), for readers (SPL, OPA, SMP), Pathway's for groups (P), and bugs about groups.
 
 Cases that describe a whole job are played by ``Job``, a few lines of discrete time: readers that read a row now
-and then, a group that announces, a network that may lose.
+and then, a group that announces, a network that may lose. In a driver nobody announces: a reader asks when it plans.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -22,17 +22,16 @@ from lowmark.watermark import (
     CapAnnounced,
     Coalescer,
     DisagreeingGroup,
-    Idleness,
     NotifyNewLowWatermark,
     Polled,
-    SplitAlignment,
     SplitsDiscovered,
+    SplitsPaused,
+    SplitsResumed,
     SplitState,
     SplitStateChanged,
     StreamCoordinator,
     TaskId,
     Tick,
-    WatermarkSampler,
     WatermarkStrategy,
 )
 
@@ -43,37 +42,32 @@ PATHWAY: list[Case] = json.loads(Path(__file__).with_name("pathway_cases.json").
 SECOND_US = 1_000_000
 
 
-def told(epoch: int, cap: Cap) -> CapAnnounced:
-    return CapAnnounced("g", TaskId("job", "s", "0"), epoch, cap)
-
-
 # -- a job
 
 
 @dataclass
 class Reader:
-    """A task with one split: reads the next of its rows every ``period_us``, unless it is paused."""
+    """A task with one split: reads the next of its rows every ``period_us``, unless it is beyond its cap.
+
+    It runs free before it hears of a cap, as Flink's do.
+    """
 
     task: TaskId
     rows_us: Sequence[int]  # the watermark after each row
     period_us: int
-    alignment: SplitAlignment
     hears: Callable[[int], bool] = lambda now_us: True
+    asks: bool = False  # for its cap at every row
+    cap: Cap = field(default_factory=Cap.free)
     read: list[int] = field(default_factory=list)
     heard: int = 0
 
-    def __post_init__(self) -> None:
-        self.alignment.assign("0")
-
     def hear(self, announced: CapAnnounced) -> None:
-        self.heard += self.alignment.hear(announced)
+        self.cap, self.heard = announced.cap, self.heard + 1
 
     def act(self) -> bool:
         """Read a row if that is allowed. Returns whether all is read."""
-        self.alignment.decide()
-        if "0" not in self.alignment.paused:
+        if self.cap.allows(self.read[-1] if self.read else None):
             self.read.append(self.rows_us[len(self.read)])
-            self.alignment.observe("0", self.read[-1])
         return len(self.read) == len(self.rows_us)
 
 
@@ -98,32 +92,37 @@ class Job:
             if reader is None:
                 self.announce()
                 heapq.heappush(agenda, (self.now_us + self.params.update_interval_us, next(serial), None))
-            elif reader.act():
+            elif self.act(reader):
                 busy.discard(reader.task)
                 self.group.finish(reader.task)
             else:
                 heapq.heappush(agenda, (self.now_us + reader.period_us, next(serial), reader))
 
+    def act(self, reader: Reader) -> bool:
+        if not reader.asks:
+            return reader.act()
+        reader.cap = self.group.cap_of(reader.task, self.now_us)
+        done = reader.act()
+        self.group.report(reader.task, reader.read[-1], at_us=self.now_us)
+        return done
+
     def announce(self) -> None:
         for reader in self.readers:
             if reader.read:
                 self.group.report(reader.task, reader.read[-1], at_us=self.now_us)
-            reader.alignment.sample()
         announced = {each.task: each for each in self.group.announce(self.now_us)}
         for reader in self.readers:
             if reader.task in announced and reader.hears(self.now_us):
                 reader.hear(announced[reader.task])
         last = self.readers[-1]
-        if last.alignment.cap.us is not None and last.read:
-            self.drifts_us.append(last.read[-1] - last.alignment.cap.us)
+        if last.cap.us is not None and last.read:
+            self.drifts_us.append(last.read[-1] - last.cap.us)
 
 
 def flink_reader(
-    name: str, rows_us: Sequence[int], period_us: int, samples: int = 0, hears: Callable[[int], bool] = lambda _: True
+    name: str, rows_us: Sequence[int], period_us: int, hears: Callable[[int], bool] = lambda _: True
 ) -> Reader:
-    """One that runs free before the first announcement, as Flink's do."""
-    alignment = SplitAlignment(samples=samples, cap=Cap.free())
-    return Reader(TaskId("job", name, "0"), rows_us, period_us, alignment, hears)
+    return Reader(TaskId("job", name, "0"), rows_us, period_us, hears)
 
 
 # -- ALN
@@ -214,29 +213,6 @@ ALN: dict[str, Callable[[Case], None]] = {
 # -- SPL
 
 
-def pause_after_the_buffer(case: Case) -> None:
-    for samples in (0, 1, 3):
-        alignment, epoch = SplitAlignment(samples=samples, cap=Cap.free()), count(1)
-        for split in ("0", "1"):
-            alignment.assign(split)
-        paused: set[object] = set()
-        for verb, first, *rest in case["steps"]:
-            if verb == "emit":
-                alignment.observe(str(first), us(rest.pop(0)))
-            else:
-                alignment.hear(told(next(epoch), Cap.up_to(us(first))))
-            if not rest:
-                continue
-            alignment.decide()
-            for _ in range(samples if len(rest) == 2 else 0):  # a text: "B-1 ticks: ..., B ticks: ..."
-                assert paused == alignment.paused, f"buffer {samples}, {verb} {first}"
-                alignment.sample()
-                alignment.decide()
-            paused = set(rest[-1])
-
-            assert paused == alignment.paused, f"buffer {samples}, {verb} {first}"
-
-
 def backpressure_is_not_silence(case: Case) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("100 milliseconds")
     stream = StreamCoordinator(strategy, job_id="job", source_id="s", task_id="0")
@@ -254,99 +230,31 @@ def backpressure_is_not_silence(case: Case) -> None:
 
 
 def a_paused_split_is_never_idle(case: Case) -> None:
-    alignment, idleness, now_us = SplitAlignment(samples=0, cap=Cap.up_to(us(4))), Idleness(us(100)), 0
-    alignment.assign("0")
-    idleness.heard("0", 0)
-    left = [1, 1, 1, 1, 5, 105]
-    for _ in range(10):
-        if "0" not in alignment.paused:
-            alignment.observe("0", us(left.pop(0)))
-            idleness.heard("0", now_us)
-            if alignment.decide().paused:
-                idleness.pause("0", now_us)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("100 milliseconds")
+    stream = StreamCoordinator(strategy, job_id="job", source_id="s", task_id="0")
+    stream.handle(SplitsDiscovered(("0",)), now_us=0)
+    cap, now_us, left = Cap.up_to(us(4)), 0, [1, 1, 1, 1, 5, 105]
+    for batch in range(10):
+        if cap.allows(stream.low_watermark_us):
+            stream.handle(BatchReported(batch, now_us, {"0": us(left.pop(0))}), now_us)
+            if not cap.allows(stream.low_watermark_us):
+                stream.handle(SplitsPaused(("0",)), now_us)
         now_us += us(100)
+        stream.handle(Polled(now_us), now_us)
 
-        assert idleness.quiet(now_us, {}) == []
+        assert stream.states[SplitState.IDLE] == 0
     assert left == [105]
-
-
-def finished_splits_are_not_tracked(case: Case) -> None:
-    alignment = SplitAlignment(samples=0, cap=Cap.free())
-    for split, wm in (("0", 5), ("1", 3)):
-        alignment.assign(split)
-        alignment.observe(split, us(wm))
-    alignment.remove("0")
-    alignment.hear(told(1, Cap.up_to(us(4))))
-    alignment.decide()
-
-    assert alignment.paused == frozenset()
-    assert "0" not in alignment
-
-
-def idle_splits_are_not_paused(case: Case) -> None:
-    alignment = SplitAlignment(samples=3, cap=Cap.free())
-    alignment.assign("0")
-    spent_paused: list[bool] = []
-
-    def tick(times: int) -> None:
-        for _ in range(times):
-            alignment.sample()
-            alignment.decide()
-            spent_paused.append("0" in alignment.paused)
-
-    for wm in (5, 6, 7):
-        alignment.observe("0", us(wm))
-    tick(3)
-    alignment.idle("0")
-    for epoch, cap in enumerate((4, 7), 1):
-        alignment.hear(told(epoch, Cap.up_to(us(cap))))
-        tick(3)
-    assert not any(spent_paused)
-    alignment.observe("0", us(8))
-    tick(2)
-    assert not any(spent_paused)
-    tick(1)
-    assert spent_paused[-1]
+    stream.handle(SplitsResumed(("0",)), now_us)
+    assert stream.states[SplitState.ACTIVE] == 1
 
 
 SPL: dict[str, Callable[[Case], None]] = {
-    "SPL-01": pause_after_the_buffer,
     "SPL-02": backpressure_is_not_silence,
     "SPL-03": a_paused_split_is_never_idle,
-    "SPL-05": finished_splits_are_not_tracked,
-    "SPL-09": idle_splits_are_not_paused,
 }
 
 
 # -- OPA
-
-
-def stop_reading_beyond_the_cap(case: Case) -> None:
-    for samples in (0, 1, 3):
-        alignment = SplitAlignment(samples=samples, cap=Cap.free())
-        alignment.assign("0")
-        alignment.observe("0", us(1_000))
-
-        assert available_after_ticks(1, alignment) == [True]
-        alignment.hear(told(1, Cap.up_to(us(999))))
-        assert available_after_ticks(samples + 1, alignment)[-1] is False
-        alignment.hear(told(2, Cap.up_to(us(1_001))))
-        alignment.decide()
-        assert alignment.paused == frozenset()  # at once
-        alignment.observe("0", us(2_000))
-        alignment.decide()
-        assert (samples == 0) == ("0" in alignment.paused)
-        expected = [tick < samples for tick in range(1, samples + 1)]
-        assert expected == available_after_ticks(samples, alignment)
-
-
-def available_after_ticks(ticks: int, alignment: SplitAlignment) -> list[bool]:
-    available = []
-    for _ in range(ticks):
-        alignment.sample()
-        alignment.decide()
-        available.append("0" not in alignment.paused)
-    return available
 
 
 def idle_leaves_and_comes_back(case: Case) -> None:
@@ -378,37 +286,21 @@ def reported_watermarks_do_not_decrease(case: Case) -> None:
 
 
 OPA: dict[str, Callable[[Case], None]] = {
-    "OPA-01": stop_reading_beyond_the_cap,
     "OPA-02": idle_leaves_and_comes_back,
     "OPA-05": reported_watermarks_do_not_decrease,
 }
-
-
-# -- SMP
-
-
-def sample_a_ring(case: Case) -> None:
-    sampler = WatermarkSampler(int(case["given"].split()[1].rstrip(";")))
-    for verb, value, oldest, latest in case["steps"]:
-        if verb == "add":
-            sampler.add(us(value))
-        else:
-            sampler.sample()
-        if latest is not None:
-            assert (None if oldest == "MIN" else us(oldest), us(latest)) == (sampler.oldest_us, sampler.latest_us)
 
 
 FLINK: dict[str, Callable[[Case], None]] = {
     **ALN,
     **SPL,
     **OPA,
-    **{case["id"]: sample_a_ring for case in family("SMP")},
 }
 
 
 @pytest.mark.parametrize(
     "case",
-    [case for name in ("ALN", "SPL", "OPA", "SMP") for case in family(name) if case["id"] in FLINK],
+    [case for name in ("ALN", "SPL", "OPA") for case in family(name) if case["id"] in FLINK],
     ids=case_id,
 )
 def test_alignment(case: Case) -> None:
@@ -521,20 +413,10 @@ def test_bug_04_a_reader_whose_splits_were_all_taken_away_caps_nobody(how: str) 
     assert group.cap(2) == Cap.up_to(us(6_000))
 
 
-def test_bug_09_a_split_that_comes_back_beyond_the_cap_is_paused_again() -> None:
-    alignment = SplitAlignment(samples=0, cap=Cap.up_to(us(4)))
-    for _ in range(2):
-        alignment.assign("0")
-        alignment.observe("0", us(5))
-
-        assert alignment.decide().paused == ("0",)
-        alignment.remove("0")
-
-
 def test_bug_10_a_backlog_that_all_have_is_not_throttled_to_the_drift_per_interval() -> None:
     hour_us = 3_600 * SECOND_US
     rows = range(0, 24 * hour_us, 60 * SECOND_US)  # each reads an hour of event time per second of its own
-    readers = [flink_reader(f"s{n}", rows, SECOND_US // 60, samples=3) for n in range(2)]
+    readers = [replace(flink_reader(f"s{n}", rows, SECOND_US // 60), asks=True) for n in range(2)]
     job = Job(AlignmentParams("g", 30 * SECOND_US, SECOND_US), readers)
     job.run(2 * hour_us)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from lowmark.watermark import AlignmentGroup, AlignmentParams, Cap, CapAnnounced, SplitAlignment, TaskId
+from lowmark.watermark import AlignmentGroup, AlignmentParams, Cap, TaskId
 
 from tests.laws.strategies import LAWS, watermarks_us
 
@@ -229,28 +229,6 @@ def test_reports_commute_and_repeat(
     turned = [*reports, *reports]
     rng.shuffle(turned)
     assert play(reports) == play(turned)
-
-
-@LAWS
-@given(st.lists(watermarks_us, min_size=1, max_size=8), st.lists(st.integers(0, 7), max_size=20))
-def test_announcements_that_were_lost_repeated_or_overtaken_change_nothing_later(
-    caps_us: list[int], arrived: list[int]
-) -> None:
-    announced = [CapAnnounced("g", TASKS[0], epoch, Cap.up_to(us)) for epoch, us in enumerate(caps_us)]
-    careful, careless = (SplitAlignment(samples=0) for _ in range(2))
-    for alignment in (careful, careless):
-        for split, us in (("a", 0), ("b", 50)):
-            alignment.assign(split)
-            alignment.observe(split, us)
-    for each in announced:
-        careful.hear(each)
-        careful.decide()
-    for index in [*arrived, -1, *arrived]:  # the newest arrives, and older ones may come after it
-        if index < len(announced):
-            careless.hear(announced[index])
-            careless.decide()
-
-    assert (careful.cap, careful.paused) == (careless.cap, careless.paused)
 
 
 @dataclass

@@ -7,20 +7,14 @@ from lowmark.watermark import (
     AlignmentGroup,
     AlignmentParams,
     Cap,
-    CapAnnounced,
     CapKind,
     DisagreeingGroup,
-    DuplicateSplit,
     InvalidStrategy,
     InvalidWatermark,
     MemberStatus,
-    PauseOrResume,
-    SplitAlignment,
     SplitState,
     TaskId,
-    UnknownSplit,
     UnknownTask,
-    WatermarkSampler,
 )
 
 ORDERS, CLICKS, VIEWS = (TaskId("job", source, "0") for source in ("orders", "clicks", "views"))
@@ -38,10 +32,6 @@ def group_of(*tasks: TaskId, grace_us: int | None = None, params: AlignmentParam
 def member(group: AlignmentGroup, task: TaskId, now_us: int = 0) -> MemberStatus:
     (found,) = (each for each in group.status(now_us).members if each.task == task)
     return found
-
-
-def told(epoch: int, cap: Cap) -> CapAnnounced:
-    return CapAnnounced("g", ORDERS, epoch, cap)
 
 
 # -- a cap
@@ -381,81 +371,3 @@ def test_what_is_no_snapshot_is_refused() -> None:
             AlignmentGroup.restore(json.loads(json.dumps(bad)))
     with pytest.raises(InvalidStrategy):
         AlignmentGroup.restore({**good, "params": {"group": "g", "max_drift_us": -1, "update_interval_us": 1}})
-
-
-# -- the reader's side
-
-
-def test_splits_beyond_the_cap_are_paused_and_resumed_once() -> None:
-    alignment = SplitAlignment(samples=0, cap=Cap.up_to(0))
-    for split, us in (("b", 1), ("a", 1), ("c", 0)):
-        alignment.assign(split)
-        alignment.observe(split, us)
-
-    assert alignment.decide() == PauseOrResume(paused=("a", "b"))
-    assert alignment.decide() == PauseOrResume()
-    assert alignment.hear(told(1, Cap.up_to(1)))
-    assert alignment.decide() == PauseOrResume(resumed=("a", "b"))
-
-
-def test_before_the_first_announcement_a_split_is_read_up_to_its_first_watermark() -> None:
-    alignment = SplitAlignment(samples=0)
-    alignment.assign("a")
-    assert alignment.decide() == PauseOrResume()
-    alignment.observe("a", FIRST_US)
-    assert alignment.decide() == PauseOrResume(paused=("a",))
-
-
-def test_a_cap_that_went_down_is_obeyed_and_an_overtaken_one_is_not() -> None:
-    alignment = SplitAlignment(samples=0, cap=Cap.free())
-    alignment.assign("a")
-    alignment.observe("a", 5)
-    assert [alignment.hear(told(epoch, Cap.up_to(us))) for epoch, us in ((2, 9), (3, 4), (3, 9), (1, 9))] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert alignment.decide().paused == ("a",)
-
-
-def test_pausing_waits_for_the_samples_and_resuming_does_not() -> None:
-    alignment = SplitAlignment(samples=2, cap=Cap.up_to(0))
-    alignment.assign("a")
-    alignment.observe("a", 1)
-    decided = []
-    for _ in range(2):
-        decided.append(alignment.decide().paused)
-        alignment.sample()
-    decided.append(alignment.decide().paused)
-    assert decided == [(), (), ("a",)]
-    alignment.hear(told(1, Cap.up_to(1)))
-    assert alignment.decide().resumed == ("a",)
-
-
-def test_a_paused_split_is_not_idle_and_an_idle_one_is_not_paused() -> None:
-    alignment = SplitAlignment(samples=0, cap=Cap.up_to(0))
-    for split in ("a", "b"):
-        alignment.assign(split)
-        alignment.observe(split, 1)
-    alignment.idle("b")
-    assert alignment.decide().paused == ("a",)
-    alignment.idle("a")
-    assert alignment.paused == {"a"}
-    alignment.observe("b", 1)  # it left idleness, and is checked at once (FLINK-39073)
-    assert alignment.decide().paused == ("b",)
-
-
-def test_a_reader_knows_its_splits() -> None:
-    alignment = SplitAlignment()
-    alignment.assign("orders-7")
-    with pytest.raises(DuplicateSplit):
-        alignment.assign("orders-7")
-    with pytest.raises(UnknownSplit, match="did you mean 'orders-7'"):
-        alignment.observe("orders-07", 0)
-    assert [alignment.remove("orders-7"), alignment.remove("orders-7")] == [True, False]
-
-
-def test_a_sampler_keeps_no_negative_number_of_samples() -> None:
-    with pytest.raises(ValueError, match="0 samples or more, got -1"):
-        WatermarkSampler(-1)
