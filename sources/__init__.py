@@ -7,6 +7,7 @@ from .api import (
     Boundedness,
     ExternallyInducedSourceReader,
     Fetched,
+    Fetching,
     InputStatus,
     ReaderInfo,
     ReaderOutput,
@@ -31,7 +32,7 @@ from .discovery import DiscoveringEnumerator
 from .hybrid import DeferredSource, HybridSource
 from .metric_group import MetricGroup
 from .rate_limit import RateLimiter, RateLimiterStrategy
-from .reader import SplitFetcherReader, read_slices
+from .reader import read_slices
 from .serializer import DataclassSerializer
 from .simple import SimpleSource
 from .testing import SourceBroken, check_source
@@ -45,6 +46,7 @@ __all__ = [
     "ExternallyInducedSourceReader",
     "FailoverPolicy",
     "Fetched",
+    "Fetching",
     "HybridSource",
     "InputStatus",
     "MetricGroup",
@@ -65,7 +67,6 @@ __all__ = [
     "SplitEnd",
     "SplitEnumerator",
     "SplitEnumeratorContext",
-    "SplitFetcherReader",
     "SplitPlanner",
     "SplitReader",
     "SplitRows",

@@ -38,6 +38,7 @@ __all__ = [
     "Boundedness",
     "ExternallyInducedSourceReader",
     "Fetched",
+    "Fetching",
     "InputStatus",
     "ReaderInfo",
     "ReaderOutput",
@@ -437,6 +438,54 @@ class SplitPlanner(ABC, Generic[SplitT]):
 # -- on an executor -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """How the slices of a task are fetched (FLIP-27's threading models). Rows are the same in all of them.
+
+    Attributes:
+        threads: how many read ahead, each with a split reader of its own; 0: none, the task's own thread reads. What
+            comes out is in the order of the slices either way.
+        splits_at_once: how many slices a split reader has at once; None: all of them.
+        ahead_bytes: how much is read ahead in a task at most, and one fetch.
+
+    Raises:
+        ValueError: a number is too small.
+
+    >>> Fetching.side_by_side(8)
+    Fetching(threads=8, splits_at_once=1, ahead_bytes=67108864)
+    """
+
+    threads: int = 0
+    splits_at_once: int | None = None
+    ahead_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        for what, number, least in (
+            ("threads", self.threads, 0),
+            ("splits_at_once", 1 if self.splits_at_once is None else self.splits_at_once, 1),
+            ("ahead_bytes", self.ahead_bytes, 1),
+        ):
+            if number < least:
+                raise ValueError(f"fetching: expected {what} of {least} or more, got {number}")
+
+    @classmethod
+    def one_by_one(cls) -> Fetching:
+        """One slice after the other: for a system that is best asked for one thing at a time."""
+        return cls(splits_at_once=1)
+
+    @classmethod
+    def multiplexed(cls) -> Fetching:
+        """All slices by one split reader, which knows best what to ask for next: Kafka's consumer."""
+        return cls()
+
+    @classmethod
+    def side_by_side(cls, threads: int) -> Fetching:
+        """Each slice by itself, some at a time: for a system in which an answer takes long and splits do not share
+        their limits, such as shards that may be asked five times a second.
+        """
+        return cls(threads=threads, splits_at_once=1)
+
+
 class SplitReader(ABC, Generic[SplitT]):
     """Reads rows of the splits it has; one thread calls it, `wake_up` apart."""
 
@@ -454,17 +503,6 @@ class SplitReader(ABC, Generic[SplitT]):
     @abstractmethod
     def wake_up(self) -> None:
         """Make a blocking `fetch` return soon, with what it has. Called from another thread."""
-
-    def pause_or_resume_splits(self, to_pause: Sequence[SplitT], to_resume: Sequence[SplitT]) -> None:
-        """Stop and go on reading splits. Splits it does not have (finished a moment ago) are ignored (FLINK-39728).
-
-        Raises:
-            NotImplementedError: this reader cannot pause a single split (FLIP-217).
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} cannot pause single splits. Hint: implement pause_or_resume_splits, or allow "
-            "unaligned splits."
-        )
 
     def close(self) -> None:
         """Let go of connections."""
@@ -513,7 +551,7 @@ class SourceReaderContext(Protocol):
 
 
 class SourceReader(ABC, Generic[SplitT]):
-    """Reads the splits of one reader slot. `SplitFetcherReader` is one around a `SplitReader`; few write their own."""
+    """Reads the splits of one reader slot, where a `SplitReader` is not enough; see `Source.create_reader`."""
 
     @abstractmethod
     def start(self) -> None:
@@ -553,14 +591,6 @@ class SourceReader(ABC, Generic[SplitT]):
         """
         raise NotImplementedError(f"{type(self).__name__} got {event!r} and handles no events.")
 
-    def pause_or_resume_splits(self, to_pause: Sequence[str], to_resume: Sequence[str]) -> None:
-        """Stop and go on reading splits, by id. Ids it does not have are ignored.
-
-        Raises:
-            NotImplementedError: this reader cannot pause a single split.
-        """
-        raise NotImplementedError(f"{type(self).__name__} cannot pause single splits.")
-
     @abstractmethod
     def close(self) -> None:
         """Let go of threads and connections."""
@@ -587,7 +617,7 @@ class Source(ABC, Generic[SplitT, StateT]):
     """What can be read. A factory of the roles: it holds options, no connection, and must be picklable.
 
     Attributes:
-        allow_unaligned_splits: whether alignment lets splits run on that their reader cannot pause.
+        fetching: in which threads a task reads its slices, and how many of them at once.
         externally_induced: whether `create_reader` makes an `ExternallyInducedSourceReader`, which decides where
             batches end.
         redistributes_splits_on_recovery: whether readers hand the splits of their checkpoint to the enumerator when
@@ -595,7 +625,7 @@ class Source(ABC, Generic[SplitT, StateT]):
             but for those that the enumerator has, or has assigned to another reader.
     """
 
-    allow_unaligned_splits: bool = False
+    fetching: Fetching = Fetching.multiplexed()
     externally_induced: bool = False
     redistributes_splits_on_recovery: bool = False
 
@@ -647,8 +677,9 @@ class Source(ABC, Generic[SplitT, StateT]):
     def create_split_reader(self) -> SplitReader[SplitT]:
         """Make a split reader, on an executor."""
 
-    def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT]:
-        """Make the reader of one slot; by default one around `create_split_reader`."""
-        from .reader import SplitFetcherReader
-
-        return SplitFetcherReader(self.create_split_reader, context, allow_unaligned=self.allow_unaligned_splits)
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT] | None:
+        """Make a reader of one slot, where the source has its own: one that takes or sends events, or that decides when
+        a checkpoint is. None, as by default: the slot's slices are read by `create_split_reader` and `fetching`.
+        """
+        del context
+        return None

@@ -28,6 +28,7 @@ from lowmark.watermark import LowmarkError
 
 from .api import (
     Boundedness,
+    Fetching,
     ReaderInfo,
     ResultT,
     Source,
@@ -135,9 +136,9 @@ class HybridSource(Source[HybridSplit, HybridState]):
         return self._sources[-1].boundedness
 
     @property
-    def allow_unaligned_splits(self) -> bool:  # type: ignore[override]
-        """Only if all of them do."""
-        return all(source.allow_unaligned_splits for source in self._made.values())
+    def fetching(self) -> Fetching:  # type: ignore[override]
+        """That of the source which asks for the most threads."""
+        return max((source.fetching for source in self._made.values()), key=lambda each: each.threads)
 
     @property
     def last_index(self) -> int:

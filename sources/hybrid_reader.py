@@ -152,7 +152,6 @@ class HybridSplitReader(SplitReader[HybridSplit]):
         self._create = create
         self._readers: dict[int, AnyReader] = {}
         self._open: dict[int, set[str]] = {}  # source -> its splits that are not finished
-        self._paused: set[str] = set()
         self._woken = False
 
     def fetch(self) -> Fetched:
@@ -186,22 +185,10 @@ class HybridSplitReader(SplitReader[HybridSplit]):
         for reader in list(self._readers.values()):
             reader.wake_up()
 
-    def pause_or_resume_splits(self, to_pause: Sequence[HybridSplit], to_resume: Sequence[HybridSplit]) -> None:
-        self._paused.update(split.split_id for split in to_pause)
-        self._paused.difference_update(split.split_id for split in to_resume)
-        pause, resume = _by_source(to_pause), _by_source(to_resume)
-        for index in sorted((pause.keys() | resume.keys()) & self._readers.keys()):
-            self._readers[index].pause_or_resume_splits(
-                [split.unwrap() for split in pause.get(index, ())],
-                [split.unwrap() for split in resume.get(index, ())],
-            )
-
     def close(self) -> None:
         for reader in self._readers.values():
             reader.close()
 
     def _next_index(self) -> int | None:
-        """The first source with a split that may be read; if there is none, the first, which blocks until there is."""
-        left = sorted(index for index, ids in self._open.items() if ids)
-        free = [index for index in left if any(f"{index}:{each}" not in self._paused for each in self._open[index])]
-        return next(iter(free or left), None)
+        """The first source with a split that is not finished."""
+        return min((index for index, ids in self._open.items() if ids), default=None)

@@ -200,13 +200,12 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
         self._source, self._name = source, type(source).__name__
         # Those that are to be read, the next first; `start` moves on. Ordered: a dict looks through what was removed.
         self._splits: OrderedDict[str, SplitT] = OrderedDict()
-        self._paused: set[str] = set()
         self._reading: _Reading[SplitT] | None = None
         self._woken = threading.Event()
 
     def fetch(self) -> Fetched:
         if self._reading is None:
-            for split_id in (name for name in self._splits if name not in self._paused):
+            for split_id in self._splits:
                 split, ends = self._bounds(self._splits[split_id])
                 if split.stop == split.start and ends:
                     del self._splits[split_id]
@@ -226,18 +225,10 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
             return
         for split in change.splits:
             self._splits.pop(split.split_id, None)
-            self._paused.discard(split.split_id)
             self._stop_reading(split.split_id)
 
     def wake_up(self) -> None:
         self._woken.set()
-
-    def pause_or_resume_splits(self, to_pause: Sequence[SplitT], to_resume: Sequence[SplitT]) -> None:
-        for split in to_pause:
-            if split.split_id in self._splits:
-                self._paused.add(split.split_id)
-                self._stop_reading(split.split_id)
-        self._paused.difference_update(split.split_id for split in to_resume)
 
     def close(self) -> None:
         if self._reading is not None:

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from .api import InputStatus, Source, SourceEvent, SplitRows
+from .api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
 from .batches import BatchPlanner, PlanOptions, PlanPeer, Task
 from .formats import FORMATS, FormatOptions
 from .metric_group import MetricGroup
@@ -248,15 +248,13 @@ def _wall_clock_us() -> int:
 
 
 def _rows_of(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
-    """Read a task's slices; without a thread and a queue in between where the source has no reader of its own."""
-    if type(binding.source).create_reader is Source.create_reader:
-        return read_slices(binding.source, task.splits)
-    return _polled(binding, task, recording)
-
-
-def _polled(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
-    output = _Output()
+    """Read a task's slices: by the source's own reader, where it has one."""
     reader = binding.source.create_reader(_TaskContext(binding.name, task.subtask, recording))
+    return read_slices(binding.source, task.splits) if reader is None else _polled(reader, task)
+
+
+def _polled(reader: SourceReader[Any], task: Task[Any]) -> Iterator[SplitRows]:
+    output = _Output()
     try:
         reader.add_splits(task.splits)
         reader.start()

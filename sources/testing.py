@@ -12,7 +12,7 @@
     time            `find_time` answers with the first row at or after the time, by the event-time column, or with a
                     position before it of which `claims` makes no claim; `reached_us` and `claims` say nothing that
                     the rows which follow there contradict
-    changes         a split that was removed or is paused gives no rows; one that is resumed gives the rest
+    changes         a split that was removed gives no rows
 
 All that is asked of the source while it is checked must still be there: check a topic whose retention is long.
 
@@ -85,13 +85,11 @@ class CheckedSource:
         splits: ids of the splits.
         rows: rows that were compared.
         found_by_time: times that were searched for, 0 if the source cannot search.
-        paused: whether pausing was tried; False if the reader cannot pause.
     """
 
     splits: tuple[str, ...]
     rows: int
     found_by_time: int
-    paused: bool
 
 
 def check_source(
@@ -124,7 +122,7 @@ def check_source(
     >>> from lowmark.sources.generator import GeneratorSource
     >>> from lowmark.sources.script import SplitScript, StreamScript
     >>> check_source(GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 5, 1_000_000, 1), seed=7))
-    CheckedSource(splits=('a',), rows=11, found_by_time=8, paused=True)
+    CheckedSource(splits=('a',), rows=11, found_by_time=8)
     """
     return _Check(source, rows, most_rows, most_splits, seed, stalled_seconds).run(other_process=other_process)
 
@@ -182,9 +180,8 @@ class _Check(Generic[SplitT, StateT]):
         finally:
             planner.close()
         self.removal(known)
-        paused = self.pausing(known)
         return CheckedSource(
-            tuple(split.split_id for split in splits), sum(each.whole.num_rows for each in known), searched, paused
+            tuple(split.split_id for split in splits), sum(each.whole.num_rows for each in known), searched
         )
 
     def broken(self, law: str, what: str) -> SourceBroken:
@@ -486,24 +483,6 @@ class _Check(Generic[SplitT, StateT]):
             reader.close()
         if gone.split_id in read:
             raise self.broken("changes", f"split {gone.split_id!r} was removed, and gave rows after that")
-
-    def pausing(self, known: Sequence[_Known[SplitT]]) -> bool:
-        held, *others = known
-        reader = self.source.create_split_reader()
-        try:
-            reader.handle_splits_changes(SplitsAddition(tuple(each.split for each in known)))
-            try:
-                reader.pause_or_resume_splits([held.split, replace(held.split, split_id="nobody's")], [])
-            except NotImplementedError:
-                return False
-            if held.split_id in self.fetched(reader, {each.split_id for each in others}, "changes"):
-                raise self.broken("changes", f"split {held.split_id!r} is paused, and gave rows or finished")
-            reader.pause_or_resume_splits([], [held.split])
-            rest = self.fetched(reader, {held.split_id}, "changes")
-        finally:
-            reader.close()
-        self.same("changes", held.split, held.whole, _joined(rest[held.split_id], held.whole), "paused and resumed")
-        return True
 
     def fetched(self, reader: SplitReader[SplitT], wanted: set[str], law: str) -> dict[str, list[pa.Table]]:
         """Fetch until these splits are finished; return what came, by split."""

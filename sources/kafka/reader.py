@@ -94,7 +94,6 @@ class _Range:
     stop: int | None
     chunks: list[list[pa.Array[Any]]]
     rows: int = 0
-    paused: bool = False
 
 
 class KafkaSplitReader(SplitReader[KafkaSplit]):
@@ -163,11 +162,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     def fetch(self) -> Fetched:
         began = self._now_seconds()
         while self._rows < BATCH_ROWS and self._bytes < BATCH_BYTES and not self._woken.is_set():
-            active = [each for each in self._ranges.values() if not each.paused]
+            active = list(self._ranges.values())
             if not active and (self._finished or self._rows):
                 break
             if not active:
-                self._woken.wait(BLOCK_SECONDS)  # all are paused, or there are none
+                self._woken.wait(BLOCK_SECONDS)  # there are none
                 break
             self._take_chunk(active)
             if self._now_seconds() - began > BLOCK_SECONDS:
@@ -177,22 +176,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def wake_up(self) -> None:
         self._woken.set()
-
-    def pause_or_resume_splits(self, to_pause: Sequence[KafkaSplit], to_resume: Sequence[KafkaSplit]) -> None:
-        for splits, paused in ((to_pause, True), (to_resume, False)):
-            held = [
-                each
-                for split in splits
-                if (each := self._ranges.get((split.topic, split.partition))) is not None
-                and each.split.split_id == split.split_id
-                and each.paused is not paused
-            ]
-            for each in held:
-                each.paused = paused
-            if held and self._kept is not None:
-                call = self._kept.consumer.pause if paused else self._kept.consumer.resume
-                call([_at(each) for each in held])
-        self._moved_seconds = self._now_seconds()
 
     def close(self) -> None:
         kept, self._kept = self._kept, None

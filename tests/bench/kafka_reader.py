@@ -1,12 +1,14 @@
 """The Kafka source's reader alone, without Spark: rows a second and a core, and whether memory stays flat.
 
     python -m tests.bench.kafka_reader [--rows 2000000] [--bytes 100] [--partitions 8] [--rounds 3]
-                                       [--columns value,offset] [--bootstrap HOST:PORT --topic NAME]
+                                       [--columns value,offset] [--bootstrap HOST:PORT --topic NAME] [--ahead 1]
 
 Without `--bootstrap` it starts a broker and fills a topic. A row of the table is a round: all columns of Spark's
 source, or those that are named, of all partitions in one reader, as one task would read them. "per core" counts the
 processor time of all threads of this process, librdkafka's included; the broker is another process. The memory is that
-at the end of the round, which must not grow with the rows: try `--rows 10000000`. In the last round the client's
+at the end of the round, which must not grow with the rows: try `--rows 10000000`. With `--ahead 1` rounds in which a
+thread reads ahead of the task (`Fetching(threads=1)`) take turns with those in which none does; either way rows are
+written away as Arrow's stream, as Spark's worker does. In the last round the client's
 `consume` is called and nothing is done with what it returns: no reader on top of it can be faster.
 """
 
@@ -23,6 +25,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+from lowmark.sources import Fetching
 from lowmark.sources.kafka import KafkaSource, KafkaSplit
 from lowmark.sources.kafka.columns import DEFAULT_COLUMNS
 from lowmark.sources.kafka.reader import CHUNK, GUESSED_RECORD_BYTES, fetch_properties
@@ -53,11 +57,13 @@ def records(rows: int, size: int, partitions: int) -> Iterator[Record]:
 
 
 def measure(source: KafkaSource, splits: list[KafkaSplit]) -> Round:
-    """Read all splits once."""
+    """Read all splits once, and write the rows away as Spark's worker does."""
     wall, processor = time.perf_counter(), time.process_time()
     rows = size = batches = 0
-    for part in read_slices(source, splits):
-        rows, size, batches = rows + part.rows.num_rows, size + part.rows.nbytes, batches + 1
+    with pa.OSFile(os.devnull, "wb") as sink, pa.ipc.new_stream(sink, source.schema) as stream:
+        for part in read_slices(source, splits):
+            stream.write_batch(part.rows)
+            rows, size, batches = rows + part.rows.num_rows, size + part.rows.nbytes, batches + 1
     return Round(rows, size, batches, time.perf_counter() - wall, time.process_time() - processor, resident_bytes())
 
 
@@ -90,8 +96,8 @@ def resident_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
 
 
-def run(bootstrap: str, topic: str, columns: list[str], rounds: int) -> list[Round]:
-    """Read a topic from its beginning to its end, so many times."""
+def run(bootstrap: str, topic: str, columns: list[str], rounds: int, ahead: int = 0) -> list[Round]:
+    """Read a topic from its beginning to its end, so many times; with and without threads that read ahead, in turn."""
     source = KafkaSource(bootstrap_servers=bootstrap, topics=[topic], columns=columns)
     ends = Broker(bootstrap, None).end_offsets(topic)  # type: ignore[arg-type]  # another's: never stopped by us
     splits = [
@@ -100,17 +106,21 @@ def run(bootstrap: str, topic: str, columns: list[str], rounds: int) -> list[Rou
     ]
     heads = ("rows", 12), ("MB", 8), ("batches", 8), ("rows/s", 12), ("rows/s per core", 16), ("MB/s per core", 14)
     print(*(f"{head:>{width}}" for head, width in (*heads, ("MB memory", 10))))
-    done = [show(measure(source, splits)) for _ in range(rounds)]
+    done = []
+    for _ in range(rounds):
+        for threads in sorted({0, ahead}):
+            source.fetching = Fetching(threads=threads)
+            done.append(show(measure(source, splits), f" {threads} ahead" if ahead else ""))
     print("the client alone")
     show(measure_client(bootstrap, splits))
     return done
 
 
-def show(each: Round) -> Round:
+def show(each: Round, what: str = "") -> Round:
     print(
         f"{each.rows:>12,} {each.bytes / 1e6:>8,.0f} {each.batches:>8,} {each.rows / each.wall_seconds:>12,.0f} "
         f"{each.rows / each.processor_seconds:>16,.0f} {each.bytes / 1e6 / each.processor_seconds:>14,.0f} "
-        f"{each.resident_bytes / 1e6:>10,.0f}",
+        f"{each.resident_bytes / 1e6:>10,.0f}{what}",
         flush=True,
     )
     return each
@@ -125,10 +135,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--columns", default=",".join(DEFAULT_COLUMNS))
     parser.add_argument("--bootstrap", help="read from this broker instead of an own one")
     parser.add_argument("--topic", help="read this topic, which has its records already")
+    parser.add_argument("--ahead", type=int, default=0, help="threads that read ahead, in every other round")
     given = parser.parse_args(arguments)
     columns = given.columns.split(",")
     if given.bootstrap and given.topic:
-        run(given.bootstrap, given.topic, columns, given.rounds)
+        run(given.bootstrap, given.topic, columns, given.rounds, given.ahead)
         return 0
     with (
         tempfile.TemporaryDirectory(prefix="lowmark-bench-") as folder,
@@ -136,7 +147,7 @@ def main(arguments: list[str]) -> int:
     ):
         topic = broker.create_topic(partitions=given.partitions)
         broker.produce(topic, records(given.rows, given.bytes, given.partitions))
-        run(broker.bootstrap, topic, columns, given.rounds)
+        run(broker.bootstrap, topic, columns, given.rounds, given.ahead)
     return 0
 
 

@@ -69,10 +69,15 @@ DEVIATIONS: dict[str, str] = {
     "SRC-01": "a reader has the splits that its batch planned; splits are reported at registration to the coordinator "
     "(reported_splits), where a source redistributes them",
     "SRC-02": "a batch ends with its rows: there is no drain to tell from a stop, and nothing to finish after the end",
+    "SRC-03": "where a split stands is in the offset, which is written before anything is read; no reader is asked",
+    "SRC-04": "readers live for one batch, and those that decide when a checkpoint is hear of it on the driver "
+    "(tests/sources/test_batches.py)",
     "SRC-05": "nothing can be put out before the first checkpoint: Spark writes the offset first, then reads",
     "SRC-06": "see SRC-05: no reader waits for a checkpoint, so a stop cannot meet one that does",
     "SRC-07": "no metric is kept per split: its watermark is read from the status when scraped, None while it has none "
     "(tests/integration/test_metrics.py)",
+    "SRC-08": "see SPL-01",
+    "SRC-09": "see SPL-01",
     # Jet's coalescer (H) and the splits of one of its sources (HM)
     "H18": "a repeated signal is a no-op: Spark replays",
     "H20": "a timer races with the end of a split, so idle after finished is a no-op",

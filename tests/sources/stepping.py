@@ -1,24 +1,20 @@
-"""A split reader that a test leads step by step, and what polls the reader around it."""
+"""A split reader that a test leads step by step."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 from lowmark.sources import (
     Fetched,
-    InputStatus,
-    SourceReader,
     SourceSplit,
     SplitReader,
     SplitRows,
     SplitsAddition,
     SplitsRemoval,
 )
-from lowmark.sources.testing_context import CollectingOutput
 
 SECONDS = 20.0
 SCHEMA = pa.schema([("value", pa.int64())])
@@ -34,17 +30,12 @@ class SteppingReader(SplitReader[SourceSplit]):
     Args:
         values: split id -> its rows; a position is a row.
         steps: fetches it has leave for; None: any number.
-        no_pause: splits that it refuses to pause.
     """
 
-    def __init__(
-        self, values: dict[str, Sequence[int]], *, steps: int | None = None, no_pause: Sequence[str] = ()
-    ) -> None:
-        self.values, self.no_pause = values, no_pause
+    def __init__(self, values: dict[str, Sequence[int]], *, steps: int | None = None) -> None:
+        self.values = values
         self.splits: dict[str, int] = {}
-        self.paused: set[str] = set()
         self.calls: list[str] = []
-        self.thread: str | None = None
         self.fail: deque[Exception | None] = deque()
         self.fetched = 0
         self.closed = threading.Event()
@@ -58,7 +49,6 @@ class SteppingReader(SplitReader[SourceSplit]):
             self._changed.notify_all()
 
     def fetch(self) -> Fetched:
-        self.thread = threading.current_thread().name
         with self._changed:
             assert self._changed.wait_for(lambda: self._woken or self._steps is None or self._steps > 0, SECONDS)
             if self._woken:
@@ -71,8 +61,6 @@ class SteppingReader(SplitReader[SourceSplit]):
             raise error
         batches, finished = [], set()
         for name, position in self.splits.items():
-            if name in self.paused:
-                continue
             if position < len(self.values[name]):
                 batches.append(SplitRows(name, rows(self.values[name][position]), position + 1))
                 self.splits[name] = position + 1
@@ -90,13 +78,6 @@ class SteppingReader(SplitReader[SourceSplit]):
                 self.splits.pop(split.split_id, None)
             self.calls.append(f"{'add' if isinstance(change, SplitsAddition) else 'remove'} {split.split_id}")
 
-    def pause_or_resume_splits(self, to_pause: Sequence[SourceSplit], to_resume: Sequence[SourceSplit]) -> None:
-        pause = {split.split_id for split in to_pause}
-        if pause & set(self.no_pause):
-            raise NotImplementedError
-        self.paused |= pause
-        self.paused -= {split.split_id for split in to_resume}
-
     def wake_up(self) -> None:
         with self._changed:
             self._woken = True
@@ -107,23 +88,3 @@ class SteppingReader(SplitReader[SourceSplit]):
         self.closed.set()
 
 
-class Polling:
-    """Polls a source reader as a task does, with a deadline."""
-
-    def __init__(self, reader: SourceReader[SourceSplit]) -> None:
-        self.reader, self.output = reader, CollectingOutput()
-        self.status = InputStatus.NOTHING_AVAILABLE
-
-    def until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not done():
-            if self.status is not InputStatus.MORE_AVAILABLE:
-                self.reader.is_available().result(timeout=max(0.0, deadline - time.monotonic()))
-            self.status = self.reader.poll_next(self.output)
-            assert time.monotonic() < deadline, "nothing more came in time"
-
-    def to_the_end(self) -> None:
-        self.until(lambda: self.status is InputStatus.END_OF_INPUT)
-
-    def values(self, split_id: str | None = None) -> list[int]:
-        return self.output.column("value", split_id)

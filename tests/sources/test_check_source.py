@@ -30,7 +30,7 @@ from tests.sources.numbered import ROWS, SCHEMA, Numbered
 
 
 def test_a_source_that_keeps_the_laws_passes() -> None:
-    assert check_source(Numbered()) == CheckedSource(("a", "c", "b"), 3 * ROWS, 7, paused=True)
+    assert check_source(Numbered()) == CheckedSource(("a", "c", "b"), 3 * ROWS, 7)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 1_000])
@@ -101,19 +101,6 @@ class Markers(Gaps):
 def test_what_is_found_need_not_be_a_row_if_nothing_is_claimed_of_it() -> None:
     for seed in range(4):
         check_source(Markers(), seed=seed)
-
-
-class NoPause(Numbered):
-    def create_split_reader(self) -> SplitReader[SourceSplit]:
-        class Reader(SimpleSplitReader[SourceSplit]):
-            def pause_or_resume_splits(self, to_pause: object, to_resume: object) -> None:
-                raise NotImplementedError
-
-        return Reader(self)
-
-
-def test_a_reader_need_not_pause() -> None:
-    assert check_source(NoPause()).paused is False
 
 
 # -- broken ones: law, a piece of the message, the source
@@ -484,28 +471,6 @@ class NoRemoval(Numbered):
             def handle_splits_changes(self, change: SplitChange[SourceSplit]) -> None:
                 if not hasattr(change, "splits") or type(change).__name__ == "SplitsAddition":
                     super().handle_splits_changes(change)
-
-        return Reader(self)
-
-
-@breaks("changes", "split 'a' is paused, and gave rows or finished")
-class IgnoresPause(Numbered):
-    def create_split_reader(self) -> SplitReader[SourceSplit]:
-        class Reader(SimpleSplitReader[SourceSplit]):
-            def pause_or_resume_splits(self, to_pause: object, to_resume: object) -> None:
-                pass
-
-        return Reader(self)
-
-
-@breaks("changes", "paused and resumed")
-class LosesOnResume(Numbered):
-    def create_split_reader(self) -> SplitReader[SourceSplit]:
-        class Reader(SimpleSplitReader[SourceSplit]):
-            def pause_or_resume_splits(self, to_pause: Any, to_resume: Any) -> None:
-                super().pause_or_resume_splits(to_pause, to_resume)
-                for split in to_resume:
-                    self._splits[split.split_id] = replace(split, start=5)
 
         return Reader(self)
 

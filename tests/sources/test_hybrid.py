@@ -521,19 +521,6 @@ def test_slices_of_two_sources_are_read_earlier_ones_first_under_their_tagged_id
     assert read == [("0:a0", 10, [9]), ("1:b4", 4, [2, 3])]
 
 
-def test_a_paused_source_does_not_keep_the_next_from_being_read() -> None:
-    reader = HybridSource(Numbers("a"), Numbers("b")).create_split_reader()
-    first, second = (replace(each, stop=2) for each in tagged("0:a0", "1:b0"))
-    reader.handle_splits_changes(SplitsAddition((first, second)))
-    reader.pause_or_resume_splits([first], [])
-    seen = [one.split_id for _ in range(3) for one in reader.fetch().batches]
-    reader.pause_or_resume_splits([], [first])
-    seen += [one.split_id for _ in range(3) for one in reader.fetch().batches]
-
-    assert seen == ["1:b0", "0:a0"]
-    reader.close()
-
-
 def test_a_split_that_is_taken_away_is_not_read_and_a_woken_reader_returns() -> None:
     reader = HybridSource(Numbers("a"), Numbers("b")).create_split_reader()
     first, second = (replace(each, stop=2) for each in tagged("0:a0", "1:b0"))

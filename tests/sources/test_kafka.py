@@ -227,18 +227,13 @@ def test_ranges_of_several_partitions_and_topics_that_come_mixed() -> None:
     assert positions == {"orders/0": 4, "orders/1": 3, "returns/0": 2}
 
 
-def test_a_split_that_was_dropped_gives_no_rows_and_a_paused_one_is_not_asked() -> None:
+def test_a_split_that_was_dropped_gives_no_rows() -> None:
     a, b = split(0, stop=9), split(1, stop=9)
     consumer = ScriptedConsumer([[message(0), message(0, partition=1)]])
     reader = reader_of(consumer, a, b)
     reader.handle_splits_changes(SplitsRemoval((a, split(7))))
-    reader.pause_or_resume_splits([b, split(8)], [])
 
-    assert read(reader, 2)[0] == {}
-    assert ("pause", [("orders", 1, 0)]) in consumer.calls
-    reader.pause_or_resume_splits([], [b])
-    assert read(reader, 1)[0] == {"orders/1": [0]}
-    assert ("resume", [("orders", 1, 0)]) in consumer.calls
+    assert read(reader, 2)[0] == {"orders/1": [0]}
 
 
 def test_an_empty_range_is_finished_and_asks_nobody() -> None:

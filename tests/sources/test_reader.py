@@ -1,11 +1,11 @@
-"""The readers around a split reader: slices without a thread, and a source reader with one."""
+"""How slices are read: in the task's thread, one by one, and ahead by threads side by side."""
 
 from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -13,21 +13,21 @@ import pyarrow as pa
 import pytest
 from lowmark.sources import (
     Fetched,
-    InputStatus,
+    Fetching,
     SimpleSource,
     SourceSplit,
     SplitEnd,
-    SplitFetcherReader,
     SplitReader,
     SplitRows,
     read_slices,
 )
-from lowmark.sources.reader import BrokenSplitReader, SplitPauseUnsupported, SplitReadFailed
-from lowmark.sources.testing_context import ManualReaderContext
+from lowmark.sources.checked_reader import CheckedReader
+from lowmark.sources.reader import BrokenSplitReader, SplitReadFailed
+from lowmark.sources.side_by_side import read_ahead
 from lowmark.watermark import DuplicateSplit, LowmarkError
 
 from tests.live.servers import wait_until
-from tests.sources.stepping import SCHEMA, SECONDS, Polling, SteppingReader, rows
+from tests.sources.stepping import SCHEMA, SECONDS, SteppingReader, rows
 
 A, B = SourceSplit(split_id="a"), SourceSplit(split_id="b")
 
@@ -198,187 +198,177 @@ def test_what_cannot_be_read_to_an_end_is_refused_at_once(splits: list[SourceSpl
 
 @pytest.mark.parametrize(
     "error",
-    [SplitReadFailed("S", ("a", "b"), "fetch", "OSError: x"), SplitPauseUnsupported("S", ("a",)),
-     BrokenSplitReader("S", "a", "went back", "positions that grow")],
-)  # fmt: skip
+    [
+        SplitReadFailed("S", ("a", "b"), "fetch", "OSError: x"),
+        BrokenSplitReader("S", "a", "went back", "positions that grow"),
+    ],
+)
 def test_errors_survive_pickling(error: LowmarkError) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: TID251  # our own
 
 
-# -- SplitFetcherReader
+def test_splits_are_read_one_by_one_where_the_source_says_so() -> None:
+    stepping = Stepping({"a": [1, 2], "b": [10, 20]}, Fetching.one_by_one())
+
+    assert values(stepping, "b", "a") == [("b", 10), ("b", 20), ("a", 1), ("a", 2)]
+    assert [reader.calls for reader in stepping.readers] == [["add b", "add a", "close"]]
 
 
-class Run:
-    """A fetcher reader on a stepping reader."""
-
-    def __init__(self, stepping: SteppingReader, **options: Any) -> None:
-        self.stepping, self.context = stepping, ManualReaderContext()
-        self.reader = SplitFetcherReader(lambda: stepping, self.context, source="Steps", **options)
-        self.polling = Polling(self.reader)
-
-    def close(self) -> None:
-        self.reader.close()
-
-    def begin(self, *splits: SourceSplit) -> None:
-        self.reader.add_splits(splits)
-        self.reader.notify_no_more_splits()
-        self.reader.start()
-
-    def starts(self) -> dict[str, int]:
-        return {split.split_id: split.start for split in self.reader.snapshot_state(1)}
+# -- side by side
 
 
-def test_rows_come_in_order_and_every_split_is_released_once() -> None:
-    with closing(Run(SteppingReader({"a": [1, 2, 3], "b": [10]}))) as run:
-        run.begin(A, B)
-        run.polling.to_the_end()
+class Stepping(Given):
+    """A source of stepping readers."""
 
-        assert run.polling.values("a") == [1, 2, 3]
-        assert run.polling.values("b") == [10]
-        assert run.polling.output.released == ["b", "a"]
-        assert run.starts() == {}
-        assert run.stepping.thread == "lowmark-fetcher-Steps-0"
-        assert run.context.metric_group.values() == {
-            "assigned_splits": 0,
-            "bytes_in": 32,
-            "finished_splits": 2,
-            "records_in": 4,
-        }
+    def __init__(self, rows_of: dict[str, Sequence[int]], fetching: Fetching, *, steps: int | None = None) -> None:
+        super().__init__()
+        self.rows_of, self.fetching, self.steps = rows_of, fetching, steps
+        self.readers: list[SteppingReader] = []
 
+    def create_split_reader(self) -> SplitReader[SourceSplit]:
+        self.readers.append(SteppingReader(self.rows_of, steps=self.steps))
+        return self.readers[-1]
 
-def test_a_snapshot_is_of_what_was_put_out_not_of_what_was_fetched() -> None:
-    with closing(Run(SteppingReader({"a": [1, 2, 3, 4, 5]}))) as run:
-        run.begin(replace(A, start=1))
-        assert run.starts() == {"a": 1}
-        wait_until(lambda: run.stepping.fetched == 2, "two fetches wait in the queue")
-        assert run.starts() == {"a": 1}
-        run.polling.until(lambda: len(run.polling.values()) == 1)
-
-        assert run.starts() == {"a": 2}
-        assert run.polling.values() == [2]
+    def reader_of(self, split: str) -> SteppingReader:
+        wait_until(lambda: any(f"add {split}" in reader.calls for reader in self.readers), f"{split} is being read")
+        return next(reader for reader in self.readers if f"add {split}" in reader.calls)
 
 
-def test_fetching_runs_ahead_by_the_queue_and_no_further() -> None:
-    with closing(Run(SteppingReader({"a": list(range(100))}), queue_capacity=2)) as run:
-        run.begin(A)
-        wait_until(lambda: run.stepping.fetched == 2, "the queue is full")
-        run.reader.pause_or_resume_splits([], ["a"])  # a task that the thread does between two fetches
-        wait_until(lambda: not run.reader._fetcher._tasks, "the task is done")
-        assert run.stepping.fetched == 2
-        run.polling.until(lambda: len(run.polling.values()) == 1)
-        wait_until(lambda: run.stepping.fetched == 3, "there is room for one more")
-        assert run.polling.values() == [0]
+def to_the_end(stepping: Stepping, *names: str) -> list[SourceSplit]:
+    return [SourceSplit(split_id=name, start=0, stop=len(stepping.rows_of[name])) for name in names]
 
 
-def test_the_input_ends_only_after_it_was_said() -> None:
-    with closing(Run(SteppingReader({"a": [1]}))) as run:
-        run.reader.add_splits([A])
-        run.reader.start()
-        run.polling.until(lambda: run.polling.output.released == ["a"])
-        assert run.polling.status is InputStatus.NOTHING_AVAILABLE
-        available = run.reader.is_available()
-        assert not available.done()
-
-        run.reader.notify_no_more_splits()
-        assert available.done()
-        assert run.reader.poll_next(run.polling.output) is InputStatus.END_OF_INPUT
+def values(stepping: Stepping, *names: str) -> list[tuple[str, int]]:
+    parts = read_slices(stepping, to_the_end(stepping, *names), stalled_seconds=SECONDS)
+    return [(part.split_id, value) for part in parts for value in part.rows["value"].to_pylist()]
 
 
-def test_a_reader_without_splits_ends_at_once() -> None:
-    with closing(Run(SteppingReader({}))) as run:
-        run.reader.start()
-        assert run.reader.poll_next(run.polling.output) is InputStatus.NOTHING_AVAILABLE
-        run.reader.notify_no_more_splits()
-        run.polling.to_the_end()
+def test_what_comes_out_is_in_the_order_of_the_splits_however_they_are_read() -> None:
+    rows_of = {name: [1, 2, 3] for name in "abcdefg"}
+    expected = [(name, value) for name in "cabdgfe" for value in (1, 2, 3)]
+
+    for fetching in (Fetching.one_by_one(), *map(Fetching.side_by_side, (1, 2, 3, 16))):
+        stepping = Stepping(rows_of, fetching)
+        assert values(stepping, *"cabdgfe") == expected, fetching
+        assert 1 <= len(stepping.readers) <= max(1, fetching.threads), "a thread has one, and keeps it"
+        assert all(reader.calls.count("close") == 1 for reader in stepping.readers)
 
 
-def test_splits_may_be_added_while_a_fetch_waits() -> None:
-    with closing(Run(SteppingReader({"a": [1], "b": [2]}, steps=0))) as run:
-        run.begin(A)
-        wait_until(lambda: run.stepping.thread is not None, "a fetch waits")
-        run.reader.add_splits([B])
-        wait_until(lambda: "add b" in run.stepping.calls, "the fetch was woken up")
-        run.stepping.allow(5)
-        run.polling.to_the_end()
-        assert sorted(run.polling.values()) == [1, 2]
+def test_splits_are_read_at_the_same_time() -> None:
+    """No split gives a row before all are being asked: one after the other would never end."""
+    together = threading.Barrier(3)
+
+    class Together(SteppingReader):
+        def fetch(self) -> Fetched:
+            together.wait(SECONDS)
+            return super().fetch()
+
+    class Source(Stepping):
+        def create_split_reader(self) -> SplitReader[SourceSplit]:
+            self.readers.append(Together(self.rows_of))
+            return self.readers[-1]
+
+    source = Source({name: [1] for name in "abc"}, Fetching.side_by_side(3))
+    assert values(source, *"abc") == [("a", 1), ("b", 1), ("c", 1)]
 
 
-def test_a_split_is_added_once() -> None:
-    with closing(Run(SteppingReader({"a": [1]}))) as run:
-        run.reader.add_splits([A])
-        with pytest.raises(DuplicateSplit):
-            run.reader.add_splits([A])
+def test_a_split_whose_turn_has_not_come_is_read_ahead_by_so_many_bytes_and_no_further() -> None:
+    row_bytes = rows(1).nbytes
+    fetching = Fetching(threads=2, splits_at_once=1, ahead_bytes=3 * row_bytes)
+    stepping = Stepping({"a": [0], "b": list(range(10))}, fetching, steps=0)
+    read = read_slices(stepping, to_the_end(stepping, "a", "b"))
+    came: list[tuple[str, int]] = []
+    taking = threading.Thread(
+        target=lambda: came.extend((part.split_id, part.rows["value"][0].as_py()) for part in read), daemon=True
+    )
+    taking.start()
+    a, b = stepping.reader_of("a"), stepping.reader_of("b")
+    b.allow(10)
+    wait_until(lambda: b.fetched == 4, "three wait for their turn, and one for room")
+    a.allow(1)
+    taking.join(SECONDS)
+
+    assert came == [("a", 0), *(("b", value) for value in range(10))]
 
 
-def test_an_error_comes_after_the_rows_before_it_and_again() -> None:
-    with closing(Run(SteppingReader({"a": [1, 2, 3]}))) as run:
-        run.stepping.fail.extend([None, OSError("disk gone")])
-        run.begin(A)
-        with pytest.raises(SplitReadFailed, match=r"Steps: cannot fetch of 'a': OSError: disk gone") as failed:
-            run.polling.to_the_end()
-        assert run.polling.values() == [1]
-        assert isinstance(failed.value.__cause__, OSError)
-        assert run.reader.is_available().done()
-        with pytest.raises(SplitReadFailed):
-            run.reader.poll_next(run.polling.output)
-        assert run.starts() == {"a": 1}
-        assert run.stepping.closed.wait(SECONDS)
+def test_what_is_larger_than_the_bound_comes_all_the_same() -> None:
+    stepping = Stepping({"a": [1, 2], "b": [3, 4]}, Fetching(threads=2, splits_at_once=1, ahead_bytes=1))
+    assert values(stepping, "a", "b") == [("a", 1), ("a", 2), ("b", 3), ("b", 4)]
 
 
-def test_a_failure_makes_the_reader_available_to_whom_waits() -> None:
-    with closing(Run(SteppingReader({"a": [1]}, steps=0))) as run:
-        run.begin(A)
-        available = run.reader.is_available()
-        assert not available.done()
-        run.stepping.fail.append(OSError("disk gone"))
-        run.stepping.allow(1)
-        available.result(timeout=SECONDS)
-        with pytest.raises(SplitReadFailed):
-            run.reader.poll_next(run.polling.output)
+def test_an_error_is_raised_at_once_and_ends_all_threads() -> None:
+    stepping = Stepping({"a": [1, 2], "b": [3]}, Fetching.side_by_side(2), steps=0)
+    stepped = to_the_end(stepping, "a", "b")
+    failed: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            list(read_slices(stepping, stepped))
+        except SplitReadFailed as error:
+            failed.append(error)
+
+    taking = threading.Thread(target=take, daemon=True)
+    taking.start()
+    b = stepping.reader_of("b")
+    stepping.reader_of("a")
+    b.fail.append(OSError("shard gone"))
+    b.allow(1)
+    taking.join(SECONDS)
+
+    assert "cannot fetch of 'b': OSError: shard gone" in str(failed[0])
+    assert all(reader.closed.is_set() for reader in stepping.readers)
 
 
 def test_a_split_reader_that_cannot_be_made_is_an_error() -> None:
-    def refuse() -> SplitReader[SourceSplit]:
-        raise PermissionError("no")
+    class Refuses(Stepping):
+        def create_split_reader(self) -> SplitReader[SourceSplit]:
+            raise PermissionError("no")
 
-    reader = SplitFetcherReader(refuse, ManualReaderContext(), source="Steps")
-    reader.start()
-    with pytest.raises(SplitReadFailed, match="Steps: cannot make the split reader: PermissionError: no"):
-        Polling(reader).to_the_end()
-    reader.close()
-
-
-def test_positions_are_held_to_the_splits_range() -> None:
-    with closing(Run(SteppingReader({"a": [1, 2, 3]}))) as run:
-        run.begin(replace(A, stop=1))
-        with pytest.raises(BrokenSplitReader, match="was read to position 2; expected at most its stop, 1"):
-            run.polling.to_the_end()
+    for fetching in (Fetching.multiplexed(), Fetching.side_by_side(2)):
+        with pytest.raises(SplitReadFailed, match="Refuses: cannot make the split reader of 'a': PermissionError: no"):
+            values(Refuses({"a": [1]}, fetching), "a")
 
 
-@pytest.mark.parametrize("steps", [None, 0])
-def test_close_wakes_a_fetch_up_and_closes_the_split_reader_once(steps: int | None) -> None:
-    run = Run(SteppingReader({"a": list(range(100))}, steps=steps))
-    run.begin(A)
-    run.reader.close()
-    assert run.stepping.closed.is_set()
-    run.reader.close()
-    assert run.stepping.calls.count("close") == 1
+def test_a_split_reader_that_cannot_be_closed_is_an_error() -> None:
+    class Sticks(SteppingReader):
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    class Source(Stepping):
+        def create_split_reader(self) -> SplitReader[SourceSplit]:
+            return Sticks(self.rows_of)
+
+    for fetching in (Fetching.multiplexed(), Fetching.side_by_side(2)):
+        with pytest.raises(SplitReadFailed, match="cannot close: OSError: stuck"):
+            values(Source({"a": [1]}, fetching), "a")
 
 
-def test_close_before_start_is_fine() -> None:
-    run = Run(SteppingReader({}))
-    run.reader.close()
-    assert run.stepping.calls == []
+def test_positions_are_held_to_the_splits_range_in_threads_too() -> None:
+    stepping = Stepping({"a": [1, 2, 3]}, Fetching.side_by_side(2))
+    with pytest.raises(BrokenSplitReader, match="was read to position 2; expected at most its stop, 1"):
+        list(read_slices(stepping, [SourceSplit(split_id="a", start=0, stop=1)]))
+
+
+@pytest.mark.parametrize("steps", [None, 1])
+def test_who_stops_early_wakes_fetches_up_and_closes_every_reader_once(steps: int | None) -> None:
+    stepping = Stepping({name: list(range(100)) for name in "ab"}, Fetching.side_by_side(2), steps=steps)
+    read = read_slices(stepping, to_the_end(stepping, "a", "b"))
+    next(read)
+    read.close()  # type: ignore[attr-defined]  # it is a generator
+
+    assert all(reader.calls.count("close") == 1 for reader in stepping.readers)
 
 
 class Deaf(SteppingReader):
-    """Does not wake up, until it is let go."""
+    """Gives a row, and then does not wake up until it is let go."""
 
-    def __init__(self) -> None:
-        super().__init__({"a": [1]})
+    def __init__(self, rows_of: dict[str, Sequence[int]]) -> None:
+        super().__init__(rows_of)
         self.inside, self.let_go, self.wakes = threading.Event(), threading.Event(), 0
 
     def fetch(self) -> Fetched:
+        if self.fetched == 0:
+            return super().fetch()
         self.inside.set()
         assert self.let_go.wait(SECONDS)
         return Fetched()
@@ -388,65 +378,36 @@ class Deaf(SteppingReader):
         raise OSError("deaf")
 
 
-def test_close_leaves_a_fetch_behind_that_does_not_wake_up_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    deaf = Deaf()
-    run = Run(deaf, close_seconds=0.25)
-    run.begin(A)
+def test_a_fetch_that_does_not_wake_up_is_left_behind_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    source = Stepping({"a": [1, 2]}, Fetching.side_by_side(1))
+    deaf = Deaf(source.rows_of)
+    source.create_split_reader = lambda: deaf  # type: ignore[method-assign]
+    read = read_ahead(
+        "Steps",
+        lambda: CheckedReader(source, SECONDS, time.monotonic),
+        [to_the_end(source, "a")],
+        source.fetching,
+        close_seconds=0.25,
+    )
+    next(read)
     assert deaf.inside.wait(SECONDS)
-    run.reader.close()
+    read.close()  # type: ignore[attr-defined]  # it is a generator
     deaf.let_go.set()
 
     assert deaf.wakes >= 2, "a wake-up that came too early is repeated"
-    assert "Steps: fetch did not end within 0.25 seconds after wake_up" in caplog.text
+    assert "Steps: a fetch did not end within 0.25 seconds after wake_up" in caplog.text
     assert "let_go.wait" in caplog.text
     assert deaf.closed.wait(SECONDS)
 
 
-def test_a_split_that_just_finished_may_be_paused() -> None:
-    with closing(Run(SteppingReader({"a": [1], "b": [1, 2]}, no_pause=["a"]))) as run:  # FLINK-39728
-        run.begin(A, B)
-        run.polling.until(lambda: "a" in run.polling.output.released)
-        run.reader.pause_or_resume_splits(["a", "nobody's"], ["a"])
-        run.polling.to_the_end()
-        assert run.polling.values("b") == [1, 2]
-
-
-def test_when_all_splits_are_paused_nothing_is_fetched() -> None:
-    with closing(Run(SteppingReader({"a": [1, 2]}))) as run:
-        run.reader.add_splits([A])
-        run.reader.pause_or_resume_splits(["a"], [])
-        run.reader.start()
-        wait_until(lambda: run.stepping.paused == {"a"}, "it is paused")
-        run.reader.add_splits([B])
-        run.stepping.values["b"] = [7]
-        run.polling.until(lambda: run.polling.output.released == ["b"])
-        fetched = run.stepping.fetched
-        assert fetched == 1
-        run.reader.pause_or_resume_splits([], ["a"])
-        run.reader.notify_no_more_splits()
-        run.polling.to_the_end()
-        assert run.polling.values("a") == [1, 2]
-
-
-def test_rows_after_the_row_that_ends_a_split_are_left_out_of_its_batch_too() -> None:
-    class AllAtOnce(SteppingReader):
-        def fetch(self) -> Fetched:
-            if not self.splits:
-                return Fetched()
-            return Fetched((SplitRows("a", rows(1, 2, 3, 4), 4), SplitRows("a", rows(5), 5)), frozenset())
-
-    def evaluator(split: str, batch: pa.RecordBatch) -> int | None:
-        values = batch["value"].to_pylist()
-        return values.index(3) if 3 in values else None
-
-    with closing(Run(AllAtOnce({"a": [1]}), record_evaluator=evaluator)) as run:
-        run.begin(A)
-        run.polling.to_the_end()
-        assert run.polling.values() == [1, 2]
-        assert run.polling.output.released == ["a"]
-        wait_until(lambda: "remove a" in run.stepping.calls, "the split reader need not read on")
-
-
-def test_a_queue_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="queue_capacity: expected 1 or more, got 0"):
-        Run(SteppingReader({}), queue_capacity=0)
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ({"threads": -1}, "threads of 0 or more, got -1"),
+        ({"splits_at_once": 0}, "splits_at_once of 1 or more, got 0"),
+        ({"ahead_bytes": 0}, "ahead_bytes of 1 or more, got 0"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(numbers: dict[str, int], text: str) -> None:
+    with pytest.raises(ValueError, match=f"fetching: expected {text}"):
+        Fetching(**numbers)

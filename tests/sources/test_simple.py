@@ -29,10 +29,9 @@ from lowmark.sources.discovery import (
 )
 from lowmark.sources.reader import BrokenSplitReader
 from lowmark.sources.simple import Rows, SimpleSplitReader
-from lowmark.sources.testing_context import ManualEnumeratorContext, ManualReaderContext
+from lowmark.sources.testing_context import ManualEnumeratorContext
 
 from tests.sources.numbered import ROWS, Numbered
-from tests.sources.stepping import Polling
 
 A, B, C = (SourceSplit(split_id=name) for name in "abc")
 SCHEMA = pa.schema([("value", pa.int64())])
@@ -154,23 +153,11 @@ def test_a_gap_at_the_end_of_what_is_there_is_passed() -> None:
     assert asked == [0, 5]
 
 
-def test_a_live_split_is_read_through_a_source_reader_too() -> None:
-    source = Growing({"a": SplitEnd(position=3, finished=True)})
-    with closing(source.create_reader(ManualReaderContext())) as reader:
-        reader.add_splits(source.discover())
-        reader.notify_no_more_splits()
-        reader.start()
-        polling = Polling(reader)
-        polling.to_the_end()
-        assert polling.values() == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     "leave",
     [
         lambda reader: reader.close(),
         lambda reader: reader.handle_splits_changes(SplitsRemoval((Table(split_id="a"),))),
-        lambda reader: reader.pause_or_resume_splits([Table(split_id="a")], []),
     ],
 )
 def test_what_is_left_in_the_middle_is_closed(leave: Callable[[SimpleSplitReader[Table]], None]) -> None:
