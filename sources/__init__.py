@@ -27,7 +27,7 @@ from .api import (
     SplitsRemoval,
     VersionedSerializer,
 )
-from .coordinator import CoordinatorStore, FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed
+from .coordinator import FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed
 from .discovery import DiscoveringEnumerator
 from .hybrid import DeferredSource, HybridSource
 from .metric_group import MetricGroup
@@ -39,7 +39,6 @@ from .testing import SourceBroken, check_source
 
 __all__ = [
     "Boundedness",
-    "CoordinatorStore",
     "DataclassSerializer",
     "DeferredSource",
     "DiscoveringEnumerator",

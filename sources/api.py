@@ -113,19 +113,16 @@ class SourceEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderInfo(Generic[SplitT]):
+class ReaderInfo:
     """A registered reader.
 
     Attributes:
         subtask: its number, from 0.
         location: host it runs on, "" if unknown.
-        reported_splits: splits it brought along from a checkpoint; empty unless the source redistributes splits on
-            recovery (FLIP-537).
     """
 
     subtask: int
     location: str = ""
-    reported_splits: tuple[SplitT, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +236,7 @@ class SplitEnumeratorContext(Protocol[SplitT]):
         ...
 
     @property
-    def registered_readers(self) -> Mapping[int, ReaderInfo[SplitT]]:
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
         """The readers that are there, by subtask."""
         ...
 
@@ -311,11 +308,13 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
 
     @abstractmethod
     def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
-        """A reader asks for a split: sources that wait to be asked (files) assign one here."""
+        """A reader asks for a split: an enumerator that waits to be asked assigns one here.
 
-    @abstractmethod
+        Every reader asks before a batch is planned, until nobody gets one any more: a batch takes all splits there are.
+        """
+
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        """Take back splits that were assigned after the checkpoint a reader was reset to."""
+        """Take back splits of a reader that failed. Never called: readers are rows of a plan, none fails by itself."""
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> StateT:
@@ -334,9 +333,6 @@ class SplitEnumerator(ABC, Generic[SplitT, StateT]):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The batch of this checkpoint was committed; of earlier ones too, whether or not they were notified."""
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The batch of this checkpoint will not be read; its splits are still planned, in a later one."""
 
     def handle_splits_finished(self, subtask: int, split_ids: Sequence[str]) -> None:
         """Splits of a reader were planned up to their end. For sources that go on from there: hybrid ones, shards.
@@ -580,9 +576,6 @@ class SourceReader(ABC, Generic[SplitT]):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The checkpoint was committed."""
 
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint was given up."""
-
     def handle_source_event(self, event: SourceEvent) -> None:
         """The enumerator sent an event.
 
@@ -620,14 +613,10 @@ class Source(ABC, Generic[SplitT, StateT]):
         fetching: in which threads a task reads its slices, and how many of them at once.
         externally_induced: whether `create_reader` makes an `ExternallyInducedSourceReader`, which decides where
             batches end.
-        redistributes_splits_on_recovery: whether readers hand the splits of their checkpoint to the enumerator when
-            they register, instead of reading on (FLIP-537). `add_reader` takes over the reader's `reported_splits`,
-            but for those that the enumerator has, or has assigned to another reader.
     """
 
     fetching: Fetching = Fetching.multiplexed()
     externally_induced: bool = False
-    redistributes_splits_on_recovery: bool = False
 
     @property
     @abstractmethod

@@ -307,6 +307,7 @@ class BatchPlanner(Generic[SplitT]):
         self._previous_time_us: int | None = None
         self._previous_span_us: int | None = None
         self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
+        self._requested: Future[None] | None = None
         self._targets: dict[str, int] | None = None
         self._available_now = False
         self._waits = False  # rows that are there were kept from being read, when a batch was planned last
@@ -363,6 +364,7 @@ class BatchPlanner(Generic[SplitT]):
             return start
         guidance = Guidance() if self._peer is None else self._peer.ask(self._run)
         self._pass_on(guidance.events)
+        self._ask_for_splits()
         candidates = self._live | self._slots.arrived()
         rated = self._rated(now_us)
         self._waits = rated == 0
@@ -454,7 +456,7 @@ class BatchPlanner(Generic[SplitT]):
             failover=self._options.failover,
             timeout_seconds=self._options.timeout_seconds,
         )
-        self._coordinator, self._planner = coordinator, self._source.create_planner()
+        self._coordinator, self._planner, self._requested = coordinator, self._source.create_planner(), None
         if state.coordinator:
             coordinator.reset_to_checkpoint(start.checkpoint, state.coordinator)
         coordinator.start()
@@ -468,8 +470,10 @@ class BatchPlanner(Generic[SplitT]):
     def _await_splits(self, coordinator: SourceCoordinator[SplitT, Any]) -> None:
         """Let the first batch hold what there is: discovery runs on a thread of its own, and Spark does not wait."""
         coordinator.run("start the enumerator and register its readers", lambda: None)
+        coordinator.wait(self._ask_for_splits(), "hand out the splits that readers ask for")
         until = time.monotonic() + self._options.start_seconds
         while not self._slots.wait(_LOOK_AGAIN_SECONDS) and not self._live and coordinator.failure is None:
+            self._ask_for_splits()
             # An enumerator that says how often it looked has found nothing; another one may be waiting for something.
             if coordinator.metric_values().get("discoveries", 0) > 0:
                 return
@@ -480,12 +484,19 @@ class BatchPlanner(Generic[SplitT]):
                 log.warning("%s", late)
                 return
 
+    def _ask_for_splits(self) -> Future[None]:
+        """Let an enumerator that waits to be asked (FLIP-27) give all it has, for the next plan if not for this one."""
+        assert self._coordinator is not None, "restored before"
+        if self._requested is None or self._requested.done():
+            self._requested = self._coordinator.request_splits()
+        return self._requested
+
     def _pass_on(self, events: Sequence[tuple[int, int, bytes]]) -> None:
         assert self._coordinator is not None, "restored before"
         serializer = self._source.event_serializer
         if serializer is not None:
             for subtask, version, data in events:
-                self._coordinator.handle_source_event(subtask, 0, serializer.deserialize(version, data))
+                self._coordinator.handle_source_event(subtask, serializer.deserialize(version, data))
 
     # -- what is read
 
@@ -573,7 +584,7 @@ class BatchPlanner(Generic[SplitT]):
         # Before the snapshot, which has to agree with the positions: a hybrid source switches by it.
         for name, planned in plan.slices.items():
             if planned.finished:
-                self._coordinator.handle_splits_finished(candidates[name].subtask, 0, [name])
+                self._coordinator.handle_splits_finished(candidates[name].subtask, [name])
         action = f"take the enumerator's snapshot for checkpoint {checkpoint}"
         snapshot = self._coordinator.wait(self._coordinator.checkpoint(checkpoint), action)
         # What was assigned while the batch was planned is not the enumerator's any more: live, and not read yet.

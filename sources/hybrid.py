@@ -273,9 +273,6 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self._running.notify_checkpoint_complete(checkpoint_id)
 
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self._running.notify_checkpoint_aborted(checkpoint_id)
-
     def close(self) -> None:
         if self._child_context is not None:
             self._child_context.close()
@@ -361,11 +358,8 @@ class ChildContext:
         return self._context.num_subtasks
 
     @property
-    def registered_readers(self) -> Mapping[int, ReaderInfo[Any]]:
-        return {
-            subtask: ReaderInfo(info.subtask, info.location)
-            for subtask, info in self._context.registered_readers.items()
-        }
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        return self._context.registered_readers
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
         return self._context.send_event_to_source_reader(subtask, event)

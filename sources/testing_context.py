@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -50,7 +50,7 @@ class ManualEnumeratorContext(Generic[SplitT]):
     def __init__(self, *, num_subtasks: int = 1) -> None:
         self.metric_group = MetricGroup()
         self.num_subtasks = num_subtasks
-        self.registered_readers: dict[int, ReaderInfo[SplitT]] = {}
+        self.registered_readers: dict[int, ReaderInfo] = {}
         self.assigned: list[tuple[int, SplitT]] = []
         self.no_more_splits: set[int] = set()
         self.events: list[tuple[int, SourceEvent]] = []
@@ -59,9 +59,9 @@ class ManualEnumeratorContext(Generic[SplitT]):
         self._periodic: list[_Call] = []
         self._actions: deque[Callable[[], None]] = deque()
 
-    def register(self, subtask: int, *, reported_splits: Sequence[SplitT] = ()) -> None:
+    def register(self, subtask: int) -> None:
         """Have a reader there; the enumerator is to be told with `add_reader`."""
-        self.registered_readers[subtask] = ReaderInfo(subtask, "", tuple(reported_splits))
+        self.registered_readers[subtask] = ReaderInfo(subtask)
 
     def unregister(self, subtask: int) -> None:
         """Have a reader gone."""

@@ -1,6 +1,6 @@
 """The coordinator of one source: it runs the enumerator on one thread, and keeps it alive."""
 
-from .context import ReaderGateway, RegisteredReaders, SourceCoordinatorContext, UnregisteredReader, WrongThread
+from .context import ReaderGateway, SourceCoordinatorContext, UnregisteredReader, WrongThread
 from .coordinator import (
     CoordinatorClosed,
     CoordinatorHangs,
@@ -10,17 +10,14 @@ from .coordinator import (
     SourceFailed,
 )
 from .failover import FailoverPolicy
-from .store import CoordinatorStore
 
 __all__ = [
     "CoordinatorClosed",
     "CoordinatorHangs",
     "CoordinatorNotStarted",
-    "CoordinatorStore",
     "FailoverPolicy",
     "InvalidCheckpoint",
     "ReaderGateway",
-    "RegisteredReaders",
     "SourceCoordinator",
     "SourceCoordinatorContext",
     "SourceFailed",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
@@ -17,10 +16,9 @@ from lowmark.sources.api import ReaderInfo, ResultT, SourceEvent, SourceSplit, S
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError
 
-from .assignment_tracker import SplitAssignmentTracker
 from .notifier import ActionQueue, ExecutorNotifier, WaitingClock
 
-__all__ = ["ReaderGateway", "RegisteredReaders", "SourceCoordinatorContext", "UnregisteredReader", "WrongThread"]
+__all__ = ["ReaderGateway", "SourceCoordinatorContext", "UnregisteredReader", "WrongThread"]
 
 _log = logging.getLogger("lowmark")
 _SECOND_US = 1_000_000
@@ -60,8 +58,7 @@ class ReaderGateway(Protocol[SplitT_contra]):
         """The enumerator goes back to this checkpoint, None: to the beginning.
 
         Forget splits assigned, ends signalled and events sent since `checkpointed` of it: they will come again. The
-        readers stay registered, and need not ask again: the coordinator repeats what they asked and sent since. What
-        a reader reported when it registered stays the enumerator's.
+        readers stay registered, and need not say again what they sent since: the coordinator repeats it.
         """
         ...
 
@@ -106,61 +103,6 @@ class WrongThread(LowmarkError, RuntimeError):
         )
 
 
-class RegisteredReaders(Generic[SplitT]):
-    """The readers that are there, each with the attempt that runs. Attempts of one reader only grow.
-
-    >>> readers = RegisteredReaders()
-    >>> [readers.register(0, attempt, ReaderInfo(0)) for attempt in (1, 1, 0)]
-    [True, False, False]
-    >>> readers.fail(0, 1)
-    True
-    >>> readers.register(0, 1, ReaderInfo(0)), readers.register(0, 2, ReaderInfo(0))
-    (False, True)
-    """
-
-    def __init__(self) -> None:
-        self.infos: dict[int, ReaderInfo[SplitT]] = {}
-        self._attempts: dict[int, int] = {}
-        self._first_valid: dict[int, int] = {}  # what is below has failed or was replaced
-        self._taken_over: set[int] = set()
-
-    def register(self, subtask: int, attempt: int, info: ReaderInfo[SplitT]) -> bool:
-        """Register an attempt; say False if it is registered already or of the past."""
-        if attempt < self._first_valid.get(subtask, 0) or (
-            subtask in self.infos and attempt <= self._attempts[subtask]
-        ):
-            return False
-        self.infos[subtask], self._attempts[subtask] = info, attempt
-        self._first_valid[subtask] = attempt
-        self._taken_over.discard(subtask)
-        return True
-
-    def unregister(self, subtask: int) -> None:
-        """The reader is gone; it may come back as any attempt that has not failed. Unknown ones are fine."""
-        self.infos.pop(subtask, None)
-
-    def fail(self, subtask: int, attempt: int) -> bool:
-        """An attempt failed, and with it the earlier ones; say whether the reader was registered by one of those."""
-        self._first_valid[subtask] = max(attempt + 1, self._first_valid.get(subtask, 0))
-        if subtask in self.infos and self._attempts[subtask] <= attempt:
-            del self.infos[subtask]
-            return True
-        return False
-
-    def current(self, subtask: int, attempt: int | None) -> bool:
-        """Whether this attempt is the one that runs; None is said by no reader, and always current."""
-        return attempt is None or (subtask in self.infos and self._attempts[subtask] == attempt)
-
-    def snapshot(self) -> None:
-        """The enumerator's state was taken: it has what these readers reported."""
-        self._taken_over = set(self.infos)
-
-    def restore(self) -> None:
-        """The enumerator goes back to that state: do not tell it again what it has, or has assigned since."""
-        for subtask in self._taken_over & self.infos.keys():
-            self.infos[subtask] = replace(self.infos[subtask], reported_splits=())
-
-
 class SourceCoordinatorContext(Generic[SplitT]):
     """The `SplitEnumeratorContext` of one enumerator.
 
@@ -170,10 +112,12 @@ class SourceCoordinatorContext(Generic[SplitT]):
         clock: what delays are measured by.
         gateway: to the readers.
         readers: who they are; shared with the coordinator.
-        tracker: what they were given; shared with the coordinator.
         metric_group: the enumerator's; shared by all enumerators of the source, one after the other.
         num_subtasks: how many readers there are.
         worker_threads: how many calls of `call_async` may run at once.
+
+    Attributes:
+        assignments: how many splits were given to readers.
     """
 
     def __init__(
@@ -183,16 +127,16 @@ class SourceCoordinatorContext(Generic[SplitT]):
         queue: ActionQueue,
         clock: WaitingClock,
         gateway: ReaderGateway[SplitT],
-        readers: RegisteredReaders[SplitT],
-        tracker: SplitAssignmentTracker[SplitT],
+        readers: Mapping[int, ReaderInfo],
         metric_group: MetricGroup,
         num_subtasks: int,
         worker_threads: int = 2,
     ) -> None:
         self._source, self._queue, self._gateway, self._readers = source, queue, gateway, readers
-        self._tracker, self._metric_group, self._num_subtasks = tracker, metric_group, num_subtasks
+        self._metric_group, self._num_subtasks = metric_group, num_subtasks
         self._notifier = ExecutorNotifier(f"lowmark {source} worker", self._post, clock=clock, threads=worker_threads)
         self._backlog: bool | None = None
+        self.assignments = 0
         self._closed = False
 
     @property
@@ -204,8 +148,8 @@ class SourceCoordinatorContext(Generic[SplitT]):
         return self._num_subtasks
 
     @property
-    def registered_readers(self) -> Mapping[int, ReaderInfo[SplitT]]:
-        return MappingProxyType(self._readers.infos)
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        return MappingProxyType(self._readers)
 
     def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
         self._check("send_event_to_source_reader", f"the event {event!r}", subtask)
@@ -216,8 +160,8 @@ class SourceCoordinatorContext(Generic[SplitT]):
             self._check("assign_splits", f"splits {[split.split_id for split in splits][:5]}", subtask)
         if self._closed:
             return
-        self._tracker.record(assignment)
         for subtask, splits in assignment.assignment.items():
+            self.assignments += len(splits)
             self._gateway.add_splits(subtask, tuple(splits))
 
     def signal_no_more_splits(self, subtask: int) -> None:
@@ -249,7 +193,7 @@ class SourceCoordinatorContext(Generic[SplitT]):
         self._check_thread("set_is_processing_backlog")
         self._backlog = is_processing_backlog
         if not self._closed:
-            for subtask in sorted(self._readers.infos):
+            for subtask in sorted(self._readers):
                 self._gateway.backlog(subtask, is_processing_backlog)
 
     # -- for the coordinator
@@ -278,8 +222,8 @@ class SourceCoordinatorContext(Generic[SplitT]):
 
     def _check(self, call: str, what: str, subtask: int) -> None:
         self._check_thread(call)
-        if subtask not in self._readers.infos:
-            raise UnregisteredReader(self._source, what, subtask, tuple(sorted(self._readers.infos)))
+        if subtask not in self._readers:
+            raise UnregisteredReader(self._source, what, subtask, tuple(sorted(self._readers)))
 
     def _check_thread(self, call: str) -> None:
         if not self._queue.on_thread and not self._closed:

@@ -4,21 +4,20 @@ Every call of the enumerator and every handler of `call_async` is an *action* wi
 and error. Actions run one after the other, in the order in which they were handed over.
 
 An enumerator that raises is restored from its last snapshot, after a pause that grows. In Flink the readers go back
-with it. Here they are rows of a plan on the driver and stay; so the coordinator makes both ends meet:
+with it. Here readers are rows of a plan on the driver: none fails by itself, and all of them stay; so the coordinator
+makes both ends meet:
 
-    assigned before the snapshot           stays with the reader
-    assigned since                         the gateway forgets it (`restored`), the snapshot still has it
-    given back since (`subtask_reset`)     is given back once more
-    asked and sent by readers since        is repeated, in order; not of a reader that failed: its successor begins at
-                                           a checkpoint, and says it again
-    the readers                            are added again
+    assigned before the snapshot     stays with the reader
+    assigned since                   the gateway forgets it (`restored`), the snapshot still has it
+    sent by readers since            is repeated, in order
+    the readers                      are added again
 
 What fails again and again fails the source: `failure` is set, and every later call raises it. An enumerator that hangs
 cannot be stopped; calls time out with an error that says where it stands.
 
 Locks: the gateway is called on the coordinator's thread; who holds a lock that it takes must not wait for `run`.
 
-Source: `org.apache.flink.runtime.source.coordinator.SourceCoordinator`, FLIP-27, FLIP-537; FLINK-22133.
+Source: `org.apache.flink.runtime.source.coordinator.SourceCoordinator`, FLIP-27; FLINK-22133.
 """
 
 from __future__ import annotations
@@ -37,11 +36,9 @@ from lowmark.sources.api import ReaderInfo, Source, SourceEvent, SplitEnumerator
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError, format_duration_us
 
-from .assignment_tracker import SplitAssignmentTracker
-from .context import ReaderGateway, RegisteredReaders, SourceCoordinatorContext
+from .context import ReaderGateway, SourceCoordinatorContext
 from .failover import Failover, FailoverPolicy
 from .notifier import ActionQueue, MonotonicClock, WaitingClock
-from .store import CoordinatorStore
 
 __all__ = [
     "CoordinatorClosed",
@@ -176,8 +173,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         name: of the source, for logs and errors.
         gateway: sends to the readers.
         num_subtasks: how many readers there are, 1 or more.
-        store: shared with other coordinators of the process.
-        listening_id: key under which other coordinators find this one in the store.
         failover: how often a failed enumerator is restored.
         timeout_seconds: how long `run` and `wait` wait.
         worker_threads: how many calls of `call_async` may run at once.
@@ -196,8 +191,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         name: str,
         gateway: ReaderGateway[SplitT],
         num_subtasks: int,
-        store: CoordinatorStore | None = None,
-        listening_id: str | None = None,
         failover: FailoverPolicy | None = None,
         timeout_seconds: float = 60.0,
         worker_threads: int = 2,
@@ -207,7 +200,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             raise ValueError(f"num_subtasks of source {name!r}: expected 1 or more, got {num_subtasks}")
         self.failure = None
         self._source, self._name, self._gateway, self._num_subtasks = source, name, gateway, num_subtasks
-        self._store, self._listening_id = store if store is not None else CoordinatorStore(), listening_id
         self._failover = Failover(failover if failover is not None else FailoverPolicy())
         self._timeout_seconds, self._worker_threads = timeout_seconds, worker_threads
         self._clock: WaitingClock = clock if clock is not None else MonotonicClock()
@@ -218,12 +210,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._started = self._closed = self._enumerator_closed = False
         self._asked: dict[Future[Any], str] = {}
         # What follows belongs to the coordinator's thread.
-        self._readers = RegisteredReaders[SplitT]()
-        self._tracker = SplitAssignmentTracker[SplitT]()
+        self._readers: dict[int, ReaderInfo] = {}
         self._context: SourceCoordinatorContext[SplitT] | None = None
         self._enumerator: SplitEnumerator[SplitT, StateT] | None = None
         self._snapshot: tuple[int, bytes] | None = None
-        self._given_back: list[tuple[str, Callable[[], None]]] = []  # since the snapshot, and assigned before it
         self._inputs: list[tuple[str, Callable[[], None]]] = []  # of readers, since the snapshot
 
     # -- life
@@ -241,12 +231,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             if self._started:
                 raise CoordinatorNotStarted(self._name, action, "it was started already")
             self._started = True
-        if self._listening_id is not None:
-            present = self._store.put_if_absent(self._listening_id, self)
-            if present is not None:
-                raise ValueError(
-                    f"source {self._name!r}: {self._listening_id!r} is another coordinator's key in the store"
-                )
         self._queue.post(action, self._begin)
 
     def close(self, timeout_seconds: float = 10.0) -> None:
@@ -259,8 +243,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             if self._closed:
                 return
             self._closed = True
-        if self._listening_id is not None and self._store.get(self._listening_id) is self:
-            self._store.remove(self._listening_id)
         done: Future[None] = Future()
         if self._queue.on_thread:
             self._close_enumerator(done)
@@ -279,17 +261,12 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     # -- readers
 
-    def register_reader(
-        self, subtask: int, attempt: int = 0, location: str = "", reported_splits: Sequence[SplitT] = ()
-    ) -> None:
-        """A reader is there. An attempt that is registered already, or has failed, or was replaced, is ignored.
+    def register_reader(self, subtask: int, location: str = "") -> None:
+        """A reader is there. One that is registered already is ignored.
 
         Args:
             subtask: its number, from 0.
-            attempt: grows each time the reader is started.
             location: host it runs on, "" if unknown.
-            reported_splits: what it has from a checkpoint; it is the enumerator's from now on if the source has
-                `redistributes_splits_on_recovery`, and else not looked at.
 
         Raises:
             ValueError: there is no reader of that number.
@@ -298,47 +275,45 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             raise ValueError(
                 f"source {self._name!r}: reader {subtask} cannot register, expected 0 to {self._num_subtasks - 1}"
             )
-        reported = tuple(reported_splits) if self._source.redistributes_splits_on_recovery else ()
-        self._post(
-            f"register reader {subtask}",
-            lambda: self._register(subtask, attempt, ReaderInfo(subtask, location, reported)),
-        )
+        self._post(f"register reader {subtask}", lambda: self._register(ReaderInfo(subtask, location)))
 
-    def handle_split_request(self, subtask: int, attempt: int = 0, hostname: str | None = None) -> None:
-        """A reader asks for a split. An attempt that does not run (any more) is ignored."""
-        action = f"handle a split request of reader {subtask}"
-        self._post_input(
-            action, subtask, attempt, lambda enumerator: enumerator.handle_split_request(subtask, hostname)
-        )
+    def request_splits(self) -> Future[None]:
+        """Have every registered reader ask for a split, until nobody gets one any more.
 
-    def handle_source_event(self, subtask: int, attempt: int | None, event: SourceEvent) -> None:
-        """A reader sent an event; with the attempt None, another coordinator did."""
+        Nothing is remembered of it: an enumerator that is restored is to be asked again.
+
+        Returns:
+            Done when that is over, also if the enumerator failed at it; use `wait` on it.
+        """
+        action, done = "hand out the splits that readers ask for", Future[None]()
+
+        def ask() -> None:
+            before = -1
+            try:
+                while self._context is not None and (assigned := self._context.assignments) != before:
+                    before = assigned
+                    for subtask, info in sorted(self._readers.items()):
+                        self._running_enumerator.handle_split_request(subtask, info.location if info.location else None)
+            finally:
+                with suppress(InvalidStateError):  # nobody waits for it any more
+                    done.set_result(None)
+
+        self._check(action)
+        self._post_asked(action, ask, done)
+        return done
+
+    def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
+        """A reader sent an event."""
         action = f"handle a {type(event).__name__} of reader {subtask}"
-        self._post_input(action, subtask, attempt, lambda enumerator: enumerator.handle_source_event(subtask, event))
+        self._post_input(action, lambda enumerator: enumerator.handle_source_event(subtask, event))
 
-    def handle_splits_finished(self, subtask: int, attempt: int | None, split_ids: Sequence[str]) -> None:
+    def handle_splits_finished(self, subtask: int, split_ids: Sequence[str]) -> None:
         """Splits of a reader were planned up to their end, and nothing of them is left to read.
 
         Say it before the checkpoint in which the reader does not have them any more; then it is said once.
         """
         action, finished = f"handle finished splits of reader {subtask}", tuple(split_ids)
-        self._post_input(
-            action, subtask, attempt, lambda enumerator: enumerator.handle_splits_finished(subtask, finished)
-        )
-
-    def execution_attempt_failed(self, subtask: int, attempt: int) -> None:
-        """A reader's attempt failed. Its splits stay its own until `subtask_reset`."""
-        self._post(f"unregister reader {subtask}", lambda: self._readers.fail(subtask, attempt))
-
-    def subtask_reset(self, subtask: int, checkpoint_id: int) -> None:
-        """A reader goes back to a checkpoint: what it was assigned later is the enumerator's again.
-
-        Args:
-            subtask: which reader.
-            checkpoint_id: at least the last completed one, and the one that it went back to before.
-        """
-        action = f"take back the splits of reader {subtask}, which goes back to checkpoint {checkpoint_id}"
-        self._post(action, lambda: self._subtask_reset(action, subtask, checkpoint_id))
+        self._post_input(action, lambda enumerator: enumerator.handle_splits_finished(subtask, finished))
 
     # -- checkpoints
 
@@ -358,46 +333,30 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """A checkpoint, and every earlier one, was completed."""
-
-        def complete() -> None:
-            self._tracker.complete(checkpoint_id)
-            self._running_enumerator.notify_checkpoint_complete(checkpoint_id)
-
-        self._post(f"hear that checkpoint {checkpoint_id} is complete", complete)
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was given up. What was assigned before it stays assigned."""
         self._post(
-            f"hear that checkpoint {checkpoint_id} was aborted",
-            lambda: self._running_enumerator.notify_checkpoint_aborted(checkpoint_id),
+            f"hear that checkpoint {checkpoint_id} is complete",
+            lambda: self._running_enumerator.notify_checkpoint_complete(checkpoint_id),
         )
 
-    def reset_to_checkpoint(self, checkpoint_id: int, data: bytes | None) -> None:
-        """Go back to a checkpoint, before `start` or later: a new enumerator, and no reader is registered.
+    def reset_to_checkpoint(self, checkpoint_id: int, data: bytes) -> None:
+        """Begin at a checkpoint instead of the beginning; before `start`. No reader is registered then.
 
         Args:
             checkpoint_id: which.
-            data: what `checkpoint` returned; None: begin anew.
+            data: what `checkpoint` returned.
 
         Raises:
             InvalidCheckpoint: the bytes cannot be restored; nothing was changed.
+            CoordinatorNotStarted: it was started already.
         """
-        if data is not None:
-            self._state(checkpoint_id, data)  # an error belongs to the caller, not to an enumerator that is retried
-        snapshot = None if data is None else (checkpoint_id, data)
         action = f"go back to checkpoint {checkpoint_id}"
+        self._state(checkpoint_id, data)  # an error belongs to the caller, not to an enumerator that is retried
         with self._lock:
-            if not self._started and not self._closed:
-                self._snapshot = snapshot
-                return
-
-        def reset() -> None:
-            self._snapshot, self._readers = snapshot, RegisteredReaders[SplitT]()
-            self._given_back.clear()
-            self._inputs.clear()
-            self._restore()
-
-        self._post(action, reset)
+            if self._closed:
+                raise CoordinatorClosed(self._name, action)
+            if self._started:
+                raise CoordinatorNotStarted(self._name, action, "it was started already")
+            self._snapshot = checkpoint_id, data
 
     # -- asking
 
@@ -434,21 +393,15 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         """Its context. For `run` and for tests."""
         return self._context
 
-    @property
-    def tracker(self) -> SplitAssignmentTracker[SplitT]:
-        """What may have to be given back. For `run` and for tests."""
-        return self._tracker
-
     def metric_values(self) -> dict[str, float]:
         """Return the enumerator's metrics and the coordinator's own, by name. Never waits for the enumerator."""
         context = self._context
         own: dict[str, float] = {
             "enumerator_restores": self._restored,
             "queued_actions": len(self._queue),
-            "registered_readers": len(self._readers.infos),
+            "registered_readers": len(self._readers),
             "processing_backlog": int(context is not None and context.is_processing_backlog is True),
             "source_failed": int(self.failure is not None),
-            "uncompleted_assignments": len(self._tracker),
         }
         try:
             return dict(sorted((self._metrics.values() | own).items()))
@@ -482,21 +435,25 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                 _fail(done, error)
 
         self._check(action)
+        self._post_asked(action, task, done)
+        return done
+
+    def _post_asked(self, action: str, task: Callable[[], None], done: Future[Any]) -> None:
+        """Hand something over that somebody waits for: he hears of it if it is dropped."""
         self._asked[done] = action
         done.add_done_callback(lambda _: self._asked.pop(done, None))
         self._queue.post(action, task)
         if self.failure is not None or self._closed:  # since we looked
             self._drop_asked()
-        return done
 
-    def _post_input(
-        self,
-        action: str,
-        subtask: int,
-        attempt: int | None,
-        tell: Callable[[SplitEnumerator[SplitT, StateT]], None],
-    ) -> None:
-        self._post(action, lambda: self._take_input(action, subtask, attempt, tell))
+    def _post_input(self, action: str, tell: Callable[[SplitEnumerator[SplitT, StateT]], None]) -> None:
+        """Hand over what a reader says, and say it again if the enumerator goes back behind it."""
+
+        def take() -> None:
+            self._inputs.append((action, lambda: tell(self._running_enumerator)))
+            tell(self._running_enumerator)
+
+        self._post(action, take)
 
     def _hangs(self, action: str, seconds: float) -> CoordinatorHangs:
         running, where = self._queue.where() or ("", "")
@@ -525,7 +482,6 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             clock=self._clock,
             gateway=self._gateway,
             readers=self._readers,
-            tracker=self._tracker,
             metric_group=self._metrics,
             num_subtasks=self._num_subtasks,
             worker_threads=self._worker_threads,
@@ -538,42 +494,15 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             self._discard_enumerator()
             raise CoordinatorClosed(self._name, "make the enumerator")
 
-    def _register(self, subtask: int, attempt: int, info: ReaderInfo[SplitT]) -> None:
-        if not self._readers.register(subtask, attempt, info):
-            _log.warning("source %r: attempt %d of reader %d is not new: ignored", self._name, attempt, subtask)
-            return
-        self._add_reader(subtask)
+    def _register(self, info: ReaderInfo) -> None:
+        if info.subtask not in self._readers:
+            self._readers[info.subtask] = info
+            self._add_reader(info.subtask)
 
     def _add_reader(self, subtask: int) -> None:
         assert self._context is not None
         self._context.reader_registered(subtask)
         self._running_enumerator.add_reader(subtask)
-
-    def _take_input(
-        self,
-        action: str,
-        subtask: int,
-        attempt: int | None,
-        tell: Callable[[SplitEnumerator[SplitT, StateT]], None],
-    ) -> None:
-        if not self._readers.current(subtask, attempt):
-            _log.warning("source %r: did not %s: its attempt %s does not run", self._name, action, attempt)
-            return
-
-        def again() -> None:
-            if self._readers.current(subtask, attempt):
-                tell(self._running_enumerator)
-
-        self._inputs.append((action, again))
-        tell(self._running_enumerator)
-
-    def _subtask_reset(self, action: str, subtask: int, checkpoint_id: int) -> None:
-        self._readers.unregister(subtask)
-        checkpointed, recent = self._tracker.take_back(subtask, checkpoint_id)
-        # The last snapshot has the recent ones as unassigned: if it is restored, only the others are given back again.
-        if checkpointed:
-            self._given_back.append((action, lambda: self._running_enumerator.add_splits_back(checkpointed, subtask)))
-        self._running_enumerator.add_splits_back(checkpointed + recent, subtask)
 
     def _checkpoint(self, action: str, checkpoint_id: int) -> bytes:
         last = -1 if self._snapshot is None else self._snapshot[0]
@@ -589,10 +518,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                     raise self.failure from self.failure.__cause__
                 if self._closed:
                     raise CoordinatorClosed(self._name, action) from error
-        self._tracker.checkpoint(checkpoint_id)
-        self._readers.snapshot()
         self._snapshot = (checkpoint_id, data)
-        self._given_back.clear()
         self._inputs.clear()
         self._gateway.checkpointed(checkpoint_id)
         return data
@@ -657,18 +583,14 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         checkpoint_id = None if self._snapshot is None else self._snapshot[0]
         self._queue.now_doing("restore the enumerator from " + self._origin)
         self._discard_enumerator()
-        self._tracker.restore(checkpoint_id)
-        self._readers.restore()
         self._gateway.restored(checkpoint_id)
         self._make_enumerator()
         self._queue.now_doing("start the restored enumerator")
         self._running_enumerator.start()
-        # In the order that enumerators know from Flink: splits come back before their reader does, and then it asks.
         readers: list[tuple[str, Callable[[], None]]] = [
-            (f"register reader {subtask}", partial(self._add_reader, subtask))
-            for subtask in sorted(self._readers.infos)
+            (f"register reader {subtask}", partial(self._add_reader, subtask)) for subtask in sorted(self._readers)
         ]
-        for action, work in (*self._given_back, *readers, *self._inputs):
+        for action, work in (*readers, *self._inputs):
             self._queue.now_doing(f"{action} once more")
             work()
         _log.info("source %r: the enumerator was restored from %s", self._name, self._origin)

@@ -60,14 +60,21 @@ DEVIATIONS: dict[str, str] = {
     "(LowWatermarkCoordinator, tests/watermark/test_coordinator.py)",
     # Flink's sources
     "EVT-07": "there is no backlog flag that could overtake a watermark: the watermark of a batch is in the next one",
-    "TRK-02": "who has which split is in Spark's offset, beside the positions; the tracker itself begins empty after a "
-    "restart, as Flink's does since version 1 of its format",
+    "CRD-07": "readers are rows of a plan on the driver: none fails by itself or goes back to another checkpoint than "
+    "the rest, so nothing is ever given back, and who has which split is in Spark's offset",
+    "CRD-15": "one coordinator is in one planner's process: there is nobody else to find it",
+    "CRD-17": "see CRD-07",
+    "CRD-19": "see CRD-07",
+    "CTX-03": "see CRD-07",
+    "TRK-01": "see CRD-07",
+    "TRK-02": "see CRD-07",
+    "TRK-04": "see CRD-07",
+    "TRK-05": "see CRD-07",
     "KIN-03": "rows are not emitted one by one: a batch has no order, and alignment decides what is read next",
     "BUG-09": "see SPL-01",
     "BUG-06": "the end of a stream is no watermark and idle is no signal to anyone downstream: a split that finishes "
     "while it is idle changes its state, and nothing waits for it to be active first",
-    "SRC-01": "a reader has the splits that its batch planned; splits are reported at registration to the coordinator "
-    "(reported_splits), where a source redistributes them",
+    "SRC-01": "a reader has the splits that its batch planned, and reports none when it registers",
     "SRC-02": "a batch ends with its rows: there is no drain to tell from a stop, and nothing to finish after the end",
     "SRC-03": "where a split stands is in the offset, which is written before anything is read; no reader is asked",
     "SRC-04": "readers live for one batch, and those that decide when a checkpoint is hear of it on the driver "

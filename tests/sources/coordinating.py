@@ -143,22 +143,13 @@ class ListEnumerator(SplitEnumerator[SourceSplit, State]):
 
     def add_reader(self, subtask: int) -> None:
         self._on("add_reader", subtask)
-        for reported in self.context.registered_readers[subtask].reported_splits:
-            if self.known.get(reported.split_id, subtask) == subtask:
-                self.known[reported.split_id] = None
-                self.unassigned.append(reported)
         self.push()
 
     def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
         self._on("handle_split_request", subtask, requester_hostname)
         self.requests += 1
-        if self.unassigned:
+        if self.source.pulled and self.unassigned:
             self.assign({subtask: [self.unassigned[0]]})
-
-    def add_splits_back(self, splits: Sequence[SourceSplit], subtask: int) -> None:
-        self._on("add_splits_back", subtask, *(each.split_id for each in splits))
-        self.unassigned.extend(splits)
-        self.known.update((each.split_id, None) for each in splits)
 
     def snapshot_state(self, checkpoint_id: int) -> State:
         self._on("snapshot_state", checkpoint_id)
@@ -175,9 +166,6 @@ class ListEnumerator(SplitEnumerator[SourceSplit, State]):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self._on("notify_checkpoint_complete", checkpoint_id)
 
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self._on("notify_checkpoint_aborted", checkpoint_id)
-
     def close(self) -> None:
         self.closed.set()
         self._on("close")
@@ -185,8 +173,7 @@ class ListEnumerator(SplitEnumerator[SourceSplit, State]):
     def push(self) -> None:
         """Give every registered reader what is its own."""
         readers = self.context.registered_readers
-        everybody = len(readers) == self.context.num_subtasks
-        if self.source.pulled or (self.source.redistributes_splits_on_recovery and not everybody):
+        if self.source.pulled:
             return
         ready: dict[int, list[SourceSplit]] = {}
         for each in self.unassigned:
@@ -210,10 +197,8 @@ class ListEnumerator(SplitEnumerator[SourceSplit, State]):
 class ListSource(Source[SourceSplit, State]):
     """Its enumerators are kept in `made`, the newest last."""
 
-    def __init__(
-        self, count: int = 6, *, pulled: bool = False, redistributes: bool = False, fault: Fault | None = None
-    ) -> None:
-        self.count, self.pulled, self.redistributes_splits_on_recovery = count, pulled, redistributes
+    def __init__(self, count: int = 6, *, pulled: bool = False, fault: Fault | None = None) -> None:
+        self.count, self.pulled = count, pulled
         self.fault: Fault = fault if fault is not None else lambda what: None
         self.made: list[ListEnumerator] = []
 

@@ -20,6 +20,9 @@ from lowmark.sources import (
     SourceReaderContext,
     SourceSplit,
     SplitEnd,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitsAssignment,
 )
 from lowmark.sources.batches import BatchPlanner, Guidance, Planned, PlanOptions, _Slots
 from lowmark.sources.coordinator import SourceFailed
@@ -460,6 +463,74 @@ def test_splits_found_later_are_in_the_next_offset_even_before_they_have_rows(ma
 
     assert later.positions == {"a": 10, "b": 0}
     assert later.checkpoint == 2
+
+
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """What a `Pulled` enumerator has left to give."""
+
+    names: tuple[str, ...]
+
+
+class PullEnumerator(SplitEnumerator[SourceSplit, Unasked]):
+    """Gives a split to whoever asks for one, as Flink's file sources do."""
+
+    def __init__(self, context: SplitEnumeratorContext[SourceSplit], names: Sequence[str]) -> None:
+        self.context, self.names = context, list(names)
+
+    def start(self) -> None:
+        pass
+
+    def add_reader(self, subtask: int) -> None:
+        pass
+
+    def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
+        if self.names:
+            self.context.assign_splits(SplitsAssignment({subtask: [SourceSplit(split_id=self.names.pop(0))]}))
+
+    def snapshot_state(self, checkpoint_id: int) -> Unasked:
+        return Unasked(tuple(self.names))
+
+
+class Pulled(Rows):
+    """Splits that nobody gets without asking."""
+
+    @property
+    def enumerator_state_serializer(self) -> Any:
+        return DataclassSerializer(Unasked)
+
+    def create_enumerator(self, context: SplitEnumeratorContext[SourceSplit]) -> Any:
+        self.enumerator = PullEnumerator(context, sorted(self.times))
+        return self.enumerator
+
+    def restore_enumerator(self, context: SplitEnumeratorContext[SourceSplit], state: Any) -> Any:
+        self.enumerator = PullEnumerator(context, state.names)
+        return self.enumerator
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_an_enumerator_that_waits_to_be_asked_gives_all_its_splits(make: Any, available_now: bool) -> None:
+    source = Pulled(a=[1, 2], b=[1, 2], c=[2, 3], d=[3])
+    planner = make(source, slots=2)
+    if available_now:
+        planner.stop_at_present()
+    batches = run(planner, source, planner.initial(), None)
+
+    assert batches == [{"a": [1, 2], "b": [1, 2], "c": [2, 3], "d": [3]}]
+
+
+def test_what_an_enumerator_that_waits_to_be_asked_finds_later_is_asked_for(make: Any) -> None:
+    source = Pulled(a=[1])
+    planner = make(source)
+    first = planner.plan(planner.initial(), None)
+    source.times["b"] = [5]
+    source.enumerator.names.append("b")
+    end = first
+    while "b" not in (read := rows_between(planner, source, first, end)):
+        planner.committed(end)
+        first, end = end, planner.plan(end, None)
+
+    assert read == {"b": [5]}
 
 
 # -- what goes between enumerator and readers, and who decides where a batch ends

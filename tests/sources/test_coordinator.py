@@ -22,7 +22,6 @@ from lowmark.sources.coordinator import (
 )
 from lowmark.sources.coordinator.context import UnregisteredReader, WrongThread
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
-from lowmark.sources.coordinator.store import CoordinatorStore
 from lowmark.watermark import InvalidDuration, InvalidStrategy
 
 from tests.sources.coordinating import (
@@ -89,24 +88,22 @@ def await_failure(coordinator: Coordinator) -> SourceFailed:
 def test_every_method_of_the_enumerator_runs_on_the_coordinators_one_thread() -> None:
     source, gateway = ListSource(pulled=True), Gateway()
     with running(source, gateway, readers=2) as coordinator:
-        coordinator.handle_split_request(0, 0, "host")
-        coordinator.handle_source_event(1, 0, Ping(7))
-        coordinator.handle_splits_finished(0, 0, ["0"])
+        coordinator.request_splits()
+        coordinator.handle_source_event(1, Ping(7))
+        coordinator.handle_splits_finished(0, ["0"])
         taken(coordinator, 1)
         coordinator.notify_checkpoint_complete(1)
-        coordinator.notify_checkpoint_aborted(2)
-        coordinator.subtask_reset(0, 0)
         settle(coordinator)
         enumerator = source.newest
         threads = set(enumerator.threads)
-    done = [entry[0] for entry in enumerator.log]
+    done = list(dict.fromkeys(entry[0] for entry in enumerator.log))
 
     assert len(threads) == 1
     assert threading.get_ident() not in threads
     assert enumerator.threads == threads
     assert done == [
-        "start", "add_reader", "add_reader", "handle_split_request", "handle_source_event", "handle_splits_finished",
-        "snapshot_state", "notify_checkpoint_complete", "notify_checkpoint_aborted", "add_splits_back", "close",
+        "start", "add_reader", "handle_split_request", "handle_source_event", "handle_splits_finished",
+        "snapshot_state", "notify_checkpoint_complete", "close",
     ]  # fmt: skip
 
 
@@ -239,7 +236,7 @@ def test_a_call_times_out_and_names_source_action_and_where_the_enumerator_stand
 
     source = ListSource(fault=hang_here)
     with running(source, Gateway(), readers=1, timeout_seconds=0.01) as coordinator:
-        coordinator.handle_split_request(0)
+        coordinator.request_splits()
         assert entered.wait(DEADLINE_SECONDS)
         snapshot = coordinator.checkpoint(17)
         with pytest.raises(CoordinatorHangs) as hangs:
@@ -256,8 +253,8 @@ def test_a_call_times_out_and_names_source_action_and_where_the_enumerator_stand
         assert coordinator.failure is None
     text = str(hangs.value)
     assert text.startswith(
-        "source 'orders': cannot snapshot for checkpoint 17 within 0.01 seconds: it is still to handle a split request "
-        "of reader 0, at "
+        "source 'orders': cannot snapshot for checkpoint 17 within 0.01 seconds: it is still to hand out the splits "
+        "that readers ask for, at "
     )
     assert "hang_here (test_coordinator.py:" in text
     assert text.endswith(
@@ -271,68 +268,14 @@ def test_a_call_times_out_and_names_source_action_and_where_the_enumerator_stand
 def test_readers_are_added_with_what_is_known_of_them() -> None:
     source = ListSource()
     with running(source, Gateway()) as coordinator:
-        coordinator.register_reader(1, 4, "host-1", [split(9)])
+        coordinator.register_reader(1, "host-1")
+        coordinator.register_reader(1, "host-2")  # it is there already
         infos = coordinator.run("look", lambda: dict(source.newest.context.registered_readers))
 
-        assert infos == {1: ReaderInfo(1, "host-1", ())}  # this source does not redistribute: the split stays with it
+        assert infos == {1: ReaderInfo(1, "host-1")}
+        assert source.newest.log == [("start",), ("add_reader", 1)]
         with pytest.raises(ValueError, match="reader 3 cannot register, expected 0 to 2"):
             coordinator.register_reader(3)
-
-
-def test_late_attempts_are_ignored_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
-    source, gateway = ListSource(pulled=True), Gateway()
-    with running(source, gateway) as coordinator:
-        coordinator.register_reader(0, 1)
-        coordinator.register_reader(0, 0)
-        coordinator.handle_split_request(0, 0)
-        coordinator.handle_source_event(0, 2, Ping(1))
-        coordinator.handle_split_request(1, 0)
-        coordinator.execution_attempt_failed(0, 1)
-        coordinator.register_reader(0, 1)
-        coordinator.handle_split_request(0, 1)
-        settle(coordinator)
-        log = source.newest.log
-
-        assert log == [("start",), ("add_reader", 0)]
-        assert gateway.sent == []
-        coordinator.register_reader(0, 2)
-        coordinator.execution_attempt_failed(0, 1)  # late: attempt 2 runs
-        coordinator.handle_split_request(0, 2)
-        settle(coordinator)
-        assert log[2:] == [("add_reader", 0), ("handle_split_request", 0, None)]
-    assert caplog.text.count("ignored") == 2
-    assert caplog.text.count("did not handle") == 4
-
-
-def test_an_event_of_another_coordinator_is_never_late() -> None:
-    source = ListSource()
-    with running(source, Gateway()) as coordinator:
-        coordinator.handle_source_event(0, None, Ping(3))
-        settle(coordinator)
-
-        assert source.newest.events == [3]
-
-
-def test_a_reader_that_is_reset_may_come_back_as_the_same_attempt() -> None:
-    source, gateway = ListSource(), Gateway()
-    with running(source, gateway, readers=1) as coordinator:
-        gateway.owned.clear()
-        coordinator.subtask_reset(0, 0)
-        coordinator.register_reader(0)
-        settle(coordinator)
-
-        assert sorted(gateway.ids(0)) == ["0", "3"]
-
-
-def test_a_failed_reader_keeps_its_splits_until_it_is_reset() -> None:
-    source, gateway = ListSource(), Gateway()
-    with running(source, gateway, readers=1) as coordinator:
-        coordinator.execution_attempt_failed(0, 0)
-        settle(coordinator)
-
-        assert ids(source.newest.unassigned) == ["1", "2", "4", "5"]
-        assert coordinator.run("look", lambda: dict(source.newest.context.registered_readers)) == {}
-        assert coordinator.run("look", lambda: len(coordinator.tracker)) == 2
 
 
 def test_nothing_is_assigned_if_one_reader_of_an_assignment_is_missing() -> None:
@@ -386,7 +329,6 @@ def test_a_checkpoint_is_restored_in_another_coordinator_without_readers_and_ass
 
     assert ids(other.newest.unassigned) == ["1", "2", "4", "5"]
     assert restored.run("look", lambda: dict(other.newest.context.registered_readers)) == {}
-    assert restored.run("look", lambda: len(restored.tracker)) == 0
     assert later.sent == []
     restored.close()
 
@@ -405,36 +347,26 @@ def test_a_checkpoint_is_restored_in_another_coordinator_without_readers_and_ass
     ],
 )
 def test_bytes_that_cannot_be_restored_are_refused_at_once(change: Callable[[bytes], bytes], reason: str) -> None:
-    source, gateway = ListSource(), Gateway()
-    with running(source, gateway) as coordinator:
+    with running(ListSource(), Gateway()) as coordinator:
         data = taken(coordinator, 1)
-        with pytest.raises(InvalidCheckpoint, match=f"source 'orders'.*checkpoint 7: {reason}"):
-            coordinator.reset_to_checkpoint(7, change(data))
-        settle(coordinator)
+    source = ListSource()
+    other = make(source, Gateway())
+    with pytest.raises(InvalidCheckpoint, match=f"source 'orders'.*checkpoint 7: {reason}"):
+        other.reset_to_checkpoint(7, change(data))
+    other.start()
+    settle(other)
+    other.close()
 
-        assert len(source.made) == 1  # nothing was changed
+    assert len(source.newest.unassigned) == 6  # nothing was changed: it begins anew
 
 
-def test_going_back_while_running_makes_a_new_enumerator_without_readers() -> None:
-    source, gateway = ListSource(), Gateway()
-    with running(source, gateway, readers=1) as coordinator:
+def test_a_coordinator_that_runs_goes_back_to_nothing() -> None:
+    with running(ListSource(), Gateway()) as coordinator:
         data = taken(coordinator, 5)
-        coordinator.register_reader(1)
+        with pytest.raises(CoordinatorNotStarted, match="cannot go back to checkpoint 5: it was started already"):
+            coordinator.reset_to_checkpoint(5, data)
+    with pytest.raises(CoordinatorClosed, match="cannot go back to checkpoint 5"):
         coordinator.reset_to_checkpoint(5, data)
-        settle(coordinator)
-        first, second = source.made
-
-        assert first.closed.is_set()
-        assert ids(second.unassigned) == ["1", "2", "4", "5"]
-        assert second.log == [("start",)]
-        assert ("restored", 5) in gateway.sent
-        coordinator.register_reader(1)  # the attempts begin anew
-        settle(coordinator)
-        assert gateway.ids(1) == ["1", "4"]
-        coordinator.reset_to_checkpoint(0, None)
-        settle(coordinator)
-        assert ("restored", None) in gateway.sent
-        assert len(source.newest.unassigned) == 6
 
 
 def test_checkpoint_ids_do_not_go_back() -> None:
@@ -449,17 +381,14 @@ def test_checkpoint_ids_do_not_go_back() -> None:
         assert coordinator.failure is None
 
 
-def test_the_enumerator_hears_of_complete_and_aborted_checkpoints() -> None:
+def test_the_enumerator_hears_of_complete_checkpoints() -> None:
     source = ListSource()
     with running(source, Gateway(), readers=1) as coordinator:
         taken(coordinator, 0)
-        coordinator.notify_checkpoint_aborted(0)
-        assert coordinator.run("look", lambda: list(coordinator.tracker.by_checkpoint)) == [0]
         coordinator.notify_checkpoint_complete(0)
         settle(coordinator)
 
-        assert source.newest.log[-2:] == [("notify_checkpoint_aborted", 0), ("notify_checkpoint_complete", 0)]
-        assert coordinator.run("look", lambda: len(coordinator.tracker)) == 0
+        assert source.newest.log[-1:] == [("notify_checkpoint_complete", 0)]
 
 
 # -- failover
@@ -474,7 +403,7 @@ def test_a_failed_enumerator_goes_back_to_the_last_snapshot_and_the_readers_are_
         assert gateway.ids(1) == ["1", "4"]
         source.fault = fail_on("handle_source_event")
         gateway.sent.clear()
-        coordinator.handle_source_event(0, 0, Ping(1))
+        coordinator.handle_source_event(0, Ping(1))
         settle(coordinator)
         first, second = source.made
 
@@ -499,74 +428,62 @@ def test_without_a_checkpoint_it_begins_anew() -> None:
         assert ids(source.newest.unassigned) == ["2", "5"]
 
 
-def test_what_readers_asked_and_sent_since_the_snapshot_is_repeated_in_order() -> None:
-    source, gateway = ListSource(pulled=True), Gateway()
+def test_what_readers_sent_since_the_snapshot_is_repeated_in_order() -> None:
+    source, gateway = ListSource(), Gateway()
     with running(source, gateway, readers=2) as coordinator:
-        coordinator.handle_split_request(0)
-        coordinator.handle_source_event(0, 0, Ping(1))
+        coordinator.handle_source_event(0, Ping(1))
         taken(coordinator, 1)
-        coordinator.handle_split_request(1)
-        coordinator.handle_source_event(1, 0, Ping(2))
-        coordinator.handle_splits_finished(0, 0, ["0"])
+        coordinator.handle_source_event(1, Ping(2))
+        coordinator.handle_splits_finished(0, ["0"])
         source.fault = fail_on("handle_source_event")
-        coordinator.handle_source_event(0, 0, Ping(3))  # fails, is repeated, and counts once
+        coordinator.handle_source_event(0, Ping(3))  # fails, is repeated, and counts once
         settle(coordinator)
 
         assert source.newest.events == [1, 2, 3]
-        assert source.newest.requests == 2
         assert ("handle_splits_finished", 0, "0") in source.newest.log
-        assert gateway.owned == {0: [split(0)], 1: [split(1)]}
         assert coordinator.failure is None
 
 
-def test_splits_that_were_given_back_since_the_snapshot_are_given_back_again_and_none_twice() -> None:
-    source, gateway = ListSource(pulled=True), Gateway()
+# -- enumerators that wait to be asked
+
+
+def test_readers_ask_until_nobody_gets_a_split_any_more() -> None:
+    source, gateway = ListSource(5, pulled=True), Gateway()
     with running(source, gateway, readers=2) as coordinator:
-        coordinator.handle_split_request(0)
-        taken(coordinator, 1)  # reader 0 has split 0
-        coordinator.handle_split_request(0)  # and since then 1
-        coordinator.subtask_reset(0, 0)
-        gateway.owned.pop(0, None)
-        gateway.at_checkpoint[1].pop(0)  # the reader went back behind it
-        settle(coordinator)
-        assert sorted(ids(source.newest.unassigned)) == ["0", "1", "2", "3", "4", "5"]
-        source.fault = fail_on("notify_checkpoint_aborted")
-        coordinator.notify_checkpoint_aborted(2)
-        settle(coordinator)
+        coordinator.wait(coordinator.request_splits(), "ask")
 
-        assert sorted(ids(source.newest.unassigned)) == ["0", "1", "2", "3", "4", "5"]
-        assert [entry for entry in source.newest.log if entry[0] == "add_splits_back"] == [("add_splits_back", 0, "0")]
-        assert gateway.owned == {}
+        assert gateway.owned == {0: [split(0), split(2), split(4)], 1: [split(1), split(3)]}
+        assert source.newest.requests == 8, "in the last round nobody got one"
 
 
-def test_splits_come_back_before_their_reader_does() -> None:
-    source, gateway = ListSource(), Gateway()  # it assigns when a reader is added, and never else
+def test_who_asks_an_enumerator_that_fails_hears_of_the_end_and_asks_the_next_one() -> None:
+    source, gateway = ListSource(2, pulled=True, fault=fail_on("handle_split_request")), Gateway()
     with running(source, gateway, readers=1) as coordinator:
-        taken(coordinator, 1)
-        gateway.owned.pop(0)
-        gateway.at_checkpoint[1].pop(0)
-        coordinator.subtask_reset(0, 0)
-        coordinator.register_reader(0)
-        source.fault = fail_on("notify_checkpoint_aborted")
-        coordinator.notify_checkpoint_aborted(2)
+        coordinator.wait(coordinator.request_splits(), "ask")
         settle(coordinator)
-
         assert len(source.made) == 2
-        assert gateway.ids(0) == ["0", "3"]
+        assert gateway.owned == {}
+        coordinator.wait(coordinator.request_splits(), "ask again")
+
+        assert gateway.ids(0) == ["0", "1"]
 
 
-def test_a_request_of_an_attempt_that_is_gone_is_not_repeated() -> None:
-    source, gateway = ListSource(pulled=True), Gateway()
-    with running(source, gateway, readers=2) as coordinator:
-        taken(coordinator, 1)
-        coordinator.handle_split_request(0)
-        coordinator.execution_attempt_failed(0, 0)
-        source.fault = fail_on("notify_checkpoint_aborted")
-        coordinator.notify_checkpoint_aborted(2)
-        settle(coordinator)
+def test_who_asks_when_it_is_closed_hears_of_it() -> None:
+    entered, hold = threading.Event(), threading.Event()
+    coordinator = make(ListSource(), Gateway())
+    coordinator.start()
+    coordinator._ask("hold", lambda: entered.set() or hold.wait(DEADLINE_SECONDS))
+    assert entered.wait(DEADLINE_SECONDS)
+    asked = coordinator.request_splits()
+    closer = threading.Thread(target=coordinator.close)
+    closer.start()
 
-        assert source.newest.requests == 0
-        assert len(source.newest.unassigned) == 6
+    with pytest.raises(CoordinatorClosed, match="cannot hand out the splits that readers ask for"):
+        asked.result(DEADLINE_SECONDS)
+    hold.set()
+    closer.join(DEADLINE_SECONDS)
+    with pytest.raises(CoordinatorClosed):
+        coordinator.request_splits()
 
 
 def test_a_snapshot_that_fails_is_asked_of_the_restored_enumerator() -> None:
@@ -698,23 +615,6 @@ def test_closing_ends_a_pause() -> None:
     assert coordinator.failure is None
 
 
-def test_what_readers_reported_is_told_again_only_if_the_snapshot_does_not_have_it() -> None:
-    source, gateway = ListSource(0, redistributes=True), Gateway()
-    with running(source, gateway, num_subtasks=2) as coordinator:
-        coordinator.register_reader(0, 0, "", [split(0), split(1)])
-        taken(coordinator, 1)
-        coordinator.register_reader(1, 0, "", [split(3)])
-        settle(coordinator)
-        assert gateway.owned == {0: [split(0)], 1: [split(1), split(3)]}
-        source.fault = fail_on("notify_checkpoint_aborted")
-        coordinator.notify_checkpoint_aborted(9)
-        settle(coordinator)
-
-        assert gateway.owned == {0: [split(0)], 1: [split(1), split(3)]}
-        infos = coordinator.run("look", lambda: dict(source.newest.context.registered_readers))
-        assert {subtask: info.reported_splits for subtask, info in infos.items()} == {0: (), 1: (split(3),)}
-
-
 # -- the policy
 
 
@@ -757,27 +657,15 @@ def test_metrics_are_the_enumerators_and_the_coordinators_and_survive_a_failover
 
         assert coordinator.metric_values() == {
             "discoveries_total": 2, "enumerator_restores": 0, "processing_backlog": 1, "queued_actions": 0,
-            "registered_readers": 1, "source_failed": 0, "unassigned_splits": 4, "uncompleted_assignments": 2,
+            "registered_readers": 1, "source_failed": 0, "unassigned_splits": 4,
         }  # fmt: skip
-        source.fault = fail_on("notify_checkpoint_aborted")
-        coordinator.notify_checkpoint_aborted(1)
+        source.fault = fail_on("notify_checkpoint_complete")
+        coordinator.notify_checkpoint_complete(1)
         settle(coordinator)
         values = coordinator.metric_values()
         assert (values["discoveries_total"], values["enumerator_restores"]) == (2, 1)
         source.newest.context.metric_group.gauge("broken", lambda: 1 // 0)
         assert coordinator.metric_values()["registered_readers"] == 1
-
-
-def test_the_store_shows_a_coordinator_while_it_lives() -> None:
-    store = CoordinatorStore()
-    with running(ListSource(), Gateway(), store=store, listening_id="filters") as coordinator:
-        assert store.get("filters") is coordinator
-        second = make(ListSource(), Gateway(), store=store, listening_id="filters")
-        with pytest.raises(ValueError, match="'filters' is another coordinator's key"):
-            second.start()
-        second.close()
-        assert store.get("filters") is coordinator
-    assert store.get("filters") is None
 
 
 def test_actions_are_logged_with_the_sources_name(caplog: pytest.LogCaptureFixture) -> None:

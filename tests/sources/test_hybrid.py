@@ -553,11 +553,11 @@ def test_a_failover_in_the_middle_of_a_source_loses_no_finish() -> None:
     coordinator.register_reader(0)
     await_ids(coordinator, gateway, ["0:a0", "0:a4"])
     coordinator.wait(coordinator.checkpoint(1), "take it")
-    coordinator.handle_splits_finished(0, 0, ["0:a0"])
+    coordinator.handle_splits_finished(0, ["0:a0"])
     context = coordinator.context
     assert context is not None
     context.run_in_coordinator_thread(lambda: strike("finish"))
-    coordinator.handle_splits_finished(0, 0, ["0:a4"])
+    coordinator.handle_splits_finished(0, ["0:a4"])
     await_ids(coordinator, gateway, ["0:a0", "0:a4", "1:b0", "1:b4"])
 
     assert coordinator.metric_values()["enumerator_restores"] == 1
