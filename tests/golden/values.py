@@ -1,0 +1,338 @@
+"""What is in the golden files: `write.py` wrote these values, `test_golden.py` finds them in the bytes.
+
+A value is never changed once its bytes are written; a new kind, or a new version of a format, gets a new name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from lowmark.integration import rpc, wire
+from lowmark.integration.checkpoint import Farewell
+from lowmark.integration.heartbeat import HeartbeatOffset
+from lowmark.sources import HybridSource, Source, SourceSplit
+from lowmark.sources.discovery import DiscoveredSplits
+from lowmark.sources.files import FileSource, FileSplit
+from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
+from lowmark.sources.hybrid import HybridState
+from lowmark.sources.hybrid_reader import HybridSplit
+from lowmark.sources.kafka import KafkaEnumeratorState, KafkaSource, KafkaSplit
+from lowmark.sources.offset import BatchState, Placed
+from lowmark.watermark import (
+    AlignmentParams,
+    Cap,
+    CapKind,
+    CoordinatorStatus,
+    GroupStatus,
+    Held,
+    LeftOut,
+    LowWatermarkCoordinator,
+    MemberStatus,
+    ReplyLowWatermark,
+    SourceStatus,
+    SplitState,
+    StreamSnapshot,
+    TaskDeregistered,
+    TaskFinished,
+    TaskId,
+    TaskRegistered,
+    TaskStatus,
+    Tick,
+)
+
+NOON_US = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
+SECOND_US = 1_000_000
+
+# -- a stream's state, as heartbeats carry it
+
+SNAPSHOTS: Mapping[str, StreamSnapshot] = {
+    "empty": StreamSnapshot(),
+    "numbers": StreamSnapshot(
+        0,
+        {
+            0: (SplitState.PENDING, None),
+            7: (SplitState.ACTIVE, 0),
+            8: (SplitState.PAUSED, NOON_US),
+            2**63: (SplitState.IDLE, -(2**63)),
+            2**64 - 1: (SplitState.FINISHED, 2**63 - 1),
+        },
+        {7: "orders/7", 2**63: "Aufträge/8"},
+    ),
+    "names": StreamSnapshot(
+        NOON_US,
+        {
+            "orders/0": (SplitState.ACTIVE, NOON_US),
+            "orders/1": (SplitState.PENDING, None),
+            "orders/2": (SplitState.PAUSED, NOON_US + 5),
+            "orders/3": (SplitState.IDLE, NOON_US - 1),
+            "Aufträge\n4": (SplitState.FINISHED, NOON_US + 9 * SECOND_US),
+        },
+    ),
+    "resharded": StreamSnapshot(
+        NOON_US - 1_000,
+        {
+            "shard-0": (SplitState.FINISHED, NOON_US),
+            "shard-1": (SplitState.ACTIVE, NOON_US - 1_000),
+            "shard-0-0": (SplitState.PENDING, None),
+            "shard-0-1": (SplitState.PENDING, None),
+            "shard-2": (SplitState.PENDING, None),
+        },
+        ancestry={
+            "shard-0-0": (("shard-0",), None),
+            "shard-0-1": (("shard-0",), NOON_US - 500),
+            "shard-2": (("gone", "shard-1"), NOON_US - 2_000),
+        },
+    ),
+}
+
+
+def heartbeat(name: str, state: str) -> HeartbeatOffset:
+    """The heartbeat's offset that carries a state."""
+    return HeartbeatOffset(f"stream {name}", SNAPSHOTS[name].low_us, run=f"run-{name}", epoch=7, state=state)
+
+
+FIRST_HEARTBEAT = HeartbeatOffset("orders")
+FAREWELL = Farewell(token="0123abcd", epoch=9, batch_id=17, state="TFdNSw==")
+
+# -- what a source of ours keeps
+
+GENERATOR = GeneratorSource(StreamScript((SplitScript("a", 2),), NOON_US, 20, SECOND_US, 1), seed=7)
+ENDED = GeneratorSource(GENERATOR.script, seed=7, bounded=True)
+KAFKA = KafkaSource(bootstrap_servers="broker:9092", topics=["orders"])
+FILES = FileSource("folder", schema=pa.schema([("id", pa.int64())]), bounded=True)
+
+SOURCES: Mapping[str, Source[Any, Any]] = {
+    "generator": GENERATOR,
+    "kafka": KAFKA,
+    "files": FILES,
+    "hybrid": HybridSource(ENDED, GENERATOR),
+}
+_PART = SourceSplit(split_id="a", start=3, stop=9, parents=("old", "older"))
+_OPEN = SourceSplit(split_id="b", start=4)
+_ORDERS = KafkaSplit(split_id="orders/0@qX1", start=2**40, stop=2**40 + 5, topic="orders", partition=0, topic_id="qX1")
+_NEXT = KafkaSplit(split_id="orders/1", start=12, topic="orders", partition=1)
+_FILE = FileSplit(split_id="2026/a.parquet", start=0, stop=1_000, size_bytes=77, modified_us=NOON_US)
+SPLITS: Mapping[str, tuple[SourceSplit, ...]] = {
+    "generator": (_PART, _OPEN),
+    "kafka": (_ORDERS, _NEXT),
+    "files": (_FILE, FileSplit(split_id="Büro.csv")),
+    "hybrid": (HybridSplit.wrap(0, _PART), HybridSplit.wrap(1, _OPEN)),
+}
+_KAFKA_STATE = KafkaEnumeratorState(
+    DiscoveredSplits(discovered=True, assigned=("orders/0@qX1",), pending=(_NEXT,)), {"orders": "qX1"}
+)
+ENUMERATORS: Mapping[str, Any] = {
+    "generator": DiscoveredSplits(discovered=True, assigned=("a",), pending=(_OPEN,)),
+    "kafka": _KAFKA_STATE,
+    "files": DiscoveredSplits(
+        discovered=True,
+        assigned=("2025/z.parquet", "2026/a.parquet"),
+        stamps=(NOON_US - 1, NOON_US),
+        newest_stamp=NOON_US,
+        pending=(_FILE,),
+    ),
+    "hybrid": HybridState(
+        1,
+        DiscoveredSplits(discovered=True, assigned=("a",), pending=(_OPEN,)),
+        complete=(0, 2),
+        unfinished=("1:a",),
+        returned=(HybridSplit.wrap(0, _PART),),
+    ),
+}
+
+
+def batch_state(kind: str, coordinator: bytes) -> BatchState[Any]:
+    """What the offset of a batch holds."""
+    first, second = SPLITS[kind]
+    return BatchState(coordinator, (Placed(0, first), Placed(3, second)), (Placed(3, second),), NOON_US)
+
+
+# -- what goes over the wires. Every field has a value that is not its default.
+
+TASK = wire.Task("job", "orders", "0")
+_ID = TaskId("job", "orders", "0")
+_CAPPED = wire.Capped("group", TASK, 9, CapKind.UP_TO, NOON_US)
+_STATUS = CoordinatorStatus(
+    sources=(
+        SourceStatus(
+            job_id="job",
+            source_id="orders",
+            low_watermark_us=NOON_US,
+            holder=_ID,
+            why="task 0 holds",
+            since_us=5,
+            round_since_us=6,
+            returned_late=2,
+            held=(Held("0", 10, 30), Held(None, 20, 40)),
+            tasks=(
+                TaskStatus(
+                    task=_ID,
+                    run="run-1",
+                    state=SplitState.ACTIVE,
+                    low_watermark_us=NOON_US,
+                    lease_left_us=7,
+                    waited_for=True,
+                    group="group",
+                    why="it answers",
+                ),
+            ),
+            tasks_not_shown=3,
+            states={"active": 4},
+        ),
+    ),
+    groups=(
+        GroupStatus(
+            group="group",
+            params=AlignmentParams("group", 30 * SECOND_US, SECOND_US),
+            cap=Cap.up_to(NOON_US),
+            epoch=9,
+            minimum_us=NOON_US - 1,
+            holder=_ID,
+            why="job/orders/0 is the last",
+            members=(
+                MemberStatus(
+                    task=_ID,
+                    state=SplitState.IDLE,
+                    low_us=NOON_US - 1,
+                    next_wanted_us=NOON_US,
+                    ahead_us=1,
+                    cap=Cap.hold(),
+                    throttled=False,
+                    priority=2,
+                    waiting=True,
+                    left_out=True,
+                    why="it is idle",
+                ),
+            ),
+            members_not_shown=1,
+        ),
+    ),
+    lost=1,
+    clock_steps_back=2,
+)
+_STATEMENTS: list[wire.Statement] = [
+    wire.Register(
+        TASK,
+        "run-1",
+        NOON_US,
+        wire.Alignment("group", 30 * SECOND_US, SECOND_US),
+        throttled=False,
+        priority=2,
+        lease_us=5,
+        expected_tasks=3,
+    ),
+    wire.Register(TASK, "run-2"),
+    wire.Reply(TASK, "run-1", 17, NOON_US, LeftOut.IDLE, NOON_US + 1, sequence=4),
+    wire.Reply(TASK, "run-1", 18, None, LeftOut.WITHOUT_SPLITS),
+    wire.Renew(TASK, "run-1", NOON_US),
+    wire.Finished(TASK, "run-1"),
+    wire.Deregister(TASK, "run-1"),
+]
+MESSAGES: Mapping[str, tuple[Callable[[bytes], msgspec.Struct], msgspec.Struct]] = {
+    # name -> (what reads it, what it is)
+    "coordinator Say": (wire.SAY.decode_question, wire.Say("application-1", _STATEMENTS)),
+    "coordinator Say answer": (
+        wire.SAY.decode_answer,
+        wire.SayAnswer(
+            [wire.Taken(), wire.Taken(NOON_US, _CAPPED), wire.Refused("NOT_FOUND", "UnknownTask", "nobody knows it")]
+        ),
+    ),
+    "coordinator Watch": (wire.WATCH.decode_question, wire.Watch("application-1")),
+    "coordinator Watch answer": (
+        wire.WATCH.decode_answer,
+        wire.Told(
+            [
+                wire.Asked(TASK, 17),
+                wire.Lowered(TASK, 18, NOON_US),
+                _CAPPED,
+                wire.Capped("group", TASK, 10, CapKind.HOLD),
+                wire.Capped("group", TASK, 11, CapKind.FREE),
+            ],
+            lease_us=30 * SECOND_US,
+        ),
+    ),
+    "coordinator Status": (wire.STATUS.decode_question, wire.StatusQuestion(3)),
+    "coordinator Status answer": (
+        wire.STATUS.decode_answer,
+        wire.StatusAnswer("0.1.0", 4711, 2, "/var/lib/lowmark.journal", _STATUS),
+    ),
+    "driver Heartbeat": (
+        rpc.HEARTBEAT.decode_request,
+        rpc.HeartbeatRequest(
+            stream_id="0123",
+            run="run-2",
+            resumes="run-1",
+            first=True,
+            epoch=7,
+            state="TFdNSw==",
+            low_watermark_us=NOON_US,
+            planned_at_us=5,
+            polled_until_us=6,
+            available_now=True,
+        ),
+    ),
+    "driver Heartbeat answer": (
+        rpc.HEARTBEAT.decode_reply,
+        rpc.HeartbeatReply(NOON_US, 7, "TFdNSw==", wake_at_us=9, refusal="the stream is gone"),
+    ),
+    "driver Guide": (rpc.GUIDE.decode_request, rpc.GuideRequest("0123", "run-1")),
+    "driver Guide answer": (
+        rpc.GUIDE.decode_reply,
+        rpc.GuideReply(
+            cap_us=NOON_US, hold=True, held=["b"], observed_us={"a": NOON_US - 1}, events=[(0, 1, b"\x00\xff")]
+        ),
+    ),
+    "driver Planned": (
+        rpc.PLANNED.decode_request,
+        rpc.PlannedRequest(
+            stream_id="0123",
+            run="run-1",
+            checkpoint=17,
+            splits={"a": (), "a-0": ("a",)},
+            reached_us={"a": NOON_US},
+            rows={"a": 3},
+            backlog_rows={"a": 4},
+            finished=("a",),
+            held=frozenset({"a-0"}),
+            next_us=NOON_US + 1,
+            metrics={"discoveries": 2.0},
+        ),
+    ),
+    "driver Planned answer": (rpc.PLANNED.decode_reply, rpc.PlannedReply()),
+    "driver Status": (rpc.STATUS.decode_request, rpc.StatusRequest("orders", 3)),
+    "driver Status answer": (
+        rpc.STATUS.decode_reply,
+        rpc.StatusReply("local-1", 4711, [{"name": "orders", "low_watermark_us": NOON_US}], ["orders: a holds"]),
+    ),
+}
+
+# -- the coordinator of `lowmark serve`
+
+ALIGNMENT = AlignmentParams("group", 30 * SECOND_US, SECOND_US)
+
+
+def coordinator() -> LowWatermarkCoordinator:
+    """Three sources in all states that tasks have, two of them in one group, and runs that are over."""
+    made = LowWatermarkCoordinator()
+    orders, behind, clicks = TaskId("job", "orders", "0"), TaskId("job", "orders", "1"), TaskId("other", "clicks", "0")
+    over, quiet, gone = TaskId("job", "orders", "2"), TaskId("job", "orders", "3"), TaskId("job", "gone", "0")
+    for task, alignment in ((orders, ALIGNMENT), (clicks, ALIGNMENT), (behind, None), (over, None), (quiet, None)):
+        made.handle(TaskRegistered(task, f"run-{task.task_id}", None, alignment), now_us=NOON_US)
+    made.handle(TaskRegistered(gone, "run-1"), now_us=NOON_US)
+    made.handle(TaskRegistered(gone, "run-2", low_watermark_us=NOON_US), now_us=NOON_US + 1)
+    made.handle(TaskDeregistered(gone, "run-2"), now_us=NOON_US + 2)
+    made.handle(Tick(), now_us=NOON_US + SECOND_US)
+    for task, low_us, left_out in (
+        (orders, NOON_US - 5, None),
+        (behind, NOON_US - 7, None),
+        (quiet, None, LeftOut.WITHOUT_SPLITS),
+        (clicks, NOON_US + 1, None),
+    ):
+        said = ReplyLowWatermark(*task.parts, NOON_US + SECOND_US, low_us, f"run-{task.task_id}", left_out)
+        made.handle(said, now_us=NOON_US + SECOND_US)
+    made.handle(TaskFinished(over, "run-2"), now_us=NOON_US + SECOND_US)
+    made.handle(Tick(), now_us=NOON_US + 2 * SECOND_US)
+    return made

@@ -1,0 +1,101 @@
+"""Wrote the golden files: `python -m tests.golden.write FOLDER`. Needs Java, for the two checkpoints.
+
+The files beside this script are of version 0.1.0, from the last commit before the packages were cut into rooms, under
+pyspark 4.2. They are not written again: what this script would write today is another thing than what lies in users'
+checkpoints. A new kind of bytes gets a new file, and the old ones stay.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.journal import Journal
+from lowmark.integration.session import local_session
+from lowmark.integration.wire import encode as to_wire
+from lowmark.sources.offset import BatchOffset
+from lowmark.watermark.snapshot import encode
+from pyspark.sql import SparkSession
+
+from tests.golden import values
+from tests.golden.queries import QUERIES, emitted
+
+RUNS: tuple[dict[str, bool], ...] = ({"availableNow": True}, {"once": True})
+"""Of four ticks each; after the second the report of the last batch is in no offset, but beside them."""
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    states = {name: text(encode(snapshot)) for name, snapshot in values.SNAPSHOTS.items()}
+    offsets = {name: as_spark(values.heartbeat(name, state).to_json()) for name, state in states.items()}
+    offsets["first"] = as_spark(values.FIRST_HEARTBEAT.to_json())
+    save(folder / "heartbeats.json", offsets)
+    (folder / "farewell.json").write_bytes(msgspec.json.encode(values.FAREWELL))
+
+    save(folder / "splits.json", {kind: splits(kind) for kind in values.SOURCES})
+    save(folder / "enumerators.json", {kind: text(enumerator(kind)) for kind in values.SOURCES})
+    save(folder / "batches.json", {kind: as_spark(batch(kind)) for kind in values.SOURCES})
+
+    save(folder / "messages.json", {name: text(to_wire(message)) for name, (_, message) in values.MESSAGES.items()})
+
+    journal = Journal(folder / "coordinator.journal")
+    journal.write(values.coordinator().snapshot())
+    journal.close()
+    (folder / "coordinator.journal.lock").unlink()
+
+    with local_session("golden") as (spark, _):
+        spark.conf.set("spark.sql.shuffle.partitions", "1")
+        for kind in QUERIES:
+            save(folder / f"{kind}.json", run(spark, kind, folder / kind))
+    for leftover in {*folder.rglob("*.crc"), *folder.rglob(".*")}:
+        leftover.unlink()
+
+
+def text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def as_spark(offset: dict[str, Any]) -> str:
+    """An offset as it stands in a checkpoint."""
+    return json.dumps(offset)
+
+
+def save(path: Path, what: object) -> None:
+    path.write_text(json.dumps(what, indent=1, sort_keys=True) + "\n")
+
+
+def splits(kind: str) -> list[object]:
+    serializer = values.SOURCES[kind].split_serializer
+    return [serializer.version, *(text(serializer.serialize(split)) for split in values.SPLITS[kind])]
+
+
+def enumerator(kind: str) -> bytes:
+    """The coordinator's checkpoint, as it writes it: a header, and the enumerator's state."""
+    serializer = values.SOURCES[kind].enumerator_state_serializer
+    state = serializer.serialize(values.ENUMERATORS[kind])
+    return struct.pack(">iii", 1, serializer.version, len(state)) + state
+
+
+def batch(kind: str) -> dict[str, Any]:
+    state = values.batch_state(kind, enumerator(kind))
+    serializer = values.SOURCES[kind].split_serializer
+    return BatchOffset.encode(f"source {kind}", 17, "run-1", state, serializer).to_json()
+
+
+def run(spark: SparkSession, kind: str, checkpoint: Path) -> list[list[object]]:
+    """What the query emitted in its first batches, which end in the middle of the stream."""
+    rows: list[list[object]] = []
+    for trigger in RUNS:
+        with LowWatermarkService(spark) as service:
+            rows += emitted(QUERIES[kind](spark, service, 4), checkpoint, **trigger).rows
+    return rows
+
+
+if __name__ == "__main__":
+    main()
