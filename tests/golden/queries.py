@@ -71,7 +71,7 @@ def emitted(df: DataFrame, checkpoint: Path, **trigger: bool) -> Emitted:
     query = (
         counted.writeStream.foreachBatch(collect)
         .option("checkpointLocation", str(checkpoint))
-        .trigger(**trigger)  # type: ignore[arg-type]
+        .trigger(**trigger)
         .start()
     )
     query.awaitTermination(120)

@@ -195,7 +195,7 @@ def test_a_query_goes_on_from_its_checkpoint(kind: str, spark: SparkSession, tmp
     shutil.copytree(FOLDER / kind, checkpoint)
     before, (_, offsets) = golden(f"{kind}.json"), last_offsets(checkpoint)
     [position] = [found for offset in offsets if (found := BatchOffset.find(offset))]
-    [heartbeat] = [found for offset in offsets if (found := HeartbeatOffset.find(offset))]
+    [heartbeat] = [beat for offset in offsets if (beat := HeartbeatOffset.find(offset))]
     assert heartbeat.low_us is not None
     assert [file.name for file in (checkpoint / "lowmark").iterdir()] == [heartbeat.run], "what the last run left"
 
