@@ -70,6 +70,17 @@ class AllIdle(Enum):
     MAX = "max"
 
 
+class IdleClock(Enum):
+    """Which time counts as a split's silence, of the time in which it could be read.
+
+    FLOW: only time in which splits of the stream delivered, so that the silence of all is no evidence against any.
+    TIME: all of it, as in Flink: a split is idle after the timeout, whatever the others do.
+    """
+
+    FLOW = "flow"
+    TIME = "time"
+
+
 _PENDING, _ACTIVE, _PAUSED, _IDLE, _FINISHED = SplitState
 
 INFLUENCE: Mapping[SplitState, Influence] = MappingProxyType(

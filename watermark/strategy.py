@@ -20,7 +20,7 @@ from .generator import (
     WatermarkGenerator,
     bounded_watermark_us,
 )
-from .state import AllIdle
+from .state import AllIdle, IdleClock
 
 Duration = str | timedelta
 # Any, not object: a user's function names the row type it takes, and is accepted.
@@ -67,6 +67,7 @@ class WatermarkStrategy:
         generator: makes the generator of a split, or None for the built-in one.
         timestamp_assigner: finds the event time of a row, or None for the row's own.
         idle_timeout_us: silence after which a split is left out, or None for never.
+        idle_clock: which time counts as silence; None: FLOW while the low watermark holds when all are idle, else TIME.
         future_guard_us: how far ahead of the clock an event time may be and still count, or None for any.
         alignment: or None, not aligned.
         grace_us: how long a silent new split may hold; None: 1 minute if it is known empty, else for ever.
@@ -90,6 +91,7 @@ class WatermarkStrategy:
     all_idle_delay_us: int | None = None
     quorum: float | None = None
     percentile: float | None = None
+    idle_clock: IdleClock | None = None
 
     def __post_init__(self) -> None:
         _at_least("out-of-orderness", self.out_of_orderness_us, 0)
@@ -111,6 +113,13 @@ class WatermarkStrategy:
                 f"{self.all_idle.value!r} {'without' if self.all_idle_delay_us is None else 'with'} a delay",
                 'a delay with "advance", and only there',
                 'with_all_idle("advance", delay="1 minute").',
+            )
+        if self.idle_clock is IdleClock.FLOW and self.all_idle is not AllIdle.HOLD:
+            raise InvalidStrategy(
+                "with_idleness(clock=)",
+                f'"flow" beside with_all_idle({self.all_idle.value!r})',
+                'clock="time", or none',
+                "by the flow no split is idle while all are silent, so nothing would ever follow.",
             )
         _share("with_quorum", self.quorum, 1, "0.5 is half of the splits.")
         _share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.")
@@ -158,11 +167,28 @@ class WatermarkStrategy:
         """
         return replace(self, timestamp_assigner=assigner)
 
-    def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
+    def with_idleness(self, timeout: Duration, clock: str | IdleClock | None = None) -> WatermarkStrategy:
         """Leave a split out that is silent for longer than ``timeout`` and has no backlog. Off unless asked
         for.
+
+        Args:
+            timeout: more than 0.
+            clock: which time counts. "flow": only time in which other splits of the stream deliver, each gap between
+                deliveries for a quarter of the timeout at most. When all are silent none becomes idle, and after the
+                pause their rows have three quarters of the timeout to arrive everywhere. "time": all of it, as in
+                Flink. By default "flow", and "time" where ``with_all_idle`` says that the low watermark goes on then.
+
+        Raises:
+            InvalidStrategy: no such clock, or "flow" beside an ``with_all_idle`` other than "hold".
         """
-        return replace(self, idle_timeout_us=duration_us(timeout, what="idleness"))
+        try:
+            counts = None if clock is None else IdleClock(clock)
+        except ValueError:
+            names = " or ".join(f'"{known.value}"' for known in IdleClock)
+            raise InvalidStrategy(
+                "with_idleness(clock=)", repr(clock), names, '"time" leaves out by the timeout alone, as Flink does.'
+            ) from None
+        return replace(self, idle_timeout_us=duration_us(timeout, what="idleness"), idle_clock=counts)
 
     def with_future_guard(self, ahead: Duration | None) -> WatermarkStrategy:
         """Let no row further ahead of the clock than this move the watermark; None switches the guard off."""
@@ -259,6 +285,13 @@ class WatermarkStrategy:
     def emits(self) -> bool:
         """Whether the stream has a watermark at all: False for ``no_watermarks()``."""
         return self.generator is not NoWatermarks
+
+    @property
+    def silence_clock(self) -> IdleClock:
+        """Which time counts as a split's silence, the default settled."""
+        if self.idle_clock is not None:
+            return self.idle_clock
+        return IdleClock.FLOW if self.all_idle is AllIdle.HOLD else IdleClock.TIME
 
     @property
     def runs_python(self) -> bool:
