@@ -117,7 +117,8 @@ class Planned:
         backlog_rows: rows unread after it, by split; missing means not known.
         finished: splits that end with this batch.
         held: splits that alignment holds back.
-        next_us: event time of the next row, where a cap alone keeps the source from reading it.
+        next_us: event time of the next row, where a cap alone keeps the source from reading it; where several rows
+            have to be read at once, of the last of them.
         metrics: the source's own.
     """
 
@@ -531,7 +532,8 @@ class BatchPlanner(Generic[SplitT]):
         plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
         if plan.rows or limits.cap_us is None or HeldReason.CAP not in plan.held.values():
             return plan, None
-        return plan, self._next_row(self._planner, splits, limits, limits.cap_us).time_us
+        # Near the cap: what is found is as far into its millisecond as the cap is, so that the two compare exactly.
+        return plan, self._next_row(self._planner, splits, limits, limits.cap_us).wanted_us
 
     def _look_ahead(
         self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits
@@ -548,7 +550,7 @@ class BatchPlanner(Generic[SplitT]):
             limits = replace(limits, held=frozenset(split.split_id for split in splits))
         else:
             limits = replace(limits, cap_us=found.time_us)
-        return plan_slices(planner, splits, limits, previous_time_us=self._previous_time_us), found.time_us
+        return plan_slices(planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
 
     def _next_row(
         self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits, near_us: int
