@@ -30,7 +30,7 @@ from .coordinator import CoordinatorStore, FailoverPolicy, ReaderGateway, Source
 from .discovery import DiscoveringEnumerator
 from .hybrid import DeferredSource, HybridSource
 from .metric_group import MetricGroup
-from .rate_limit import RateLimiter, RateLimiterStrategy
+from .rate_limit import RateLimiterStrategy
 from .reader import SplitFetcherReader, read_slices
 from .serializer import DataclassSerializer
 from .simple import SimpleSource
@@ -48,7 +48,6 @@ __all__ = [
     "HybridSource",
     "InputStatus",
     "MetricGroup",
-    "RateLimiter",
     "RateLimiterStrategy",
     "ReaderGateway",
     "ReaderInfo",

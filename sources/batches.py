@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import Any, Generic, Protocol
 
 from lowmark.watermark import LowmarkError, format_duration_us
 
@@ -31,10 +31,8 @@ from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanne
 from .coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
 from .metric_group import MetricGroup
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
+from .rate_limit import RateBudget, RateLimiterStrategy
 from .slicing import HeldReason, NextRow, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
-
-if TYPE_CHECKING:
-    from .rate_limit import RateLimiterStrategy
 
 __all__ = [
     "BatchPlanner",
@@ -312,7 +310,7 @@ class BatchPlanner(Generic[SplitT]):
         self._available_now = False
         self._waits = False  # rows that are there were kept from being read, when a batch was planned last
         self._empty_until_us: int | None = None
-        self._last_plan_at_us: int | None = None
+        self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._told: Planned | None = None
         self._inducer: ExternallyInducedSourceReader[SplitT] | None = None
         self._induced_ids: dict[int, int] = {}  # checkpoint -> what the inducer calls it, until it is committed
@@ -365,7 +363,7 @@ class BatchPlanner(Generic[SplitT]):
         guidance = Guidance() if self._peer is None else self._peer.ask(self._run)
         self._pass_on(guidance.events)
         candidates = self._live | self._slots.arrived()
-        rated = self._rated(now_us)
+        rated = self._budget.grant(now_us)
         self._waits = rated == 0
         if rated == 0:
             return start
@@ -375,16 +373,14 @@ class BatchPlanner(Generic[SplitT]):
             raise  # it names the source itself
         except Exception as cause:
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
+        self._budget.take(plan.rows, more=plan.more)
         self._waits = guidance.hold or HeldReason.CAP in plan.held.values()
         if not self._moves(plan, candidates, guidance):
             self._empty_until_us = now_us + _EMPTY_PLAN_LASTS_US
-            self._last_plan_at_us = now_us  # what was not there to be read is not saved up
             self._tell(start.checkpoint, candidates, plan, next_us)
             return start
         self._empty_until_us = None
-        end = self._write(start.checkpoint + 1, candidates, plan, next_us)
-        self._last_plan_at_us = now_us
-        return end
+        return self._write(start.checkpoint + 1, candidates, plan, next_us)
 
     def tasks(self, start: BatchOffset, end: BatchOffset) -> list[Task[SplitT]]:
         """Return what each reader slot reads between two offsets; a pure function of them, events apart.
@@ -489,13 +485,6 @@ class BatchPlanner(Generic[SplitT]):
                 self._coordinator.handle_source_event(subtask, 0, serializer.deserialize(version, data))
 
     # -- what is read
-
-    def _rated(self, now_us: int) -> int | None:
-        """How many rows the rate allows by now, None for any number."""
-        if self._options.rate is None:
-            return None
-        since_us = 0 if self._last_plan_at_us is None else now_us - self._last_plan_at_us
-        return self._options.rate.rows_per_checkpoint(since_us / 1e6)
 
     def _limits(self, guidance: Guidance, max_rows: int | None, rated: int | None, now_us: int) -> SliceLimits:
         budgets = [rows for rows in (max_rows, rated) if rows is not None]
