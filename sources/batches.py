@@ -69,7 +69,7 @@ class PlanOptions:
         rate: how fast it is read at most; None: as fast as can be.
         start_seconds: how long the first splits may take to be found.
         failover: how often a failed enumerator is restored; None: as its coordinator does by default.
-        timeout_seconds: how long the enumerator may take over one thing.
+        timeout_seconds: how long the enumerator may take over one thing, and a source's own reader bring nothing.
     """
 
     slots: int = 1

@@ -163,6 +163,7 @@ class HybridSplitReader(SplitReader[HybridSplit]):
         fetched = self._readers[index].fetch()
         self._woken = False
         self._open[index] -= fetched.finished_splits
+        self._paused.difference_update(f"{index}:{split_id}" for split_id in fetched.finished_splits)
         return Fetched(
             tuple(SplitRows(f"{index}:{one.split_id}", one.rows, one.position) for one in fetched.batches),
             frozenset(f"{index}:{split_id}" for split_id in fetched.finished_splits),
@@ -179,6 +180,7 @@ class HybridSplitReader(SplitReader[HybridSplit]):
                 self._readers[index].handle_splits_changes(SplitsAddition(mine))
             elif index in self._readers:
                 self._open[index] -= ids
+                self._paused.difference_update(split.split_id for split in splits)  # added again, it is read
                 self._readers[index].handle_splits_changes(SplitsRemoval(mine))
 
     def wake_up(self) -> None:

@@ -534,6 +534,19 @@ def test_a_paused_source_does_not_keep_the_next_from_being_read() -> None:
     reader.close()
 
 
+def test_a_split_that_was_taken_away_while_it_was_paused_is_read_when_it_is_given_back() -> None:
+    reader = HybridSource(Numbers("a"), Numbers("b")).create_split_reader()
+    first, second = (replace(each, stop=2) for each in tagged("0:a0", "1:b0"))
+    reader.handle_splits_changes(SplitsAddition((first, second)))
+    reader.pause_or_resume_splits([first], [])
+    reader.handle_splits_changes(SplitsRemoval((first,)))
+    reader.handle_splits_changes(SplitsAddition((first,)))
+    seen = [one.split_id for _ in range(2) for one in reader.fetch().batches]
+
+    assert seen == ["0:a0"], "it comes before the second source's, and nobody has paused it"
+    reader.close()
+
+
 def test_a_split_that_is_taken_away_is_not_read_and_a_woken_reader_returns() -> None:
     reader = HybridSource(Numbers("a"), Numbers("b")).create_split_reader()
     first, second = (replace(each, stop=2) for each in tagged("0:a0", "1:b0"))
