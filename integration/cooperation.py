@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Cooperation"]
 
-_MILLISECOND_US = 1_000
 SHARED_STEP_US = 1_000_000
 """How often a heartbeat asks for the low watermark of a job while its own query has nothing to do."""
 
@@ -127,8 +126,7 @@ class Cooperation:
         if cap.us is None:
             return ReadLimit()
         if stream.promises:
-            # A split is at the cap when its next row is: the bound and Spark's millisecond come off an event time.
-            return ReadLimit(cap_us=cap.us + stream.strategy.out_of_orderness_us + _MILLISECOND_US)
+            return ReadLimit(cap_us=stream.strategy.first_time_beyond(cap.us))
         of_max = stream.strategy.watermark_of_max
         return ReadLimit(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
 

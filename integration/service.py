@@ -248,7 +248,8 @@ class LowWatermarkService:
             tasks: how many tasks read a batch; by default as many as the session runs at once.
             failover: how often a failed enumerator is restored before the query fails; by default three times in ten
                 minutes.
-            timeout: how long the enumerator may take over one thing before it counts as hung.
+            timeout: how long the enumerator may take over one thing, and a source's own `SourceReader` bring nothing,
+                before it counts as hung.
             max_splits: how many splits there may be, where rows are prepared.
 
         Returns:

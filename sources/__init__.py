@@ -31,7 +31,7 @@ from .coordinator import FailoverPolicy, ReaderGateway, SourceCoordinator, Sourc
 from .discovery import DiscoveringEnumerator
 from .hybrid import DeferredSource, HybridSource
 from .metric_group import MetricGroup
-from .rate_limit import RateLimiter, RateLimiterStrategy
+from .rate_limit import RateLimiterStrategy
 from .reader import read_slices
 from .serializer import DataclassSerializer
 from .simple import SimpleSource
@@ -49,7 +49,6 @@ __all__ = [
     "HybridSource",
     "InputStatus",
     "MetricGroup",
-    "RateLimiter",
     "RateLimiterStrategy",
     "ReaderGateway",
     "ReaderInfo",

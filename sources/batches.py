@@ -23,7 +23,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import Any, Generic, Protocol
 
 from lowmark.watermark import LowmarkError, format_duration_us
 
@@ -31,10 +31,8 @@ from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanne
 from .coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
 from .metric_group import MetricGroup
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
+from .rate_limit import RateBudget, RateLimiterStrategy
 from .slicing import HeldReason, NextRow, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
-
-if TYPE_CHECKING:
-    from .rate_limit import RateLimiterStrategy
 
 __all__ = [
     "BatchPlanner",
@@ -71,7 +69,7 @@ class PlanOptions:
         rate: how fast it is read at most; None: as fast as can be.
         start_seconds: how long the first splits may take to be found.
         failover: how often a failed enumerator is restored; None: as its coordinator does by default.
-        timeout_seconds: how long the enumerator may take over one thing.
+        timeout_seconds: how long the enumerator may take over one thing, and a source's own reader bring nothing.
     """
 
     slots: int = 1
@@ -117,7 +115,8 @@ class Planned:
         backlog_rows: rows unread after it, by split; missing means not known.
         finished: splits that end with this batch.
         held: splits that alignment holds back.
-        next_us: event time of the next row, where a cap alone keeps the source from reading it.
+        next_us: event time of the next row, where a cap alone keeps the source from reading it; where several rows
+            have to be read at once, of the last of them.
         metrics: the source's own.
     """
 
@@ -312,7 +311,7 @@ class BatchPlanner(Generic[SplitT]):
         self._available_now = False
         self._waits = False  # rows that are there were kept from being read, when a batch was planned last
         self._empty_until_us: int | None = None
-        self._last_plan_at_us: int | None = None
+        self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._told: Planned | None = None
         self._inducer: ExternallyInducedSourceReader[SplitT] | None = None
         self._induced_ids: dict[int, int] = {}  # checkpoint -> what the inducer calls it, until it is committed
@@ -366,7 +365,7 @@ class BatchPlanner(Generic[SplitT]):
         self._pass_on(guidance.events)
         self._ask_for_splits()
         candidates = self._live | self._slots.arrived()
-        rated = self._rated(now_us)
+        rated = self._budget.grant(now_us)
         self._waits = rated == 0
         if rated == 0:
             return start
@@ -376,16 +375,14 @@ class BatchPlanner(Generic[SplitT]):
             raise  # it names the source itself
         except Exception as cause:
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
+        self._budget.take(plan.rows, more=plan.more)
         self._waits = guidance.hold or HeldReason.CAP in plan.held.values()
         if not self._moves(plan, candidates, guidance):
             self._empty_until_us = now_us + _EMPTY_PLAN_LASTS_US
-            self._last_plan_at_us = now_us  # what was not there to be read is not saved up
             self._tell(start.checkpoint, candidates, plan, next_us)
             return start
         self._empty_until_us = None
-        end = self._write(start.checkpoint + 1, candidates, plan, next_us)
-        self._last_plan_at_us = now_us
-        return end
+        return self._write(start.checkpoint + 1, candidates, plan, next_us)
 
     def tasks(self, start: BatchOffset, end: BatchOffset) -> list[Task[SplitT]]:
         """Return what each reader slot reads between two offsets; a pure function of them, events apart.
@@ -500,13 +497,6 @@ class BatchPlanner(Generic[SplitT]):
 
     # -- what is read
 
-    def _rated(self, now_us: int) -> int | None:
-        """How many rows the rate allows by now, None for any number."""
-        if self._options.rate is None:
-            return None
-        since_us = 0 if self._last_plan_at_us is None else now_us - self._last_plan_at_us
-        return self._options.rate.rows_per_checkpoint(since_us / 1e6)
-
     def _limits(self, guidance: Guidance, max_rows: int | None, rated: int | None, now_us: int) -> SliceLimits:
         budgets = [rows for rows in (max_rows, rated) if rows is not None]
         return SliceLimits(
@@ -542,7 +532,8 @@ class BatchPlanner(Generic[SplitT]):
         plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
         if plan.rows or limits.cap_us is None or HeldReason.CAP not in plan.held.values():
             return plan, None
-        return plan, self._next_row(self._planner, splits, limits, limits.cap_us).time_us
+        # Near the cap: what is found is as far into its millisecond as the cap is, so that the two compare exactly.
+        return plan, self._next_row(self._planner, splits, limits, limits.cap_us).wanted_us
 
     def _look_ahead(
         self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits
@@ -559,7 +550,7 @@ class BatchPlanner(Generic[SplitT]):
             limits = replace(limits, held=frozenset(split.split_id for split in splits))
         else:
             limits = replace(limits, cap_us=found.time_us)
-        return plan_slices(planner, splits, limits, previous_time_us=self._previous_time_us), found.time_us
+        return plan_slices(planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
 
     def _next_row(
         self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits, near_us: int

@@ -28,7 +28,7 @@ from lowmark.watermark import LowmarkError
 from .api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
 from .serializer import DataclassSerializer
 
-__all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "assign_by_hash"]
+__all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "EvenSpread"]
 
 MAX_FAILURES = 3
 """Discoveries that may fail in a row before the enumerator does."""
@@ -107,13 +107,43 @@ class DiscoveredSerializer(Generic[SplitT]):
         return self._plain.deserialize(version, plain)
 
 
-def assign_by_hash(split_id: str, num_subtasks: int) -> int:
-    """Return the reader for a split: the same in every process, and spread evenly.
+class EvenSpread:
+    """Gives every split to the reader that was given the fewest, so that two differ by one at most.
 
-    >>> assign_by_hash("orders/0", 4)
+    Of several such readers it is the first from one on that the split's id fixes: the same splits in the same order go
+    to the same readers in every process, and a process that begins anew does not begin with the same reader each time.
+    Where a split is, the checkpoint keeps; nothing here has to be repeated.
+
+    >>> spread = EvenSpread()
+    >>> [spread.owner(f"orders/{n}", 4) for n in range(6)]
+    [2, 0, 3, 1, 3, 1]
+    >>> spread.owner("orders/0", 4)
     2
     """
-    return zlib.crc32(split_id.encode()) % num_subtasks
+
+    def __init__(self) -> None:
+        self._given: list[int] = []  # by reader
+        self._waiting: dict[str, int] = {}  # split id -> the reader it is meant for
+
+    def owner(self, split_id: str, num_subtasks: int) -> int:
+        """Return the reader for a split; the same one until the split is `placed`, or their number changes."""
+        if num_subtasks != len(self._given):
+            self._given, self._waiting = [0] * num_subtasks, {}
+        if split_id not in self._waiting:
+            fewest, first = min(self._given), zlib.crc32(split_id.encode()) % num_subtasks
+            turn = (step % num_subtasks for step in range(first, first + num_subtasks))
+            owner = self._waiting[split_id] = next(subtask for subtask in turn if self._given[subtask] == fewest)
+            self._given[owner] += 1
+        return self._waiting[split_id]
+
+    def placed(self, split_id: str) -> None:
+        """The split was given to its reader."""
+        self._waiting.pop(split_id, None)
+
+    def came_back(self, splits: int, subtask: int) -> None:
+        """A reader has so many splits no more, and is the first to get some."""
+        if subtask < len(self._given):
+            self._given[subtask] -= splits
 
 
 class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
@@ -132,7 +162,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         period_seconds: from one discovery to the next; None: only one.
         bounded: no splits are looked for after the first discovery that succeeded, also not after a restart, and
             readers are told that there will be none.
-        assign: (split id, number of readers) -> reader. A split waits until its reader has registered.
+        assign: (split id, number of readers) -> reader; by default they are spread evenly. A split waits until its
+            reader has registered.
         known: the state to go on from.
         prepare: (new splits, whether they are late, that is, not of the first discovery) -> the same splits,
             completed; runs on a worker thread.
@@ -153,7 +184,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         *,
         period_seconds: float | None,
         bounded: bool = False,
-        assign: Callable[[str, int], int] = assign_by_hash,
+        assign: Callable[[str, int], int] | None = None,
         known: DiscoveredSplits[SplitT] | None = None,
         prepare: Callable[[Sequence[SplitT], bool], Sequence[SplitT]] | None = None,
         on_removed: Callable[[frozenset[str]], None] | None = None,
@@ -165,7 +196,9 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         if (stamp_of is None) != (keep is None):
             raise ValueError("stamp_of and keep: expected both or none. Hint: ids are forgotten by their stamp.")
         state = known if known is not None else DiscoveredSplits[SplitT]()
-        self._context, self._discover, self._assign, self._prepare = context, discover, assign, prepare
+        self._context, self._discover, self._prepare = context, discover, prepare
+        self._spread = EvenSpread()
+        self._assign = self._spread.owner if assign is None else assign
         self._period_seconds, self._bounded = None if bounded else period_seconds, bounded
         self._on_removed, self._stamp_of, self._keep = on_removed, stamp_of, keep
         self._max_failures, self._source = max_failures, source
@@ -199,7 +232,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         """Splits are given without being asked for."""
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        del subtask  # its splits may go to others meanwhile
+        self._spread.came_back(len(splits), subtask)
         for split in splits:
             self._assigned.pop(split.split_id, None)
             self._pending[split.split_id] = split
@@ -306,5 +339,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         for splits in ready.values():
             for split in splits:
                 del self._pending[split.split_id]
+                self._spread.placed(split.split_id)
                 self._assigned[split.split_id] = 0 if self._stamp_of is None else self._stamp_of(split)
         self._snapshot = None

@@ -1,38 +1,25 @@
 """How fast a source may be read (FLIP-535): by the second, by the checkpoint, or as fast as it goes.
 
-A strategy is chosen by the user and holds numbers only. Readers get a limiter each, with an even share. A planner of
-batches asks the strategy itself, before a batch: `rows_per_checkpoint`.
+A strategy is chosen by the user and holds numbers only. Flink gives every reader a limiter with its share; here a batch
+is planned for all readers at once, so a planner keeps one `RateBudget` and asks it before it plans.
 
-Source: `org.apache.flink.api.connector.source.util.ratelimit`, FLIP-535.
+Source: `org.apache.flink.api.connector.source.util.ratelimit`, FLIP-535; the token bucket of network schedulers.
 """
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
-from collections import deque
-from concurrent.futures import Future
 from dataclasses import dataclass
+from fractions import Fraction
 
 from lowmark.watermark import LowmarkError
 
-from .api import SourceSplit
-from .coordinator.notifier import ActionQueue, MonotonicClock, WaitingClock
-
-__all__ = [
-    "GatedRateLimiter",
-    "InvalidRate",
-    "NoRateLimiter",
-    "PacedRateLimiter",
-    "RateLimiter",
-    "RateLimiterStrategy",
-]
+__all__ = ["InvalidRate", "RateBudget", "RateLimiterStrategy"]
 
 _SECOND_US = 1_000_000
 
 
 class InvalidRate(LowmarkError, ValueError):
-    """A rate that lets nothing through, or a request for no rows.
+    """A rate that lets nothing through.
 
     Attributes:
         what: the setting or request.
@@ -49,160 +36,6 @@ class InvalidRate(LowmarkError, ValueError):
         return f"{self.what}: expected {self.expected}, got {self.got:g}. Hint: {self.hint}"
 
 
-class RateLimiter(ABC):
-    """The share of one reader. Requests are granted in the order in which they come."""
-
-    def acquire(self, rows: int = 1) -> Future[None]:
-        """Ask for permission to emit rows.
-
-        Returns:
-            A future that is done when they may be emitted.
-
-        Raises:
-            InvalidRate: `rows` is less than 1.
-        """
-        if rows < 1:
-            raise InvalidRate("rows to acquire", rows, "1 or more", "ask when there is a row.")
-        return self._acquire(rows)
-
-    @abstractmethod
-    def _acquire(self, rows: int) -> Future[None]: ...
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint was completed. Most limiters need not know."""
-        del checkpoint_id
-
-    def notify_adding_split(self, split: SourceSplit) -> None:
-        """The reader got another split. Most limiters need not know."""
-        del split
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of threads. What waits is granted, for the reader ends."""
-
-
-class NoRateLimiter(RateLimiter):
-    """Lets everything through at once."""
-
-    def _acquire(self, rows: int) -> Future[None]:
-        del rows
-        granted: Future[None] = Future()
-        granted.set_result(None)
-        return granted
-
-    def close(self) -> None:
-        pass
-
-
-class GatedRateLimiter(RateLimiter):
-    """Lets a number of rows through per checkpoint.
-
-    A request larger than that takes the whole of the next cycle: it must not wait for ever.
-
-    Args:
-        rows_per_checkpoint: 1 or more.
-
-    >>> limiter = GatedRateLimiter(2)
-    >>> first, second = limiter.acquire(2), limiter.acquire(1)
-    >>> first.done(), second.done()
-    (True, False)
-    >>> limiter.notify_checkpoint_complete(1)
-    >>> second.done()
-    True
-    """
-
-    def __init__(self, rows_per_checkpoint: int) -> None:
-        if rows_per_checkpoint < 1:
-            raise InvalidRate("rows per checkpoint", rows_per_checkpoint, "1 or more", "0 rows would never end.")
-        self._capacity = self._left = rows_per_checkpoint
-        self._waiting: deque[tuple[int, Future[None]]] = deque()
-        self._closed = False
-        self._lock = threading.Lock()
-
-    def _acquire(self, rows: int) -> Future[None]:
-        request: Future[None] = Future()
-        with self._lock:
-            self._waiting.append((rows, request))
-            granted = self._grant(new_cycle=False)
-        _done(granted)
-        return request
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        del checkpoint_id  # whichever it is, a cycle is over
-        with self._lock:
-            self._left = self._capacity
-            granted = self._grant(new_cycle=True)
-        _done(granted)
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            granted = self._grant(new_cycle=True)
-        _done(granted)
-
-    def _grant(self, *, new_cycle: bool) -> list[Future[None]]:
-        granted = []
-        while self._waiting:
-            rows, request = self._waiting[0]
-            if not self._closed and rows > self._left and not (new_cycle and self._left == self._capacity):
-                break
-            self._left -= rows
-            granted.append(request)
-            self._waiting.popleft()
-        return granted
-
-
-class PacedRateLimiter(RateLimiter):
-    """Lets rows through at a steady pace: each request waits for what the ones before it used up.
-
-    Args:
-        rows_per_second: more than 0.
-        clock: what seconds are measured by.
-    """
-
-    def __init__(self, rows_per_second: float, *, clock: WaitingClock | None = None) -> None:
-        if not rows_per_second > 0:
-            raise InvalidRate("rows per second", rows_per_second, "more than 0", "0 rows would never end.")
-        self._rate = rows_per_second
-        self._clock: WaitingClock = clock if clock is not None else MonotonicClock()
-        self._free_us = self._clock.now_us()
-        self._timer: ActionQueue | None = None
-        self._waiting: dict[Future[None], None] = {}
-        self._closed = False
-        self._lock = threading.Lock()
-
-    def _acquire(self, rows: int) -> Future[None]:
-        request: Future[None] = Future()
-        with self._lock:
-            now_us = self._clock.now_us()
-            due_us = max(now_us, self._free_us)
-            self._free_us = due_us + round(rows * _SECOND_US / self._rate)
-            waits = due_us > now_us and not self._closed
-            if waits:
-                if self._timer is None:
-                    self._timer = ActionQueue("lowmark rate limiter", clock=self._clock)
-                self._waiting[request] = None
-                self._timer.post("let rows through", lambda: self._grant(request), due_us=due_us)
-        if not waits:
-            request.set_result(None)
-        return request
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            granted, self._waiting = list(self._waiting), {}
-            if self._timer is not None:
-                self._timer.close()
-        _done(granted)
-
-    def _grant(self, request: Future[None]) -> None:
-        with self._lock:
-            waited = request in self._waiting
-            self._waiting.pop(request, None)
-        if waited:
-            _done([request])
-
-
 @dataclass(frozen=True, slots=True)
 class RateLimiterStrategy:
     """How fast a whole source is read. Made by `per_second`, `per_checkpoint` or `no_op`.
@@ -211,12 +44,8 @@ class RateLimiterStrategy:
         second_rows: rows in a second, None: not limited by time.
         checkpoint_rows: rows in a checkpoint, None: not limited by checkpoint.
 
-    >>> RateLimiterStrategy.per_second(2.5).rows_per_checkpoint(elapsed_seconds=3)
-    7
-    >>> RateLimiterStrategy.per_checkpoint(100).rows_per_checkpoint(elapsed_seconds=3)
-    100
-    >>> RateLimiterStrategy.no_op().rows_per_checkpoint(elapsed_seconds=3) is None
-    True
+    >>> RateLimiterStrategy.per_second(2.5)
+    RateLimiterStrategy(second_rows=2.5, checkpoint_rows=None)
     """
 
     second_rows: float | None = None
@@ -224,7 +53,7 @@ class RateLimiterStrategy:
 
     @classmethod
     def per_second(cls, rows: float) -> RateLimiterStrategy:
-        """At most `rows` rows in a second, by all readers together.
+        """At most `rows` rows in a second, by all readers together, whatever the trigger; see `RateBudget`.
 
         Raises:
             InvalidRate: `rows` is 0 or less.
@@ -249,42 +78,75 @@ class RateLimiterStrategy:
         """As fast as it goes."""
         return cls()
 
-    def create_rate_limiter(self, parallelism: int, *, clock: WaitingClock | None = None) -> RateLimiter:
-        """Make the limiter of one of `parallelism` readers: an even share, whole rows.
 
-        Raises:
-            InvalidRate: fewer rows in a checkpoint than there are readers.
-        """
-        if self.second_rows is not None:
-            return PacedRateLimiter(self.second_rows / parallelism, clock=clock)
-        if self.checkpoint_rows is not None:
-            if self.checkpoint_rows < parallelism:
-                raise InvalidRate(
-                    "rows per checkpoint", self.checkpoint_rows, f"{parallelism} or more, as many as there are readers",
-                    "use fewer readers, or allow more rows.",
-                )  # fmt: skip
-            return GatedRateLimiter(self.checkpoint_rows // parallelism)
-        return NoRateLimiter()
+class RateBudget:
+    """How many rows the next batch of one planner may have: a token bucket, filled by time, emptied by batches.
 
-    def rows_per_checkpoint(self, elapsed_seconds: float) -> int | None:
-        """Return how many rows a batch may have, None for any number. A pure function.
+    Over any time a source is read at its rate, and never by more than one batch's rows above it:
+
+    - what a batch was granted and did not take, because slices seldom fit exactly, is there for the next one, up to as
+      much as came in since the batch before; what was not there to be read is not saved up, one row apart;
+    - a batch that took more, because a step of its source is read as a whole, is waited for;
+    - the first batch, when nobody knows yet how often batches come, has a second's rows. As much as comes in until the
+      next one should have been its own: what it took beyond that is waited for, and of what it lacks the next one has
+      up to a second's rows.
+
+    Counts in whole numbers, in parts of a row so small that a microsecond brings some: no fraction is lost.
+
+    Args:
+        rate: how fast.
+
+    >>> budget, granted = RateBudget(RateLimiterStrategy.per_second(2.5)), []
+    >>> for second in range(5):
+    ...     granted.append(budget.grant(second * 1_000_000))
+    ...     budget.take(granted[-1], more=True)
+    >>> granted
+    [2, 3, 2, 3, 2]
+    """
+
+    def __init__(self, rate: RateLimiterStrategy) -> None:
+        self._checkpoint_rows = rate.checkpoint_rows
+        self._per_us: int | None = None
+        if rate.second_rows is not None:
+            # One part is 1 / (denominator * 10^6) of a row.
+            self._per_us, denominator = Fraction(rate.second_rows).as_integer_ratio()
+            self._row = denominator * _SECOND_US
+        self._parts = 0  # less than 0 while a batch that took more is waited for
+        self._came_in = 0  # parts since the batch before
+        self._at_us: int | None = None
+        self._first: int | None = None  # parts that the first batch took, or should have had, of what had not come in
+
+    def grant(self, now_us: int) -> int | None:
+        """Return how many rows a batch that is planned now may have; 0: none yet; None: any number.
 
         Args:
-            elapsed_seconds: time since the last batch that was granted rows. A caller that is granted none goes on
-                counting from there, so that slow rates get their rows too. 0: there was no batch; a second is granted.
-
-        Returns:
-            0 or more: 0 means wait. Whole rows, so a rate is never exceeded.
+            now_us: the time, microseconds. Where it goes back, nothing comes in.
         """
-        if self.second_rows is None:
-            return self.checkpoint_rows
-        if elapsed_seconds <= 0:
-            return max(1, int(self.second_rows))
-        return int(self.second_rows * elapsed_seconds)
+        if self._per_us is None:
+            return self._checkpoint_rows
+        if self._at_us is None:
+            self._at_us, self._first = now_us, 0
+            return max(1, self._per_us * _SECOND_US // self._row)
+        came_in = self._per_us * max(0, now_us - self._at_us)
+        if self._first is not None:
+            self._parts += min(self._first, came_in)
+        self._at_us, self._first = now_us, None
+        self._parts += came_in
+        self._came_in += came_in
+        return max(0, self._parts // self._row)
 
+    def take(self, rows: int, *, more: bool) -> None:
+        """Say what a batch takes.
 
-def _done(requests: list[Future[None]]) -> None:
-    """Grant requests, with no lock held: what waits for them runs here."""
-    for request in requests:
-        if request.set_running_or_notify_cancel():
-            request.set_result(None)
+        Args:
+            rows: its rows; 0 for no batch.
+            more: whether rows are left that might have been read.
+        """
+        if self._per_us is None:
+            return
+        self._parts -= rows * self._row
+        if self._first is not None:
+            self._first = rows * self._row + (self._per_us * _SECOND_US if more else 0)
+            return
+        self._parts = min(self._parts, max(self._row, self._came_in if more else 0))
+        self._came_in = 0

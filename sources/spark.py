@@ -13,6 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from .api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
 from .batches import BatchPlanner, PlanOptions, PlanPeer, Task
+from .fetcher import SplitReadFailed
 from .formats import FORMATS, FormatOptions
 from .metric_group import MetricGroup
 from .offset import BatchOffset, UnreadableOffset
@@ -250,11 +252,12 @@ def _wall_clock_us() -> int:
 def _rows_of(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
     """Read a task's slices: by the source's own reader, where it has one."""
     reader = binding.source.create_reader(_TaskContext(binding.name, task.subtask, recording))
-    return read_slices(binding.source, task.splits) if reader is None else _polled(reader, task)
+    return read_slices(binding.source, task.splits) if reader is None else _polled(reader, task, binding)
 
 
-def _polled(reader: SourceReader[Any], task: Task[Any]) -> Iterator[SplitRows]:
-    output = _Output()
+def _polled(reader: SourceReader[Any], task: Task[Any], binding: Binding) -> Iterator[SplitRows]:
+    output, limit_seconds = _Output(), binding.options.timeout_seconds
+    silent_since = time.monotonic()
     try:
         reader.add_splits(task.splits)
         reader.start()
@@ -262,12 +265,30 @@ def _polled(reader: SourceReader[Any], task: Task[Any]) -> Iterator[SplitRows]:
             reader.handle_source_event(event)
         reader.notify_no_more_splits()
         while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
-            yield from output.taken()
-            if status is InputStatus.NOTHING_AVAILABLE:
-                reader.is_available().result()
+            taken = output.taken()
+            yield from taken
+            if taken:
+                silent_since = time.monotonic()
+            elif status is InputStatus.NOTHING_AVAILABLE and not _becomes_available(
+                reader, silent_since + limit_seconds - time.monotonic()
+            ):
+                raise SplitReadFailed(
+                    repr(binding.source), tuple(split.split_id for split in task.splits), "read the rows",
+                    f"{type(reader).__name__}, the reader of slot {task.subtask}, has said NOTHING_AVAILABLE for "
+                    f"{limit_seconds:g} seconds, though batch {task.checkpoint} was planned with rows that are there "
+                    "(timeout= is how long a source may hang)",
+                )  # fmt: skip
         yield from output.taken()
     finally:
         reader.close()
+
+
+def _becomes_available(reader: SourceReader[Any], seconds: float) -> bool:
+    available = reader.is_available()
+    if wait([available], max(0.0, seconds)).done:
+        available.result()  # which may be an error
+        return seconds > 0
+    return False
 
 
 class _Output:

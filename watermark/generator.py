@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 MILLISECOND_US = 1_000
-_LOWEST_US = -(2**63) // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
+_LEAST_US, _MOST_US = -(2**63), 2**63 - 1
+_LOWEST_US = _LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
 
 
 def bounded_watermark_us(max_us: int, bound_us: int) -> int:
@@ -26,6 +27,22 @@ def bounded_watermark_us(max_us: int, bound_us: int) -> int:
     (0, -1000)
     """
     return max((max_us - bound_us - MILLISECOND_US) // MILLISECOND_US * MILLISECOND_US, _LOWEST_US)
+
+
+def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
+    """The first event time that brings the watermark beyond ``watermark_us``: who may get as far as that watermark
+    reads all rows before this time, and none from it on.
+
+    The inverse of ``bounded_watermark_us``, with its millisecond and its rounding; it stays within 64 bits.
+
+    >>> first_time_beyond_us(1_326_000, 10_000)
+    1338000
+    >>> bounded_watermark_us(1_337_999, 10_000), bounded_watermark_us(1_338_000, 10_000)
+    (1326000, 1327000)
+    """
+    if watermark_us < _LOWEST_US:
+        return _LEAST_US
+    return min(bound_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, _MOST_US)
 
 
 class WatermarkOutput(Protocol):

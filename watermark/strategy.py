@@ -19,6 +19,7 @@ from .generator import (
     NoWatermarks,
     WatermarkGenerator,
     bounded_watermark_us,
+    first_time_beyond_us,
 )
 from .state import AllIdle, IdleClock
 
@@ -319,6 +320,15 @@ class WatermarkStrategy:
         49999000
         """
         return bounded_watermark_us(max_us, self.out_of_orderness_us)
+
+    def first_time_beyond(self, watermark_us: int) -> int:
+        """The first event time whose watermark is beyond this one: a split that may get as far as the watermark
+        reads the rows before it.
+
+        >>> WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").first_time_beyond(49_999_000)
+        60001000
+        """
+        return first_time_beyond_us(watermark_us, self.out_of_orderness_us)
 
 
 def _at_least(setting: str, got_us: int | None, least_us: int) -> None:

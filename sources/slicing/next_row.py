@@ -26,10 +26,13 @@ class NextRow:
         searchable: whether the source can search by time, some unread split at least.
         time_us: no unread row of the splits that can be searched is before it, and the next one is less than a
             millisecond behind it, or in the step of a source that has several rows in one; None where all is read.
+        wanted_us: what a cap must be a millisecond behind for a row to be read: `time_us`, or the last time in the
+            step that has to be read as a whole, to the millisecond.
     """
 
     searchable: bool
     time_us: int | None = None
+    wanted_us: int | None = None
 
 
 def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us: int, until_us: int) -> NextRow:
@@ -38,7 +41,7 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
     Args:
         planner: asked where times begin, some 20 times for a row near `near_us`, 50 for one that is years away.
         splits: each from where it goes on.
-        near_us: a time to begin the search at, microseconds.
+        near_us: a time to begin the search at, microseconds. What is found is whole milliseconds away from it.
         until_us: rows from this time on are not believed: bad clocks.
 
     >>> from lowmark.sources import SourceSplit, SplitEnd
@@ -48,7 +51,7 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
     ...     def find_time(self, splits, time_us):
     ...         return {"a": 0 if time_us <= 5_000_000 else None}
     >>> next_row(OneRow(), [SourceSplit(split_id="a")], near_us=0, until_us=10**12)
-    NextRow(searchable=True, time_us=5000000)
+    NextRow(searchable=True, time_us=5000000, wanted_us=5000000)
     """
     ends = planner.latest(splits)
     unread = [split for split in splits if split.split_id in ends and ends[split.split_id].position > split.start]
@@ -93,4 +96,4 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
     if len(known) < len(unread):
         sure = [split for split in unread if split.split_id in known]
         return next_row(planner, sure, near_us=low_us, until_us=until_us) if sure else NextRow(searchable=False)
-    return NextRow(searchable=True, time_us=min(low_us, *known.values()))
+    return NextRow(searchable=True, time_us=min(low_us, *known.values()), wanted_us=low_us)

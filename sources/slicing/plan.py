@@ -135,3 +135,11 @@ class SlicePlan:
     def rows(self) -> int:
         """How many rows the batch reads, an upper bound."""
         return sum(planned.rows for planned in self.slices.values())
+
+    @property
+    def more(self) -> bool:
+        """Whether rows are left that a larger budget would have read."""
+        return any(
+            planned.backlog_rows > 0 and self.held.get(name) in (None, HeldReason.AHEAD)
+            for name, planned in self.slices.items()
+        )

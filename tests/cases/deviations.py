@@ -74,6 +74,9 @@ DEVIATIONS: dict[str, str] = {
     "BUG-09": "see SPL-01",
     "BUG-06": "the end of a stream is no watermark and idle is no signal to anyone downstream: a split that finishes "
     "while it is idle changes its state, and nothing waits for it to be active first",
+    "RTL-03": "readers ask for nothing: a batch is planned with what the rate allows, and one that takes more, because "
+    "a step of its source is read as a whole, is waited for (tests/sources/test_rate_limit.py)",
+    "RTL-09": "a batch is planned for all readers at once, so a rate is not shared out among them",
     "SRC-01": "a reader has the splits that its batch planned, and reports none when it registers",
     "SRC-02": "a batch ends with its rows: there is no drain to tell from a stop, and nothing to finish after the end",
     "SRC-03": "where a split stands is in the offset, which is written before anything is read; no reader is asked",

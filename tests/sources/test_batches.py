@@ -290,7 +290,7 @@ def test_a_rate_bounds_what_is_read_and_saves_nothing_up(make: Any) -> None:
     options = PlanOptions(rate=RateLimiterStrategy.per_second(10))
     planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=options, now_us=lambda: now[0])
     ends = [planner.plan(planner.initial(), None)]
-    for step_us in (10_000, 990_000, 2_000_000):
+    for step_us in (10_000, 1_990_000, 2_000_000):
         now[0] += step_us
         ends.append(planner.plan(ends[-1], None))
     planner.close()
@@ -298,8 +298,27 @@ def test_a_rate_bounds_what_is_read_and_saves_nothing_up(make: Any) -> None:
     at = [end.positions["a"] for end in ends]
     assert 8 <= at[0] <= 10
     assert at[1] == at[0], "a hundredth of a second later no row is due"
-    assert 8 <= at[2] - at[1] <= 10
-    assert 16 <= at[3] - at[2] <= 20
+    assert 16 <= at[2] <= 20
+    assert 36 <= at[3] <= 40
+
+
+@pytest.mark.parametrize(("trigger_ms", "rate"), [(190, 10), (333, 40), (499, 10), (999, 40), (2_500, 40)])
+def test_a_rate_is_kept_over_a_minute_whatever_the_trigger_is(trigger_ms: int, rate: int) -> None:
+    source = Rows(a=range(0, 6_000, 2), b=range(1_000, 4_000), c=range(5))
+    now = [1_000_000 * SECOND]
+    options = PlanOptions(rate=RateLimiterStrategy.per_second(rate))
+    planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=options, now_us=lambda: now[0])
+    end, taken = planner.initial(), [0]
+    for _ in range(0, 60_000, trigger_ms):
+        end = planner.plan(end, None)
+        taken.append(sum(end.positions.values()) - sum(taken))
+        now[0] += trigger_ms * 1_000
+    planner.close()
+
+    assert sum(taken) == pytest.approx(60 * rate, rel=0.03)
+    ten_seconds = 10_000 // trigger_ms
+    for i in range(len(taken)):
+        assert sum(taken[i : i + ten_seconds]) <= 10 * rate + max(taken), f"from batch {i}"
 
 
 def test_a_run_up_to_the_present_does_not_end_because_a_rate_or_a_group_makes_it_wait(make: Any) -> None:

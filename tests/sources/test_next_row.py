@@ -98,4 +98,5 @@ def test_what_is_not_sure_to_be_a_row_says_nothing_of_the_next_one(unsure_us: in
 
 def test_rows_beside_the_one_that_was_found_are_not_stepped_over() -> None:
     log = Doubtful({"b": 1_000_000}, a=[5_000_000], b=[4_000_000])
-    assert next_row(log, splits(log), near_us=0, until_us=NOW_US) == NextRow(searchable=True, time_us=1_000_000)
+    found = next_row(log, splits(log), near_us=0, until_us=NOW_US)
+    assert found == NextRow(searchable=True, time_us=1_000_000, wanted_us=4_000_000)

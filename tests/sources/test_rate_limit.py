@@ -1,123 +1,155 @@
-"""Rows are let through at the pace that was asked for, in order, and never is anybody kept waiting for ever."""
+"""A rate is kept over time whatever the trigger, and never exceeded by more than a batch."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import random
+from bisect import bisect_left
+from itertools import accumulate
+from math import ceil
 
 import pytest
-from lowmark.sources.rate_limit import GatedRateLimiter, InvalidRate, PacedRateLimiter, RateLimiterStrategy
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from lowmark.sources.rate_limit import InvalidRate, RateBudget, RateLimiterStrategy
 
-from tests.sources.coordinating import DEADLINE_SECONDS, ManualClock
-
-
-def done(requests: list[Future[None]]) -> list[bool]:
-    return [request.done() for request in requests]
-
-
-def test_a_gate_grants_in_order_and_a_small_request_does_not_overtake_a_large_one() -> None:
-    limiter = GatedRateLimiter(3)
-    requests = [limiter.acquire(rows) for rows in (2, 2, 1)]
-    assert done(requests) == [True, False, False]
-    limiter.notify_checkpoint_complete(0)
-    assert done(requests) == [True, True, True]
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
 
 
-def test_a_request_larger_than_a_cycle_takes_a_whole_one() -> None:
-    limiter = GatedRateLimiter(2)
-    requests = [limiter.acquire(rows) for rows in (1, 5, 5, 1)]
-    assert done(requests) == [True, False, False, False]
-    limiter.notify_checkpoint_complete(1)
-    assert done(requests) == [True, True, False, False]
-    limiter.notify_checkpoint_complete(1)
-    assert done(requests) == [True, True, True, False]
-    limiter.notify_checkpoint_complete(2)
-    assert done(requests) == [True, True, True, True]
+class Reading:
+    """Batches of one budget on a virtual clock, and what each was granted and took."""
+
+    def __init__(self, rows_per_second: float) -> None:
+        self.rate = rows_per_second
+        self.budget = RateBudget(RateLimiterStrategy.per_second(rows_per_second))
+        self.at_us: list[int] = []
+        self.granted: list[int] = []
+        self.taken: list[int] = []
+
+    def batch(self, at_us: int, share: float = 1.0, step: int = 1) -> None:
+        """A batch that takes this share of what it is granted, in whole steps, one at least."""
+        granted = self.budget.grant(at_us)
+        assert granted is not None
+        taken = 0 if granted == 0 else max(1, ceil(granted * share) // step) * step
+        if granted:
+            self.budget.take(taken, more=True)
+        self.at_us.append(at_us)
+        self.granted.append(granted)
+        self.taken.append(taken)
+
+    def most_above_rate(self, window_us: int) -> float:
+        """By how many rows the rate was exceeded in the fullest of all windows of this length."""
+        before = [0, *accumulate(self.taken)]
+        return max(
+            before[bisect_left(self.at_us, at + window_us)] - before[i] - self.rate * window_us / SECOND
+            for i, at in enumerate(self.at_us)
+        )
 
 
-def test_a_large_request_waits_for_a_new_cycle_even_if_nothing_of_this_one_was_used() -> None:
-    limiter = GatedRateLimiter(2)
-    request = limiter.acquire(3)
-    assert not request.done()
-    limiter.notify_checkpoint_complete(0)
-    assert request.done()
+@given(
+    trigger_us=st.integers(100_000, 3 * SECOND),
+    rate=st.one_of(st.integers(1, 10**6), st.floats(0.2, 10**6)),
+    jitter=st.floats(0, 0.5),
+    least_share=st.floats(0.75, 1),
+    seed=st.integers(0, 2**32),
+)
+@example(trigger_us=499_000, rate=10, jitter=0, least_share=1, seed=0)
+@example(trigger_us=999_000, rate=10, jitter=0, least_share=1, seed=0)
+@example(trigger_us=333_000, rate=10, jitter=0, least_share=1, seed=0)
+@example(trigger_us=2_500_000, rate=1_000, jitter=0, least_share=0.8, seed=0)
+@example(trigger_us=190_000, rate=10, jitter=0, least_share=0.8, seed=0)
+@settings(deadline=None, max_examples=50)
+def test_a_rate_is_kept_over_a_minute_and_exceeded_by_no_more_than_a_batch(
+    trigger_us: int, rate: float, jitter: float, least_share: float, seed: int
+) -> None:
+    dice, reading, at_us = random.Random(seed), Reading(rate), 0
+    while at_us < 2 * MINUTE + 10 * SECOND:
+        reading.batch(at_us, dice.uniform(least_share, 1))
+        at_us += int(trigger_us * dice.uniform(1 - jitter, 1 + jitter))
+
+    assert reading.most_above_rate(10 * SECOND) <= max(reading.granted) + 1, f"seed {seed}"
+    # A batch has what came in since the one before; it may be a row or its last share short.
+    before, last = [0, *accumulate(reading.taken)], len(reading.at_us) - 1
+    unsteady = 2 + (1 - least_share) * max(reading.granted[1:])
+    for i in range(1, bisect_left(reading.at_us, MINUTE)):
+        j = min(bisect_left(reading.at_us, reading.at_us[i] + MINUTE), last)
+        should = rate * (reading.at_us[j] - reading.at_us[i]) / SECOND
+        wrong = before[j + 1] - before[i + 1] - should
+        assert abs(wrong) <= 0.03 * should + unsteady, f"minute from batch {i}, seed {seed}"
 
 
-def test_cycles_do_not_add_up() -> None:
-    limiter = GatedRateLimiter(2)
-    for checkpoint_id in range(5):
-        limiter.notify_checkpoint_complete(checkpoint_id)
+@pytest.mark.parametrize("share", [1.0, 0.8])
+@pytest.mark.parametrize("rate", [10, 1_000, 123_456])
+@pytest.mark.parametrize("trigger_ms", [10, 190, 333, 499, 999, 1_000, 2_500])
+def test_the_first_minute_is_within_three_percent_at_any_trigger(trigger_ms: int, rate: int, share: float) -> None:
+    reading = Reading(rate)
+    for at_us in range(0, MINUTE, trigger_ms * 1_000):
+        reading.batch(at_us, share)
 
-    assert done([limiter.acquire(1) for _ in range(3)]) == [True, True, False]
-
-
-def test_a_closed_gate_holds_nobody() -> None:
-    limiter = GatedRateLimiter(1)
-    requests = [limiter.acquire(1) for _ in range(3)]
-    limiter.close()
-
-    assert done([*requests, limiter.acquire(7)]) == [True] * 4
+    assert abs(sum(reading.taken) - 60 * rate) <= 0.03 * 60 * rate
+    assert reading.most_above_rate(10 * SECOND) <= max(1, rate * trigger_ms / 1_000) + 1, "a trigger's rows"
 
 
-def test_a_request_that_was_given_up_does_no_harm() -> None:
-    limiter = GatedRateLimiter(1)
-    limiter.acquire(1)
-    given_up, next_one = limiter.acquire(1), limiter.acquire(1)
-    given_up.cancel()
-    limiter.notify_checkpoint_complete(0)
-    limiter.notify_checkpoint_complete(1)
+@given(step=st.integers(1, 5_000), rate=st.floats(1, 2_000), trigger_us=st.integers(100_000, 2 * SECOND))
+@settings(deadline=None, max_examples=50)
+def test_a_batch_that_takes_a_whole_step_of_its_source_is_waited_for(step: int, rate: float, trigger_us: int) -> None:
+    reading = Reading(rate)
+    for at_us in range(0, 3 * MINUTE, trigger_us):
+        reading.batch(at_us, step=step)
 
-    assert next_one.done()
-
-
-def test_a_pace_makes_each_request_wait_for_what_the_ones_before_it_used() -> None:
-    clock = ManualClock()
-    limiter = PacedRateLimiter(10, clock=clock)
-    requests = [limiter.acquire(rows) for rows in (5, 1, 1)]
-    assert done(requests) == [True, False, False]
-    clock.await_waiter(500_000)
-    clock.advance(us=499_999)
-    assert done(requests) == [True, False, False]
-    clock.advance(us=1)
-    requests[1].result(DEADLINE_SECONDS)
-    clock.await_waiter(600_000)
-    assert not requests[2].done()
-    clock.advance(us=100_000)
-    requests[2].result(DEADLINE_SECONDS)
-    limiter.close()
+    slack = max(reading.taken) + rate * max(1, trigger_us / SECOND)
+    assert reading.most_above_rate(10 * SECOND) <= max(reading.granted) + step
+    assert abs(sum(reading.taken) - rate * 180) <= slack
 
 
-def test_time_in_which_nothing_was_asked_for_is_not_saved_up() -> None:
-    clock = ManualClock()
-    limiter = PacedRateLimiter(10, clock=clock)
-    clock.advance(us=60_000_000)
+def test_what_was_not_there_to_be_read_is_not_saved_up_but_for_the_row_that_comes_next() -> None:
+    budget = RateBudget(RateLimiterStrategy.per_second(10))
+    for at_us in range(0, MINUTE, 50_000):
+        if budget.grant(at_us):
+            budget.take(0, more=False)
 
-    assert done([limiter.acquire(1), limiter.acquire(1)]) == [True, False]
-    limiter.close()
-
-
-def test_a_closed_pace_holds_nobody() -> None:
-    limiter = PacedRateLimiter(0.001, clock=ManualClock())
-    requests = [limiter.acquire(1) for _ in range(3)]
-    limiter.close()
-
-    assert done([*requests, limiter.acquire(1)]) == [True] * 4
+    assert budget.grant(MINUTE) == 1
+    budget.take(1, more=True)
+    assert budget.grant(MINUTE + 1_000) == 0
+    assert budget.grant(MINUTE + SECOND) == 10
 
 
-def test_a_slow_rate_gets_its_rows_when_the_caller_counts_from_the_last_grant() -> None:
-    rate = RateLimiterStrategy.per_second(0.3)
+def test_batches_that_take_next_to_nothing_save_up_no_more_than_one_of_them_brings() -> None:
+    budget = RateBudget(RateLimiterStrategy.per_second(10))
+    granted = []
+    for second in range(60):
+        granted.append(budget.grant(second * SECOND))
+        budget.take(1, more=True)
 
-    assert [rate.rows_per_checkpoint(seconds) for seconds in (0.0, 1.0, 3.0, 3.4, 7.0)] == [1, 0, 0, 1, 2]
+    assert max(rows or 0 for rows in granted) == 20
 
 
-def test_a_rate_is_never_exceeded_however_the_batches_fall() -> None:
-    rate, granted, last = RateLimiterStrategy.per_second(7), 0, 0.0
-    for tenth in range(1, 601):
-        rows = rate.rows_per_checkpoint(tenth / 10 - last)
-        assert rows is not None
-        if rows:
-            granted, last = granted + rows, tenth / 10
+def test_a_slow_rate_gets_its_rows() -> None:
+    budget = RateBudget(RateLimiterStrategy.per_second(0.3))
+    granted = []
+    for second in range(61):
+        granted.append(budget.grant(second * SECOND) or 0)
+        if granted[-1]:
+            budget.take(granted[-1], more=True)
 
-    assert 60 * 7 * 0.5 <= granted <= 60 * 7
+    assert granted[0] == 1
+    assert sum(granted) in (18, 19)
+
+
+def test_a_clock_that_goes_back_brings_nothing_and_takes_nothing() -> None:
+    budget = RateBudget(RateLimiterStrategy.per_second(10))
+    budget.grant(MINUTE)
+    budget.take(0, more=True)
+    assert [budget.grant(at_us) for at_us in (MINUTE - 10 * SECOND, MINUTE - 9 * SECOND)] == [0, 10]
+
+
+def test_a_rate_by_the_checkpoint_is_the_same_for_every_batch_and_none_is_none() -> None:
+    by_checkpoint = RateBudget(RateLimiterStrategy.per_checkpoint(7))
+    unlimited = RateBudget(RateLimiterStrategy.no_op())
+    for at_us in (0, 0, SECOND):
+        assert (by_checkpoint.grant(at_us), unlimited.grant(at_us)) == (7, None)
+        by_checkpoint.take(3, more=True)
+        unlimited.take(10**9, more=True)
 
 
 @pytest.mark.parametrize(
@@ -127,12 +159,6 @@ def test_a_rate_is_never_exceeded_however_the_batches_fall() -> None:
         (lambda: RateLimiterStrategy.per_second(float("nan")), "rows per second: expected .*, got nan"),
         (lambda: RateLimiterStrategy.per_second(float("inf")), "rows per second: expected .*, got inf"),
         (lambda: RateLimiterStrategy.per_checkpoint(0), "rows per checkpoint: expected 1 or more, got 0"),
-        (lambda: GatedRateLimiter(0), "rows per checkpoint: expected 1 or more, got 0"),
-        (lambda: PacedRateLimiter(-1.0), "rows per second: expected more than 0, got -1"),
-        (
-            lambda: RateLimiterStrategy.no_op().create_rate_limiter(2).acquire(0),
-            "rows to acquire: expected 1 or more, got 0",
-        ),
     ],
 )
 def test_rates_that_let_nothing_through_are_refused(make: object, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from lowmark.sources.discovery import (
     DiscoveredSplits,
     DiscoveringEnumerator,
     DiscoveryFailed,
-    assign_by_hash,
+    EvenSpread,
 )
 from lowmark.sources.reader import BrokenSplitReader
 from lowmark.sources.simple import Rows, SimpleSplitReader
@@ -252,13 +253,31 @@ class Found:
         return self.context.metric_group.values()[name]
 
 
-def test_splits_go_to_readers_by_their_id_in_the_order_in_which_they_were_found() -> None:
-    many = [SourceSplit(split_id=f"t/{number}") for number in range(100)]
-    found = Found(*many, readers=4).start(0, 1, 2, 3)
-    by_reader = {subtask: [s.split_id for at, s in found.context.assigned if at == subtask] for subtask in range(4)}
-    assert all(15 < len(ids) < 35 for ids in by_reader.values())
-    for subtask, ids in by_reader.items():
-        assert ids == [s.split_id for s in many if assign_by_hash(s.split_id, 4) == subtask]
+@pytest.mark.parametrize(("splits", "readers"), [(100, 4), (24, 16), (16, 16), (5, 16), (1_000, 7)])
+def test_splits_are_spread_evenly_and_in_every_process_alike(splits: int, readers: int) -> None:
+    many = [SourceSplit(split_id=f"t/{number}") for number in range(splits)]
+    found, again = (Found(*many, readers=readers).start(*range(readers)) for _ in range(2))
+    filled = Counter(subtask for subtask, _ in found.context.assigned)
+    assert {filled[subtask] for subtask in range(readers)} <= {splits // readers, -(-splits // readers)}
+    assert found.context.assigned == again.context.assigned
+
+
+def test_splits_that_are_found_one_by_one_are_spread_evenly_also_when_readers_come_late() -> None:
+    found = Found(readers=8).start(0, 3)
+    for number in range(40):
+        found.splits.append(SourceSplit(split_id=f"t/{number}"))
+        found.context.next_period()
+    for subtask in (1, 2, 4, 5, 6, 7):
+        found.register(subtask)
+    filled = Counter(subtask for subtask, _ in found.context.assigned)
+
+    assert filled == dict.fromkeys(range(8), 5)
+
+
+def test_processes_that_begin_anew_for_every_split_do_not_begin_with_the_same_reader() -> None:
+    owners = Counter(EvenSpread().owner(f"t/{number}", 8) for number in range(400))
+    assert set(owners) == set(range(8))
+    assert max(owners.values()) < 2 * 400 / 8
 
 
 def test_a_split_waits_for_its_reader() -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from concurrent.futures import Future
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from lowmark.sources import InputStatus, ReaderOutput, SourceReader, SourceReaderContext, SourceSplit
+from lowmark.sources.batches import PlanOptions, Task
 from lowmark.sources.generator import SplitScript, StreamScript
-from lowmark.sources.spark import register
+from lowmark.sources.reader import SplitReadFailed
+from lowmark.sources.spark import Binding, SlotInput, SourceStreamReader, register
+
+from tests.sources.numbered import Numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,3 +61,52 @@ def test_a_paced_generator_gives_its_rows_in_batches_of_whole_ticks(
         sum(SCRIPT.count_rows(split.name, start, end) for split in SCRIPT.splits)
         for start, end in pairwise(edges)
     ]
+
+
+class Hanging(SourceReader[SourceSplit]):
+    """It has nothing; what it says of when it will is given."""
+
+    def __init__(self, *, available: bool) -> None:
+        self.available, self.closed = available, False
+
+    def start(self) -> None: ...
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None: ...
+    def notify_no_more_splits(self) -> None: ...
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        return InputStatus.NOTHING_AVAILABLE
+
+    def is_available(self) -> Future[None]:
+        future: Future[None] = Future()
+        if self.available:
+            future.set_result(None)
+        return future
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("available", [False, True])
+def test_a_reader_that_brings_nothing_ends_its_task_and_says_which_split_and_slot_hang(available: bool) -> None:
+    made: list[Hanging] = []
+
+    class Stuck(Numbered):
+        def create_reader(self, context: SourceReaderContext) -> Hanging:
+            made.append(Hanging(available=available))
+            return made[-1]
+
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    source = Stuck()
+    binding = Binding(source, "numbers", PlanOptions(timeout_seconds=0.05))
+    reader = SourceStreamReader(binding, from_arrow_schema(source.schema))
+    task = Task(3, 17, (SourceSplit(split_id="a", stop=4),))
+    with pytest.raises(SplitReadFailed) as hung:
+        list(reader.read(SlotInput(task)))
+
+    for part in ("'a'", "Hanging", "slot 3", "batch 17", "0.05 seconds", "timeout="):
+        assert part in str(hung.value), str(hung.value)
+    assert made[0].closed
