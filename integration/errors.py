@@ -21,7 +21,7 @@
     └── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
 
 Spark carries only the text of an error out of a Python worker, so each text stands alone: what happened,
-where, what was expected, then a hint. `args` are the constructor's arguments, so errors survive pickling.
+where, what was expected, then a hint. Errors survive pickling.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from lowmark.watermark import duration_us
+from lowmark.watermark import LowmarkError, duration_us
 
 from .api import Source
 from .batches import PlanOptions
@@ -33,11 +33,22 @@ from .batches import PlanOptions
 __all__ = ["FORMATS", "FormatOptions", "InvalidOption"]
 
 
-class InvalidOption(ValueError):
-    """An option of a format is missing, unknown, or not what it can be."""
+class InvalidOption(LowmarkError, ValueError):
+    """An option of a format is missing, unknown, or not what it can be.
+
+    Attributes:
+        format_name: the format.
+        option: its option.
+        got: what was given, as text.
+        expected: what would have been accepted.
+    """
 
     def __init__(self, format_name: str, option: str, got: str, expected: str) -> None:
-        super().__init__(f'format("{format_name}"): option {option} is {got}, expected {expected}.')
+        super().__init__(format_name, option, got, expected)
+        self.format_name, self.option, self.got, self.expected = format_name, option, got, expected
+
+    def __str__(self) -> str:
+        return f'format("{self.format_name}"): option {self.option} is {self.got}, expected {self.expected}.'
 
 
 @dataclass(frozen=True)

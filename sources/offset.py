@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 import msgspec
+from lowmark.watermark import LowmarkError
 
 from .api import SplitT, VersionedSerializer
 
@@ -26,13 +27,22 @@ __all__ = ["BatchOffset", "BatchState", "Placed", "UnreadableOffset"]
 _FORMAT = 1
 
 
-class UnreadableOffset(ValueError):
-    """An offset in a checkpoint is not one of this source, or was cut short."""
+class UnreadableOffset(LowmarkError, ValueError):
+    """An offset in a checkpoint is not one of this source, or was cut short.
+
+    Attributes:
+        source: the source's name.
+        why: what is wrong with the offset.
+    """
 
     def __init__(self, source: str, why: str) -> None:
-        super().__init__(
-            f'source "{source}": its offset in the checkpoint cannot be read: {why}. Expected what lowmark wrote for '
-            "this source. Hint: is this the checkpoint of another query? Else start with a new one."
+        super().__init__(source, why)
+        self.source, self.why = source, why
+
+    def __str__(self) -> str:
+        return (
+            f'source "{self.source}": its offset in the checkpoint cannot be read: {self.why}. Expected what lowmark '
+            "wrote for this source. Hint: is this the checkpoint of another query? Else start with a new one."
         )
 
 
