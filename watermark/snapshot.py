@@ -24,13 +24,13 @@ import numpy.typing as npt
 
 from .errors import CorruptSnapshot
 from .lineage import Ancestry
+from .packed import MOST_BYTES, pack, unpack
 from .state import SplitId, SplitState, split_order
 
 VERSION = 2  # the newest that is written; older ones are read
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
-_MOST_BYTES = 1 << 28  # a body larger than this is a damaged size, not a state: do not allocate it
 
 _KIND_NUMBERS, _KIND_NAMES = 0, 1
 _CODES = {
@@ -89,7 +89,7 @@ def encode(snapshot: StreamSnapshot) -> bytes:
             text,
         )
     )
-    return _HEAD.pack(_MAGIC, VERSION if ancestry else 1, len(body), zlib.crc32(body)) + zlib.compress(body, 9)
+    return _HEAD.pack(_MAGIC, VERSION if ancestry else 1, len(body), zlib.crc32(body)) + pack(body, 9)
 
 
 def decode(data: bytes) -> StreamSnapshot:
@@ -134,17 +134,12 @@ def _open(data: bytes) -> bytes:
         raise CorruptSnapshot(f"it begins with {magic!r}, not with {_MAGIC!r}", len(data))
     if version not in (1, VERSION):
         raise CorruptSnapshot(f"unknown version {version}, this one reads 1 to {VERSION}", len(data))
-    if size > _MOST_BYTES:
+    if size > MOST_BYTES:
         raise CorruptSnapshot(f"damaged: it claims to unpack to {size} bytes", len(data))
-    unpacker = zlib.decompressobj()
     try:
-        body = unpacker.decompress(data[_HEAD.size :], size + 1)
-    except zlib.error as error:
-        raise CorruptSnapshot(f"damaged: {error}", len(data)) from error
-    if unpacker.unused_data:
-        raise CorruptSnapshot(f"{len(unpacker.unused_data)} trailing bytes", len(data))
-    if not unpacker.eof and not unpacker.unconsumed_tail:
-        raise CorruptSnapshot("truncated: the data ends too early", len(data))
+        body = unpack(data[_HEAD.size :], size)
+    except ValueError as error:
+        raise CorruptSnapshot(str(error), len(data)) from error
     if len(body) != size or len(body) < _BODY.size or zlib.crc32(body) != checksum:
         raise CorruptSnapshot("damaged: the checksum does not match", len(data))
     return body
