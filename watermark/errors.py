@@ -29,6 +29,20 @@ from typing import Any
 
 # Looking for a similar name is a courtesy; among this many it stays instant.
 _NAMES_COMPARED = 1_000
+_LONGEST_SHOWN = 80  # characters of a bad value in an error
+
+
+def shown(value: object) -> str:
+    """A bad value as an error shows it: its ``repr``, cut. Of a number that is too long to be written only the type.
+
+    >>> shown("7 parsecs"), shown(10**5_000), len(shown("x" * 1_000_000))
+    ("'7 parsecs'", 'a very long int', 83)
+    """
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # it must not hide what is wrong with the value
+        return f"a very long {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 class LowmarkError(Exception):

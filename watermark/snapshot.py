@@ -18,6 +18,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,7 @@ _CODES = {
     SplitState.FINISHED: 4,
 }
 _STATES = {code: state for state, code in _CODES.items()}
+_INT64 = range(-(2**63), 2**63)
 _SPOKEN = 0x80  # flag on the state: the watermark column counts
 
 
@@ -115,13 +117,20 @@ def decode(data: bytes) -> StreamSnapshot:
     try:
         named, names, *more = json.loads(body[at + width + count :])
         ids.extend(named)
+        kind_of_ids = str if kind == _KIND_NAMES else int
+        _check(len(set(ids)) == len(ids) and all(type(split) is kind_of_ids for split in ids))
         splits = {
             split: (_STATES[code & ~_SPOKEN], watermark_us if code & _SPOKEN else None)
             for split, watermark_us, code in zip(ids, watermarks, states, strict=True)
         }
         ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in (more[0] if more else [])}
+        _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
+        for child, (parents, left_us) in ancestry.items():
+            _check(all(type(split) in (str, int) for split in (child, *parents)))
+            _check(left_us is None or (type(left_us) is int and left_us in _INT64))
+        TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
 
 
@@ -143,6 +152,11 @@ def _open(data: bytes) -> bytes:
     if len(body) != size or len(body) < _BODY.size or zlib.crc32(body) != checksum:
         raise CorruptSnapshot("damaged: the checksum does not match", len(data))
     return body
+
+
+def _check(fact: object) -> None:
+    if not fact:
+        raise ValueError
 
 
 def _planes(column: npt.NDArray[np.uint64] | npt.NDArray[np.int64]) -> bytes:
