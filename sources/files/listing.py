@@ -17,7 +17,10 @@ from pathlib import Path
 from posixpath import commonpath
 
 import pyarrow as pa
+from lowmark.watermark.errors import shown
 from pyarrow import fs
+
+from .errors import InvalidFileOption
 
 __all__ = ["FileFacts", "FileListing", "resolve_paths"]
 
@@ -102,16 +105,16 @@ def resolve_paths(
         filesystem: where they are; by default the paths say it: a URI, or else this machine.
 
     Raises:
-        ValueError: no path, or paths of several file systems.
+        InvalidFileOption: no path, a pattern that is none, or paths of several file systems.
         OSError: the file system cannot be reached.
     """
     if not paths:
-        raise ValueError("paths: expected at least one folder, pattern or file, got none")
+        raise InvalidFileOption("paths", "none", "at least one folder, pattern or file", "say what to read.")
     resolved = [_resolve(path, filesystem) for path in paths]
     system = resolved[0][0]
     for path, (other, _, _) in zip(paths, resolved, strict=True):
         if not other.equals(system):
-            raise ValueError(f"paths: expected one file system, got {paths[0]!r} and {path!r}. Hint: use two sources.")
+            raise InvalidFileOption("paths", f"{paths[0]!r} and {path!r}", "one file system", "use two sources.")
     places = []
     for _, folder, pattern in resolved:
         if pattern is None and system.get_file_info(folder).type == fs.FileType.File:
@@ -122,7 +125,10 @@ def resolve_paths(
             places.append(_Place(folder, None, deep=recursive))
         else:
             inside = "/.*" if recursive else "/[^/]*"
-            compiled = re.compile(f"{pattern}(?:{inside})?")  # a folder that matches stands for its files
+            try:
+                compiled = re.compile(f"{pattern}(?:{inside})?")  # a folder that matches stands for its files
+            except (re.error, OverflowError, RecursionError) as wrong:
+                raise InvalidFileOption("paths", shown(list(paths)), "patterns as of a shell", f"{wrong}.") from wrong
             places.append(_Place(folder, compiled, deep=True))
     root = places[0].folder if len(places) == 1 else commonpath([place.folder for place in places])
     return FileListing(system, root, tuple(places))
@@ -150,7 +156,8 @@ def _fsspec(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-not-found]  # optional
     except ImportError as missing:
-        raise ValueError(f"{uri!r}: Arrow knows no such file system. Hint: install fsspec and its driver.") from missing
+        hint = "install fsspec and its driver."
+        raise InvalidFileOption("paths", repr(uri), "a file system that Arrow knows", hint) from missing
     system, folder = url_to_fs(uri)
     return fs.PyFileSystem(fs.FSSpecHandler(system)), str(folder)  # type: ignore[abstract]  # the stubs miss its methods
 
