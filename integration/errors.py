@@ -234,7 +234,7 @@ class UnreadableHeartbeat(LowmarkError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f'stream "{self.stream}": the offset of its heartbeat cannot be used: expected {self.expected} as '
+            f'stream "{self.stream:.200}": the offset of its heartbeat cannot be used: expected {self.expected} as '
             f"{self.field}, got {self.got}. Hint: was the checkpoint edited, or written by a later version of lowmark? "
             "Go on with that version, or with a copy of the checkpoint from before."
         )

@@ -199,7 +199,8 @@ class Measurement:
         # A struct is a Row in a listener's event, and an object without its null fields in JSON.
         rows = [row if isinstance(row, Mapping) else row.asDict() for row in sample or () if row is not None]
         if hindmost is not None:
-            rows.append(json.loads(base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(hindmost)))
+            text = base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(memoryview(hindmost))
+            rows.append(json.loads(text))
         typed = tuple(zip(self.key.columns, self.key.types, strict=True))
         shown = []
         for row in rows:

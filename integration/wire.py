@@ -336,7 +336,7 @@ class Method(Generic[Question, Given]):
         try:
             return self._decode_question(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedMessage(self._message, str(error)) from None
+            raise MalformedMessage(self._message, f"{error!s:.300}") from None  # it may show a name of any length
 
 
 SAY = Method("Say", Say, SayAnswer)

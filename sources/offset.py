@@ -42,8 +42,8 @@ class UnreadableOffset(LowmarkError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f'source "{self.source}": its offset in the checkpoint cannot be read: {self.why}. Expected what lowmark '
-            "wrote for this source. Hint: is this the checkpoint of another query? Else start with a new one."
+            f'source "{self.source:.200}": its offset in the checkpoint cannot be read: {self.why}. Expected what '
+            "lowmark wrote for this source. Hint: is this the checkpoint of another query? Else start with a new one."
         )
 
 

@@ -110,6 +110,9 @@ def resolve_paths(
     """
     if not paths:
         raise InvalidFileOption("paths", "none", "at least one folder, pattern or file", "say what to read.")
+    for path in paths:
+        if "\0" in path or any("\ud800" <= character <= "\udfff" for character in path):
+            raise InvalidFileOption("paths", shown(path), "paths in UTF-8 without a NUL", "no file has such a name.")
     resolved = [_resolve(path, filesystem) for path in paths]
     system = resolved[0][0]
     for path, (other, _, _) in zip(paths, resolved, strict=True):
@@ -174,11 +177,16 @@ def _pieces(pattern: str) -> Iterator[str]:
         if token in plain:
             yield plain[token]
         elif len(token) > 1 and token[0] == "[":
-            yield "[" + ("^" if token[1] == "!" else "") + re.sub(r"\\", r"\\\\", token[1:].lstrip("!"))
+            yield "[" + ("^" if token[1] == "!" else "") + _in_class(token[1:].lstrip("!"))
         elif len(token) > 1 and token[0] == "{":
             yield "(?:" + "|".join(_expression(choice) for choice in token[1:-1].split(",")) + ")"
         else:
             yield re.escape(token)
+
+
+def _in_class(characters: str) -> str:
+    """The inside of [...] for Python, which knows or warns of more than ranges there."""
+    return re.sub(r"[\\\[&~|]", r"\\\g<0>", characters).replace("--", "-\\-")
 
 
 def _matches(place: _Place, below: str) -> bool:

@@ -292,6 +292,11 @@ def test_an_unknown_file_system_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         FileSource("memory://x", format="csv").discover()
 
 
+@pytest.mark.parametrize("pattern", ["f[[]1].csv", "f[+-[]1].csv", "f[[&&]1].csv", "f[!--a]1].csv"])
+def test_what_python_reads_otherwise_in_brackets_means_itself(tree: Path, pattern: str) -> None:
+    assert names(FileSource(str(tree / "d3" / pattern), format="csv")) == ["f[1].csv"]
+
+
 def test_a_pattern_that_is_none_is_named() -> None:
     with pytest.raises(InvalidFileOption, match=r"expected patterns as of a shell.* bad character range z-a"):
         FileSource("/x/[z-a]", format="csv").discover()
