@@ -13,6 +13,7 @@ PYTHON ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 WORKERS ?= 2
 
 bin := .venv/bin
@@ -24,7 +25,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka test lint bench torture java jars servers clean again
+.PHONY: help venv demo demo-kafka test lint bench fuzz torture java jars servers clean again
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -47,6 +48,9 @@ lint: .venv/.installed-test ## ruff and mypy --strict
 
 bench: java .venv/.installed-test jars ## native Spark against lowmark, as a table and as JSON
 	@$(bin)/python -m tests.bench $(BENCH_ARGS)
+
+fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
+	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
 
 torture: servers .venv/.installed-test ## kills at random moments, for minutes
 	@$(bin)/python -m pytest -m torture $(PYTEST_ARGS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Farewell", "FarewellFiles", "kafka_starting_offsets", "last_offsets"]
+
+
+_BATCH = re.compile(r"[0-9]{1,19}")
 
 
 class Farewell(msgspec.Struct, frozen=True):
@@ -104,7 +108,7 @@ def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | No
         checkpoint: a folder on this machine.
 
     Raises:
-        CheckpointUnreadable: there is no such folder, or no offsets in it.
+        CheckpointUnreadable: there is no such folder, no offsets in it, or none that can be read.
     """
     folder = Path(checkpoint)
     if not folder.is_dir():
@@ -113,22 +117,14 @@ def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | No
             "there is no such folder",
             "pass the query's checkpointLocation; copy it here first if it lies elsewhere.",
         )
-    batches = sorted((int(f.name), f) for f in (folder / "offsets").glob("*") if f.name.isdigit())
+    batches = _batches(folder, "offsets")
     if not batches:
         raise CheckpointUnreadable(
             str(folder),
             "it has no planned batch (no file in offsets/)",
             "pass the folder given as checkpointLocation, not one above or below it.",
         )
-    batch_id, newest = batches[-1]
-    version, _, *offsets = newest.read_text().splitlines()
-    if version != "v1":
-        raise CheckpointUnreadable(
-            str(folder),
-            f"offsets/{newest.name} has version {version!r}, expected 'v1'",
-            "this Spark writes a format that this version of lowmark does not read.",
-        )
-    return batch_id, [None if line == "-" else line for line in offsets]
+    return batches[-1], _offsets_of(folder, batches[-1])
 
 
 def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> dict[str, dict[str, int]]:
@@ -148,15 +144,15 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
     folder = Path(checkpoint)
     planned, offsets = last_offsets(folder)
     if committed:
-        done = [int(f.name) for f in (folder / "commits").glob("*") if f.name.isdigit()]
+        done = _batches(folder, "commits")
         if not done:
             raise CheckpointUnreadable(
                 str(folder),
                 "no batch was committed yet",
                 "there is nothing to continue from: start the new query with the same startingOffsets as the old one.",
             )
-        if max(done) < planned:
-            offsets = _offsets_of(folder, max(done))
+        if done[-1] < planned:
+            offsets = _offsets_of(folder, done[-1])
     found: dict[str, dict[str, int]] = {}
     for text in offsets:
         for (topic, partition), position in sorted(kafka_positions(_parsed(text)).items()):
@@ -178,9 +174,37 @@ def has_heartbeat(checkpoint: str | os.PathLike[str]) -> bool:
     return any(HeartbeatOffset.find(_parsed(text)) is not None for text in offsets)
 
 
+def _batches(folder: Path, log: str) -> list[int]:
+    """The batches in one of a checkpoint's logs, in order; its other files are not the log's."""
+    try:
+        names = [file.name for file in (folder / log).iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as failed:
+        raise _unreadable(folder, log, failed) from failed
+    return sorted(int(name) for name in names if _BATCH.fullmatch(name))
+
+
 def _offsets_of(folder: Path, batch_id: int) -> list[str | None]:
-    lines = (folder / "offsets" / str(batch_id)).read_text().splitlines()[2:]
-    return [None if line == "-" else line for line in lines]
+    name = f"offsets/{batch_id}"
+    try:
+        # Not splitlines, which ends a line at characters that JSON leaves as they are.
+        lines = (folder / name).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as failed:
+        raise _unreadable(folder, name, failed) from failed
+    if lines[0] != "v1":
+        hint = "this Spark writes a format that this version of lowmark does not read."
+        if not lines[0]:
+            hint = "did the machine stop while it was written? Use a copy of the checkpoint from before."
+        raise CheckpointUnreadable(str(folder), f"{name} has version {lines[0]!r:.80}, expected 'v1'", hint)
+    return [None if line == "-" else line for line in lines[2:] if line]
+
+
+def _unreadable(folder: Path, name: str, failed: OSError | UnicodeDecodeError) -> CheckpointUnreadable:
+    why = failed.strerror if isinstance(failed, OSError) else "it is not UTF-8"
+    return CheckpointUnreadable(
+        str(folder), f"{name} cannot be read ({why})", "check that the folder is whole and yours to read."
+    )
 
 
 def _parsed(text: str | None) -> Mapping[str, Any] | None:
@@ -188,6 +212,6 @@ def _parsed(text: str | None) -> Mapping[str, Any] | None:
         return None
     try:
         offset = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return offset if isinstance(offset, dict) else None

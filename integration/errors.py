@@ -10,6 +10,7 @@
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
+    ├── UnreadableHeartbeat  (ValueError)        a heartbeat's offset that is not what lowmark wrote
     ├── SocketsRefused       (OSError)           the folder of the services' sockets is not private, or too long
     ├── NoService            (LookupError)       no service of this user runs on this machine
     ├── AddressRefused       (ValueError)        an address to serve at, or to call, that is wrong or not protected
@@ -21,7 +22,7 @@
     └── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
 
 Spark carries only the text of an error out of a Python worker, so each text stands alone: what happened,
-where, what was expected, then a hint. `args` are the constructor's arguments, so errors survive pickling.
+where, what was expected, then a hint. Errors survive pickling.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ __all__ = [
     "TokenRefused",
     "TooManySplits",
     "UnknownStream",
+    "UnreadableHeartbeat",
     "UnreadableReport",
     "WrapRefused",
 ]
@@ -214,6 +216,28 @@ class CheckpointUnreadable(LowmarkError, ValueError):
 
     def __str__(self) -> str:
         return f'checkpoint "{self.checkpoint}": {self.fact}. Hint: {self.hint}'
+
+
+class UnreadableHeartbeat(LowmarkError, ValueError):
+    """An offset of a heartbeat, from a checkpoint or a progress event, is not what was written there.
+
+    Attributes:
+        stream: the stream's name.
+        field: the field at fault.
+        got: what it holds.
+        expected: what it should hold.
+    """
+
+    def __init__(self, stream: str, field: str, got: str, expected: str) -> None:
+        super().__init__(stream, field, got, expected)
+        self.stream, self.field, self.got, self.expected = stream, field, got, expected
+
+    def __str__(self) -> str:
+        return (
+            f'stream "{self.stream:.200}": the offset of its heartbeat cannot be used: expected {self.expected} as '
+            f"{self.field}, got {self.got}. Hint: was the checkpoint edited, or written by a later version of lowmark? "
+            "Go on with that version, or with a copy of the checkpoint from before."
+        )
 
 
 class SocketsRefused(LowmarkError, OSError):

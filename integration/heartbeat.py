@@ -23,17 +23,18 @@ import datetime as dt
 import json
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from lowmark.watermark.errors import shown
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from .clock import monotonic_us
-from .errors import ServiceUnreachable
+from .errors import ServiceUnreachable, UnreadableHeartbeat
 
 if TYPE_CHECKING:
     from .rpc import Client, HeartbeatReply
@@ -47,6 +48,20 @@ _SCHEMA = "lowmark_time timestamp, lowmark_heartbeat boolean, lowmark_row int"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 # After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
 _RETRY_US = 1_000_000
+_INT64 = range(-(2**63), 2**63)
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and value in _INT64
+
+
+# Of an offset in a checkpoint: field, what it holds, whether a value can be that.
+_FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
+    ("low_us", "microseconds in 64 bits, or null", lambda value: value is None or _is_whole(value)),
+    ("run", "a text, or null", lambda value: value is None or isinstance(value, str)),
+    ("epoch", "a whole number", _is_whole),
+    ("state", "a text", lambda value: isinstance(value, str)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +98,25 @@ class HeartbeatOffset:
 
     @classmethod
     def find(cls, offset: object) -> HeartbeatOffset | None:
-        """Read a source's offset, as a mapping or as JSON text; None if it is not a heartbeat's."""
+        """Read a source's offset, as a mapping or as JSON text; None if it is not a heartbeat's.
+
+        Raises:
+            UnreadableHeartbeat: it is a heartbeat's, and a field is missing or cannot be.
+        """
         if isinstance(offset, str) and '"lowmark"' in offset:
             try:
                 offset = json.loads(offset)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
-        if not isinstance(offset, Mapping) or "lowmark" not in offset:
-            return None
-        return cls(offset["lowmark"], offset["low_us"], offset["run"], offset["epoch"], offset["state"])
+        stream = offset.get("lowmark") if isinstance(offset, Mapping) else None
+        if not isinstance(offset, Mapping) or not isinstance(stream, str):
+            return None  # a topic may have that name, but its partitions are no text
+        for name, expected, fits in _FIELDS:
+            if name not in offset:
+                raise UnreadableHeartbeat(stream, name, "nothing", expected)
+            if not fits(offset[name]):
+                raise UnreadableHeartbeat(stream, name, shown(offset[name]), expected)
+        return cls(stream, offset["low_us"], offset["run"], offset["epoch"], offset["state"])
 
 
 class HeartbeatSource(DataSource):
@@ -169,7 +194,12 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
     def _rows(self, end: HeartbeatOffset) -> list[tuple[Any, ...]]:
         if end.low_us is None:
             return []
-        return [(_EPOCH + dt.timedelta(microseconds=end.low_us, milliseconds=self._delay_ms), True, 0)]
+        try:
+            time = _EPOCH + dt.timedelta(microseconds=end.low_us, milliseconds=self._delay_ms)
+        except OverflowError:
+            expected = "a time before the year 10000, which is the last that Spark's Python sources can write"
+            raise UnreadableHeartbeat(self._stream, "low_us", str(end.low_us), expected) from None
+        return [(time, True, 0)]
 
     def _note_poll(self) -> None:
         if not self._batch_planned:

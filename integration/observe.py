@@ -38,6 +38,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import operator
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ Micros = npt.NDArray[np.int64]
 
 _ENTRY = np.dtype([("split", "<u8"), ("value", "<f8"), ("mode", "u1")])
 _EMPTY_FLAG = 0x04
+_SECOND_US = 1e6
+_LARGEST = 2.0**63 - 1_024  # the largest double that fits 64 bits
 _COUNTS = ("rows", "null_split_rows", "null_time_rows", "before_epoch_rows")
 # One row in 16, by bits of the time that differ even between whole seconds and whole minutes.
 _SAMPLE_MASK = 0b11_0110_0000_0000
@@ -152,35 +155,52 @@ class Measurement:
         """
         where = f'stream "{self.stream}", batch {batch_id}'
         try:
-            latest, counts = metric["latest"], {name: int(metric[name]) for name in _COUNTS}
-        except (KeyError, TypeError, ValueError) as broken:
+            latest, counts = metric["latest"], {name: operator.index(metric[name]) for name in _COUNTS}
+        except (KeyError, TypeError) as broken:
             raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
         splits, seconds = decode_sketch(latest, where=where)
         capacity = 1 << self.sketch_lg
-        if _theta(_raw(latest, where)) < 1.0:
-            raise TooManySplits(self.stream, batch_id, round(len(splits) / _theta(_raw(latest, where))), capacity)
+        theta = _theta(_raw(latest, where))
+        if not 0 < theta <= 1:
+            raise UnreadableReport(where, f"expected a sketch with a theta above 0 and up to 1, got {theta:g}")
+        if theta < 1.0:
+            raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), capacity)
         return Observation(
             splits=splits,
-            latest_us=_micros(seconds),
-            earliest_us=self._per_split(metric, "earliest", where, _micros),
-            split_rows=self._per_split(metric, "split_rows", where, lambda values: values.astype(np.int64)),
+            latest_us=_whole(seconds, _SECOND_US, where),
+            earliest_us=self._per_split(metric, "earliest", where, _SECOND_US),
+            split_rows=self._per_split(metric, "split_rows", where, 1),
             **counts,
-            future_rows=sum(self._per_split(metric, "future", where, lambda values: values.astype(np.int64)).values()),
-            names=self.key.names(self._shown(metric)),
+            future_rows=sum(self._per_split(metric, "future", where, 1).values()),
+            names=self._names(metric, where),
         )
 
-    def _per_split(self, metric: Mapping[str, Any], name: str, where: str, convert: Any) -> dict[SplitId, int]:
+    def _per_split(self, metric: Mapping[str, Any], name: str, where: str, unit: float) -> dict[SplitId, int]:
         if name not in metric:
             return {}
         splits, values = decode_sketch(metric[name], where=where)
-        return dict(zip(splits.tolist(), convert(values).tolist(), strict=True))
+        return dict(zip(splits.tolist(), _whole(values, unit, where).tolist(), strict=True))
+
+    def _names(self, metric: Mapping[str, Any], where: str) -> dict[int, str]:
+        try:
+            shown = self._shown(metric)
+        except (ValueError, TypeError, AttributeError, RecursionError) as broken:
+            raise UnreadableReport(where, f"expected rows of {self.key.columns} as names: {broken}") from broken
+        names: dict[int, str] = {}
+        for values in shown:
+            # A value that no row can have, such as half of a surrogate pair: its split stays without a name.
+            with suppress(ValueError, OverflowError):
+                if self.key.fits(values):
+                    names |= self.key.names([values])
+        return names
 
     def _shown(self, metric: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         sample, hindmost = metric.get("names"), metric.get("hindmost")
         # A struct is a Row in a listener's event, and an object without its null fields in JSON.
         rows = [row if isinstance(row, Mapping) else row.asDict() for row in sample or () if row is not None]
         if hindmost is not None:
-            rows.append(json.loads(base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(hindmost)))
+            text = base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(memoryview(hindmost))
+            rows.append(json.loads(text))
         typed = tuple(zip(self.key.columns, self.key.types, strict=True))
         shown = []
         for row in rows:
@@ -237,7 +257,8 @@ def _theta(raw: bytes) -> float:
 
 def _raw(sketch: bytes | str, where: str) -> bytes:
     try:
-        raw = base64.b64decode(sketch, validate=True) if isinstance(sketch, str) else bytes(sketch)
+        # Through a view, which nothing but bytes has: `bytes(7)` would be seven zeros.
+        raw = base64.b64decode(sketch, validate=True) if isinstance(sketch, str) else bytes(memoryview(sketch))
     except (TypeError, ValueError) as broken:
         raise UnreadableReport(where, f"expected a sketch as bytes or base64, got {sketch!r:.40}") from broken
     if len(raw) < 8:
@@ -245,14 +266,19 @@ def _raw(sketch: bytes | str, where: str) -> bytes:
     return raw
 
 
-def _micros(seconds: npt.NDArray[np.float64]) -> Micros:
-    return np.rint(seconds * 1e6).astype(np.int64)
+def _whole(values: npt.NDArray[np.float64], unit: float, where: str) -> npt.NDArray[np.int64]:
+    """The values in this unit, as whole numbers; a time at the end of 64 bits stays there."""
+    if not np.isfinite(values).all():
+        raise UnreadableReport(where, "expected numbers in a sketch, got infinite ones or none")
+    with np.errstate(over="ignore"):
+        whole = np.rint(values * unit)
+    return np.clip(whole, -(2.0**63), _LARGEST).astype(np.int64)
 
 
 def _from_json(value: Any, kind: str) -> Any:
     """The value of a split's column: JSON has no dates and no binaries, Spark writes both as text."""
     if not isinstance(value, str):
-        return value
+        return bytes(value) if isinstance(value, bytearray) else value
     match kind:
         case "date":
             return dt.date.fromisoformat(value)

@@ -7,11 +7,13 @@ Read from the JSON that Spark itself makes, which takes fewer calls into the JVM
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .errors import UnreadableReport
 from .heartbeat import HeartbeatOffset
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "SourceProgress", "backlog_rows", "java_text", "kafka_positions", "kafka_rows"]
 
+_PARTITION = re.compile(r"[0-9]{1,10}")
 _PART_CHARS = 7_000  # and 8 KiB with the line ends that py4j escapes
 _LAST_SINGLE = 0xFFFF  # the last character that Java keeps in one piece
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -67,26 +70,36 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         """Decode Spark's JSON.
 
         Raises:
-            msgspec.ValidationError: a field is not of the expected type.
+            UnreadableReport: it is no progress event, or a field is not what it can be.
         """
-        return _decode(text)
+        try:
+            return _decode(text)
+        except (ValueError, RecursionError) as wrong:
+            raise UnreadableReport("a batch's progress", f"Spark's JSON cannot be read: {wrong}") from wrong
 
     @classmethod
     def from_java(cls, progress: JavaObject) -> Progress:
         """Read one of Spark's progress objects.
 
         Raises:
-            msgspec.ValidationError: a field is not of the expected type.
+            UnreadableReport: a field is not what it can be.
         """
-        return _decode(java_text(progress))
+        return cls.from_json(java_text(progress))
 
     @property
     def watermark_us(self) -> int | None:
-        """The watermark that Spark used in this batch, microseconds; None for a query without one."""
+        """The watermark that Spark used in this batch, microseconds; None for a query without one.
+
+        Raises:
+            UnreadableReport: it is no time.
+        """
         text = self.event_time.get("watermark")
         if text is None:
             return None
-        return (dt.datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) // dt.timedelta(microseconds=1)
+        try:
+            return (dt.datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) // dt.timedelta(microseconds=1)
+        except (ValueError, TypeError) as wrong:  # TypeError: without a time zone
+            raise UnreadableReport(f"batch {self.batch_id}", f"expected a time in UTC, got {text!r:.80}") from wrong
 
     @property
     def dropped_rows(self) -> int:
@@ -138,7 +151,7 @@ def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
         if not isinstance(partitions, Mapping):
             return {}
         for partition, position in partitions.items():
-            if not (isinstance(partition, str) and partition.isdigit() and isinstance(position, int)):
+            if not (isinstance(partition, str) and _PARTITION.fullmatch(partition) and type(position) is int):
                 return {}
             positions[topic, int(partition)] = position
     return positions

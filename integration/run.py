@@ -18,6 +18,7 @@ from lowmark.watermark import (
     BatchCounts,
     BatchPlanned,
     BatchReported,
+    CorruptSnapshot,
     Effect,
     Event,
     NotifyNewLowWatermark,
@@ -219,7 +220,11 @@ class StreamRun:
         """
         ids = {"job_id": stream.stream_id, "source_id": stream.name, "task_id": token}
         if state:
-            coordinator = StreamCoordinator.restore(base64.b64decode(state), stream.strategy, now_us=now_us, **ids)
+            try:
+                data = base64.b64decode(state)
+            except ValueError as broken:
+                raise CorruptSnapshot(f"it is not base64: {broken}", len(state)) from broken
+            coordinator = StreamCoordinator.restore(data, stream.strategy, now_us=now_us, **ids)
             stream.names.update((split, name) for split, name in coordinator.names.items() if isinstance(split, int))
         else:
             coordinator = StreamCoordinator(stream.strategy, **ids)

@@ -150,6 +150,10 @@ class SplitKey:
             named |= self.names([values])  # type: ignore[list-item]  # checked by _fits
         return named
 
+    def fits(self, values: Sequence[object]) -> bool:
+        """Whether these may be the values of a row: of the columns' types, or null."""
+        return all(value is None or _fits(value, kind) for value, kind in zip(values, self.types, strict=True))
+
     def guessed_name(self, split: int) -> str | None:
         """Return the name of a split from its id alone: possible for small integers."""
         return _small_integers().get(split) if self.integral else None

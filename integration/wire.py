@@ -83,6 +83,8 @@ SERVICE = "lowmark.v1.Authority"
 MOST_BYTES = 1 << 20
 """The largest message a coordinator reads, bytes: 1 MiB. A sender splits what is more."""
 
+# What a member is told goes on into its own arithmetic.
+Micros = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Token = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]
 
 encode = msgspec.msgpack.encode
@@ -186,7 +188,7 @@ class Taken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
         cap: how far the task may read; None: no news.
     """
 
-    low_watermark_us: int | None = None
+    low_watermark_us: Micros | None = None
     cap: Capped | None = None
 
 
@@ -230,15 +232,15 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """See `lowmark.watermark.RetrieveLowWatermark`."""
 
     task: Task
-    timestamp: int
+    timestamp: Micros
 
 
 class Lowered(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """See `lowmark.watermark.NotifyNewLowWatermark`."""
 
     task: Task
-    timestamp: int
-    new_low_watermark: int
+    timestamp: Micros
+    new_low_watermark: Micros
 
 
 class Capped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -254,7 +256,10 @@ class Capped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     task: Task
     epoch: int
     kind: CapKind
-    us: int | None = None
+    us: Micros | None = None
+
+    def __post_init__(self) -> None:
+        Cap(self.kind, self.us)  # refused here, where a message is read, rather than in the loop of a member
 
 
 Message = Asked | Lowered | Capped
@@ -269,7 +274,7 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     messages: list[Asked | Lowered | Capped]
-    lease_us: int | None = None
+    lease_us: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
 
 
 # -- status
@@ -331,7 +336,7 @@ class Method(Generic[Question, Given]):
         try:
             return self._decode_question(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedMessage(self._message, str(error)) from None
+            raise MalformedMessage(self._message, f"{error!s:.300}") from None  # it may show a name of any length
 
 
 SAY = Method("Say", Say, SayAnswer)

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from typing import Generic
 
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.packed import pack, unpack
 
 from .api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
-from .serializer import DataclassSerializer
+from .serializer import DataclassSerializer, UnreadableState
 
 __all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "EvenSpread"]
 
@@ -95,15 +96,15 @@ class DiscoveredSerializer(Generic[SplitT]):
         return self._plain.version
 
     def serialize(self, value: DiscoveredSplits[SplitT]) -> bytes:
-        return zlib.compress(self._plain.serialize(value), 6)
+        return pack(self._plain.serialize(value), 6)
 
     def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
         if version > self.version:
             return self._plain.deserialize(version, data)  # which says why not
         try:
-            plain = zlib.decompress(data)
-        except zlib.error as invalid:
-            raise ValueError(f"DiscoveredSplits: these are no data of version {version}: {invalid}") from invalid
+            plain = unpack(data)
+        except ValueError as invalid:
+            raise UnreadableState.broken("DiscoveredSplits", version, invalid) from invalid
         return self._plain.deserialize(version, plain)
 
 

@@ -20,24 +20,40 @@ Names are matched without their case, as Spark does. Knows nothing of Spark.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from lowmark.watermark import duration_us
+from lowmark.watermark import LowmarkError, duration_us
+from lowmark.watermark.errors import shown
 
 from .api import Source
 from .batches import PlanOptions
 
 __all__ = ["FORMATS", "FormatOptions", "InvalidOption"]
 
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_INT64 = range(-(2**63), 2**63)
 
-class InvalidOption(ValueError):
-    """An option of a format is missing, unknown, or not what it can be."""
+
+class InvalidOption(LowmarkError, ValueError):
+    """An option of a format is missing, unknown, or not what it can be.
+
+    Attributes:
+        format_name: the format.
+        option: its option.
+        got: what was given, as text.
+        expected: what would have been accepted.
+    """
 
     def __init__(self, format_name: str, option: str, got: str, expected: str) -> None:
-        super().__init__(f'format("{format_name}"): option {option} is {got}, expected {expected}.')
+        super().__init__(format_name, option, got, expected)
+        self.format_name, self.option, self.got, self.expected = format_name, option, got, expected
+
+    def __str__(self) -> str:
+        return f'format("{self.format_name}"): option {self.option} is {self.got}, expected {self.expected}.'
 
 
 @dataclass(frozen=True)
@@ -108,8 +124,18 @@ class _Given:
         value = self.take(option)
         if value is None:
             return None
-        if not value.isdigit() or int(value) < 1:
-            raise InvalidOption(self.format_name, option, repr(value), "a whole number, 1 or more")
+        number = self._whole(option, value)
+        if number < 1:
+            raise InvalidOption(self.format_name, option, shown(value), "a whole number, 1 or more")
+        return number
+
+    def seed(self, option: str) -> int:
+        value = self.take(option)
+        return 0 if value is None else self._whole(option, value)
+
+    def _whole(self, option: str, value: str) -> int:
+        if not _NUMBER.fullmatch(value) or int(value) not in _INT64:
+            raise InvalidOption(self.format_name, option, shown(value), "a whole number in 64 bits")
         return int(value)
 
     def duration_us(self, option: str) -> int | None:
@@ -121,13 +147,13 @@ class _Given:
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise InvalidOption(self.format_name, option, repr(value), "true or false")
+            raise InvalidOption(self.format_name, option, shown(value), "true or false")
         return value.lower() == "true"
 
     def end(self, known: str) -> None:
         """Refuse what is left: a misspelt option must not be without effect in silence."""
         for option, value in self.options.items():
-            raise InvalidOption(self.format_name, option, repr(value), f"one of {known}")
+            raise InvalidOption(self.format_name, option, shown(value), f"one of {known}")
 
 
 def _kafka(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
@@ -152,10 +178,15 @@ def _generator(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
     from .generator import GeneratorSource, StreamScript
 
     del schema  # the generator's own
-    script, seed = StreamScript.from_plain(json.loads(given.need("script"))), given.take("seed") or "0"
+    text, seed = given.need("script"), given.seed("seed")
+    try:
+        script = StreamScript.from_plain(json.loads(text))
+    except (ValueError, RecursionError) as wrong:
+        expected = f"a script as JSON ({str(wrong).removesuffix('.')})"
+        raise InvalidOption(given.format_name, "script", shown(text), expected) from wrong
     bounded, ticks_per_batch = given.flag("bounded", default=False), given.number("ticksPerBatch")
     given.end("script, seed, bounded, ticksPerBatch")
-    return GeneratorSource(script, seed=int(seed), bounded=bounded, ticks_per_batch=ticks_per_batch)
+    return GeneratorSource(script, seed=seed, bounded=bounded, ticks_per_batch=ticks_per_batch)
 
 
 FORMATS: Mapping[str, Callable[[_Given, pa.Schema | None], Source[Any, Any]]] = {

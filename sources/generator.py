@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from .api import SourceSplit, SplitEnd
-from .script import SCHEMA, SplitScript, StreamScript
+from .script import SCHEMA, InvalidScript, SplitScript, StreamScript
 from .simple import SimpleSource
 
-__all__ = ["SCHEMA", "GeneratorSource", "SplitScript", "StreamScript"]
+__all__ = ["SCHEMA", "GeneratorSource", "InvalidScript", "SplitScript", "StreamScript"]
 
 _BATCH_ROWS = 65_536
 _ROW_BYTES = 24  # number, event time, the length of the name; and the name
@@ -40,7 +40,7 @@ class GeneratorSource(SimpleSource[SourceSplit]):
             A run up to the present (`availableNow`) is then one batch.
 
     Raises:
-        ValueError: `ticks_per_batch` is below 1.
+        InvalidScript: `ticks_per_batch` is below 1.
 
     >>> source = GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1), seed=7)
     >>> (split,) = source.discover()
@@ -54,7 +54,7 @@ class GeneratorSource(SimpleSource[SourceSplit]):
         self, script: StreamScript, *, seed: int, bounded: bool = False, ticks_per_batch: int | None = None
     ) -> None:
         if ticks_per_batch is not None and ticks_per_batch < 1:
-            raise ValueError(f"ticks_per_batch: expected 1 or more, got {ticks_per_batch}")
+            raise InvalidScript("ticks_per_batch", "1 or more", str(ticks_per_batch))
         self.script, self.seed, self.bounded, self.ticks_per_batch = script, seed, bounded, ticks_per_batch
 
     def __repr__(self) -> str:

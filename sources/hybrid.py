@@ -40,6 +40,7 @@ from .api import (
 )
 from .hybrid_reader import HybridPlanner, HybridSplit, HybridSplitReader
 from .metric_group import MetricGroup
+from .serializer import UnreadableState
 
 __all__ = ["DeferredSource", "HybridSource", "HybridSplit", "HybridState", "InvalidHybrid"]
 
@@ -463,21 +464,19 @@ class _StateSerializer:
 
 def _decoded(what: str, version: int, data: bytes, wire: type[ResultT]) -> ResultT:
     if version > 1:
-        raise ValueError(
-            f"{what}: the data are of version {version}, and this version of lowmark knows up to 1. "
-            "Hint: go on with the version that wrote them, or a later one."
-        )
+        raise UnreadableState.newer(what, version, 1)
     try:
         return msgspec.msgpack.decode(data, type=wire)
-    except msgspec.DecodeError as invalid:
-        raise ValueError(f"{what}: these are no data of version {version}: {invalid}") from invalid
+    except (ValueError, RecursionError) as invalid:
+        raise UnreadableState.broken(what, version, invalid) from invalid
 
 
 def _known(source: HybridSource, index: int) -> AnySource:
     if not 0 <= index <= source.last_index:
-        raise ValueError(
-            f"the checkpoint is of source {index} of a HybridSource that has sources 0 to {source.last_index} now. "
-            "Hint: sources may be added behind the last one, and none taken away that was read."
+        raise UnreadableState(
+            "HybridSource",
+            f"the checkpoint is of source {index} of a HybridSource that has sources 0 to {source.last_index} now",
+            "sources may be added behind the last one, and none taken away that was read.",
         )
     return source.source(index)
 

@@ -12,27 +12,38 @@ from __future__ import annotations
 
 import base64
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Annotated, Any, Generic
 
 import msgspec
+from lowmark.watermark import LowmarkError
+from lowmark.watermark.packed import pack, unpack
 
 from .api import SplitT, VersionedSerializer
+from .serializer import described
 
 __all__ = ["BatchOffset", "BatchState", "Placed", "UnreadableOffset"]
 
 _FORMAT = 1
 
 
-class UnreadableOffset(ValueError):
-    """An offset in a checkpoint is not one of this source, or was cut short."""
+class UnreadableOffset(LowmarkError, ValueError):
+    """An offset in a checkpoint is not one of this source, or was cut short.
+
+    Attributes:
+        source: the source's name.
+        why: what is wrong with the offset.
+    """
 
     def __init__(self, source: str, why: str) -> None:
-        super().__init__(
-            f'source "{source}": its offset in the checkpoint cannot be read: {why}. Expected what lowmark wrote for '
-            "this source. Hint: is this the checkpoint of another query? Else start with a new one."
+        super().__init__(source, why)
+        self.source, self.why = source, why
+
+    def __str__(self) -> str:
+        return (
+            f'source "{self.source:.200}": its offset in the checkpoint cannot be read: {self.why}. Expected what '
+            "lowmark wrote for this source. Hint: is this the checkpoint of another query? Else start with a new one."
         )
 
 
@@ -70,6 +81,13 @@ class _Wire(msgspec.Struct, frozen=True, array_like=True):
     time_us: int | None
 
 
+class _Fields(msgspec.Struct, frozen=True):
+    checkpoint: Annotated[int, msgspec.Meta(ge=0)]
+    run: str | None
+    positions: dict[str, int]
+    state: str
+
+
 @dataclass(frozen=True, slots=True)
 class BatchOffset:
     """One offset.
@@ -104,7 +122,7 @@ class BatchOffset:
             [(placed.subtask, serializer.serialize(placed.split)) for placed in state.slices],
             state.time_us,
         )
-        packed = base64.b64encode(zlib.compress(msgspec.msgpack.encode(wire), 1)).decode()
+        packed = base64.b64encode(pack(msgspec.msgpack.encode(wire), 1)).decode()
         positions = {placed.split.split_id: placed.split.start for placed in state.live}
         return cls(source, checkpoint, run, dict(sorted(positions.items())), packed)
 
@@ -117,7 +135,7 @@ class BatchOffset:
         if not self.state:
             return BatchState(b"")
         try:
-            wire = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(self.state, validate=True)), type=_Wire)
+            wire = msgspec.msgpack.decode(unpack(base64.b64decode(self.state, validate=True)), type=_Wire)
             if wire.format != _FORMAT:
                 raise ValueError(f"it has format {wire.format}, and this version of lowmark knows {_FORMAT}")
             return BatchState(
@@ -126,8 +144,8 @@ class BatchOffset:
                 self._splits(wire.slices, wire.split_version, serializer),
                 wire.time_us,
             )
-        except (ValueError, zlib.error, msgspec.MsgspecError) as broken:
-            raise UnreadableOffset(self.source, str(broken)) from broken
+        except Exception as broken:  # a connector's serializer may raise whatever it likes
+            raise UnreadableOffset(self.source, described(broken)) from broken
 
     @staticmethod
     def _splits(
@@ -147,12 +165,21 @@ class BatchOffset:
 
     @classmethod
     def find(cls, offset: object) -> BatchOffset | None:
-        """Read a source's offset, as a mapping or as JSON text; None if it is not one of ours."""
+        """Read a source's offset, as a mapping or as JSON text; None if it is not one of ours.
+
+        Raises:
+            UnreadableOffset: it is one of ours, and a field is missing or cannot be.
+        """
         if isinstance(offset, str) and '"lowmark_source"' in offset:
             try:
                 offset = json.loads(offset)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
-        if not isinstance(offset, Mapping) or "lowmark_source" not in offset:
-            return None
-        return cls(offset["lowmark_source"], offset["checkpoint"], offset["run"], offset["positions"], offset["state"])
+        source = offset.get("lowmark_source") if isinstance(offset, Mapping) else None
+        if not isinstance(source, str):
+            return None  # a topic may have that name, but its partitions are no text
+        try:
+            found = msgspec.convert(offset, _Fields)
+        except (ValueError, RecursionError) as wrong:
+            raise UnreadableOffset(source, described(wrong)) from wrong
+        return cls(source, found.checkpoint, found.run, found.positions, found.state)

@@ -23,14 +23,18 @@ that is resharded. A parent owes nothing and has no last row; its children go on
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import shown
 
-__all__ = ["SCHEMA", "SplitScript", "StreamScript"]
+__all__ = ["SCHEMA", "InvalidScript", "SplitScript", "StreamScript"]
 
 _TIME = pa.timestamp("us", tz="UTC")
 _COLUMNS: list[tuple[str, pa.DataType]] = [("split", pa.string()), ("number", pa.int64()), ("event_time", _TIME)]
@@ -38,6 +42,24 @@ SCHEMA = pa.schema(_COLUMNS)
 """A row: its split, its number within the split (from 0, without gaps), its event time."""
 
 _MASK = (1 << 64) - 1
+_MOST = 1 << 62
+
+
+class InvalidScript(LowmarkError, ValueError):
+    """A script that describes no stream.
+
+    Attributes:
+        what: the part of it that is wrong.
+        expected: what would have been accepted.
+        got: what was given, as text.
+    """
+
+    def __init__(self, what: str, expected: str, got: str) -> None:
+        super().__init__(what, expected, got)
+        self.what, self.expected, self.got = what, expected, got
+
+    def __str__(self) -> str:
+        return f"{self.what}: expected {self.expected}, got {self.got}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +101,7 @@ class StreamScript:
         shuffle_us: how much later than its turn a row's event time may be, microseconds, 1 or more.
 
     Raises:
-        ValueError: a value makes no sense.
+        InvalidScript: a value makes no sense.
 
     >>> script = StreamScript((SplitScript("a", 2), SplitScript("b", 2, silent_from_tick=1)), 0, 3, 1_000_000, 1)
     >>> script.rows("a", 0, 4, seed=7)["event_time"].cast("int64").to_pylist()
@@ -97,30 +119,40 @@ class StreamScript:
     def __post_init__(self) -> None:
         names = [split.name for split in self.splits]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"splits: expected one or more, each name once, got {names}")
+            raise InvalidScript("splits", "one or more, each name once", str(names))
         for what, value in (("ticks", self.ticks), ("tick_us", self.tick_us), ("shuffle_us", self.shuffle_us)):
             if value < 1:
-                raise ValueError(f"{what}: expected 1 or more, got {value}")
+                raise InvalidScript(what, "1 or more", str(value))
+        if max(abs(self.start_us), self.shuffle_us) >= _MOST:
+            raise InvalidScript("start_us and shuffle_us", "numbers of 62 bits", "larger ones")
         for split in self.splits:
             if split.rows_per_tick < 1:
-                raise ValueError(f"rows_per_tick of {split.name}: expected 1 or more, got {split.rows_per_tick}")
+                raise InvalidScript(f"rows_per_tick of {split.name}", "1 or more", str(split.rows_per_tick))
             if split.behind_us < 0 or split.behind_us % self.tick_us:
-                raise ValueError(
-                    f"behind_us of {split.name}: expected whole ticks of {self.tick_us}, got {split.behind_us}"
-                )
+                what = f"behind_us of {split.name}"
+                raise InvalidScript(what, f"whole ticks of {self.tick_us}", str(split.behind_us))
             if not 0 <= split.from_tick <= self.ticks:
-                raise ValueError(f"from_tick of {split.name}: expected 0 to {self.ticks}, got {split.from_tick}")
+                raise InvalidScript(f"from_tick of {split.name}", f"0 to {self.ticks}", str(split.from_tick))
+            self._check_size(split)
             for parent in split.parents:
                 self._check_parent(split, parent)
+
+    def _check_size(self, split: SplitScript) -> None:
+        """Rows are counted and times are added up in 64 bits."""
+        span_us = (self.ticks + 1) * self.tick_us + split.behind_us
+        sizes = (span_us * split.rows_per_tick, split.stray_tick, split.stray_us, split.last_us, split.silent_from_tick)
+        if any(abs(size or 0) >= _MOST for size in sizes):
+            raise InvalidScript(f"split {split.name}", "rows and times in 62 bits", "larger ones")
 
     def _check_parent(self, child: SplitScript, parent: str) -> None:
         found = next((split for split in self.splits if split.name == parent), None)
         if found is None or found.from_tick >= child.from_tick:
-            raise ValueError(f"parents of {child.name}: expected splits that begin before it, got {parent!r}")
+            raise InvalidScript(f"parents of {child.name}", "splits that begin before it", repr(parent))
         if self.ends_at(parent) != child.from_tick:
-            raise ValueError(
-                f"parents of {child.name}: expected all children of {parent!r} to begin in one tick, got "
-                f"{self.ends_at(parent)} and {child.from_tick}"
+            raise InvalidScript(
+                f"parents of {child.name}",
+                f"all children of {parent!r} to begin in one tick",
+                f"{self.ends_at(parent)} and {child.from_tick}",
             )
 
     @property
@@ -206,11 +238,21 @@ class StreamScript:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> StreamScript:
-        """The script that `to_plain` was called on."""
-        splits = tuple(
-            SplitScript(**{**split, "parents": tuple(split.get("parents", ()))}) for split in plain["splits"]
-        )
-        return cls(**{**plain, "splits": splits})
+        """The script that `to_plain` was called on.
+
+        Raises:
+            InvalidScript: it is none: a field is missing, not known, or cannot be.
+        """
+        try:
+            script = msgspec.convert(plain, cls)
+        except (ValueError, RecursionError) as wrong:
+            if isinstance(wrong.__cause__, InvalidScript):
+                raise wrong.__cause__ from None
+            raise InvalidScript("it", "the fields of a StreamScript", f"something else: {wrong}") from wrong
+        _check_names("the script", plain, StreamScript)
+        for split in plain["splits"]:
+            _check_names("a split", split, SplitScript)
+        return script
 
     def _find(self, name: str) -> tuple[int, SplitScript]:
         for index, split in enumerate(self.splits):
@@ -247,6 +289,14 @@ class StreamScript:
             times_us[numbers == self._stray(split)] += split.stray_us
         times_us[numbers == self._last(split)] = self.end_us + split.last_us
         return times_us
+
+
+def _check_names(what: str, plain: Mapping[str, Any], kind: type[StreamScript | SplitScript]) -> None:
+    """A misspelt field must not be without effect in silence."""
+    known = {field.name for field in fields(kind)}
+    for name in plain:
+        if name not in known:
+            raise InvalidScript(what, f"fields among {sorted(known)}", shown(name))
 
 
 def _random(numbers: npt.NDArray[np.int64], seed: int, stream: int) -> npt.NDArray[np.uint64]:

@@ -5,10 +5,47 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from lowmark.watermark import LowmarkError
 
-__all__ = ["DataclassSerializer"]
+__all__ = ["DataclassSerializer", "UnreadableState"]
 
 ValueT = TypeVar("ValueT")
+
+
+class UnreadableState(LowmarkError, ValueError):
+    """Bytes of a checkpoint that are not the split or state they should be.
+
+    Attributes:
+        kind: what they should be.
+        fact: what is wrong with them.
+        hint: what to do about it.
+    """
+
+    def __init__(self, kind: str, fact: str, hint: str = "is this the checkpoint of another source?") -> None:
+        super().__init__(kind, fact, hint)
+        self.kind, self.fact, self.hint = kind, fact, hint
+
+    @classmethod
+    def newer(cls, kind: str, version: int, newest: int) -> UnreadableState:
+        """The error for data of a version that is not known yet."""
+        return cls(
+            kind,
+            f"the data are of version {version}, and this version of lowmark knows up to {newest}",
+            "go on with the version that wrote them, or a later one.",
+        )
+
+    @classmethod
+    def broken(cls, kind: str, version: int, error: Exception) -> UnreadableState:
+        """The error for data that could not be read."""
+        return cls(kind, f"these are no data of version {version}: {described(error)}")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.fact}. Hint: {self.hint}"
+
+
+def described(error: Exception) -> str:
+    """What reading raised, in words: a ValueError says it itself, of others the type says more than the text."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 class DataclassSerializer(Generic[ValueT]):
@@ -37,14 +74,12 @@ class DataclassSerializer(Generic[ValueT]):
         return msgspec.msgpack.encode(value, order="sorted")
 
     def deserialize(self, version: int, data: bytes) -> ValueT:
+        """Read a value back. Raises UnreadableState."""
         name = getattr(self._kind, "__name__", str(self._kind))
         if version > self._version:
-            raise ValueError(
-                f"{name}: the data are of version {version}, and this version of lowmark knows up to {self._version}. "
-                "Hint: go on with the version that wrote them, or a later one."
-            )
+            raise UnreadableState.newer(name, version, self._version)
         try:
             value: Any = msgspec.msgpack.decode(data, type=self._kind)
-        except msgspec.DecodeError as invalid:
-            raise ValueError(f"{name}: these are no data of version {version}: {invalid}") from invalid
+        except (ValueError, RecursionError) as invalid:  # msgspec's errors are ValueErrors
+            raise UnreadableState.broken(name, version, invalid) from invalid
         return value  # type: ignore[no-any-return]

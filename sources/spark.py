@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from .api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
 from .batches import BatchPlanner, PlanOptions, PlanPeer, Task
-from .fetcher import SplitReadFailed
+from .checked_reader import SplitReadFailed
 from .formats import FORMATS, FormatOptions
 from .metric_group import MetricGroup
 from .offset import BatchOffset, UnreadableOffset

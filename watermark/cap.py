@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from .errors import InvalidMessage, shown
 from .protocol import TaskId
 
 
@@ -36,13 +37,18 @@ class Cap:
     Attributes:
         kind: whether there is a number.
         us: the number, microseconds of event time; None unless the kind is UP_TO.
+
+    Raises:
+        InvalidMessage: the number is missing, or one too many.
     """
 
     kind: CapKind
     us: int | None = None
 
     def __post_init__(self) -> None:
-        assert (self.us is not None) == (self.kind is CapKind.UP_TO), self
+        if (self.us is not None) != (self.kind is CapKind.UP_TO):
+            expected = "a number" if self.us is None else "None"
+            raise InvalidMessage("Cap", "us", shown(self.us), f"{expected}, since its kind is {self.kind.name}")
 
     @classmethod
     def hold(cls) -> Cap:

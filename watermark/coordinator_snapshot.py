@@ -122,7 +122,9 @@ def decode(data: bytes) -> dict[str, Any]:
     if zlib.crc32(body) != checksum:
         raise CorruptSnapshot("damaged or cut off: the checksum does not match", len(data))
     try:
-        state: dict[str, Any] = json.loads(body)
-    except ValueError as error:
+        state: Any = json.loads(body)
+    except (ValueError, RecursionError) as error:
         raise CorruptSnapshot("its contents are not JSON", len(data)) from error
+    if not isinstance(state, dict):
+        raise CorruptSnapshot(f"its contents are a {type(state).__name__}, not an object", len(data))
     return state

@@ -10,7 +10,7 @@ import re
 from datetime import timedelta
 from fractions import Fraction
 
-from .errors import InvalidDuration
+from .errors import InvalidDuration, shown
 
 LONGEST_US = 2**63 - 1
 """The longest duration: Spark keeps intervals in 64 bits of microseconds (292,271 years)."""
@@ -33,6 +33,7 @@ _ISO = re.compile(
     rf"(?:t(?=[+\-\d])(?:{_ISO_NUMBER}h)?(?:{_ISO_NUMBER}m)?(?:([+-]?\d+(?:\.\d{{1,9}})?)s)?)?"
 )
 _ISO_CALENDAR = re.compile(r"[+-]?p[^t]*\d[ym]")
+_LONGEST_TEXT = 1_000  # characters; Python itself reads no number of more than 4,300 digits
 _ISO_UNITS = ("week", "day", "hour", "minute", "second")
 _HINT = 'write "10 seconds", "1 minute 30 seconds", "PT10S" or timedelta(seconds=10).'
 
@@ -63,13 +64,14 @@ def duration_us(value: str | timedelta, *, what: str) -> int:
     elif isinstance(given, str):
         total_us = _parse_us(given, what)
     elif isinstance(given, (int, float)) and not isinstance(given, bool):
-        raise InvalidDuration(what, repr(given), "a number has no unit", f'write "{given} seconds" or another unit.')
+        number = shown(given)
+        raise InvalidDuration(what, number, "a number has no unit", f'write "{number} seconds" or another unit.')
     else:
-        raise InvalidDuration(what, repr(given), f"a {type(given).__name__} has no length", _HINT)
+        raise InvalidDuration(what, shown(given), f"a {type(given).__name__} has no length", _HINT)
     if total_us < 0:
-        raise InvalidDuration(what, repr(value), "it is negative", "use 0 or more.")
+        raise InvalidDuration(what, shown(value), "it is negative", "use 0 or more.")
     if total_us > LONGEST_US:
-        raise InvalidDuration(what, repr(value), "it is longer than 64 bits of microseconds", "use a shorter one.")
+        raise InvalidDuration(what, shown(value), "it is longer than 64 bits of microseconds", "use a shorter one.")
     return total_us
 
 
@@ -92,6 +94,8 @@ def format_duration_us(us: int) -> str:
 
 
 def _parse_us(text: str, what: str) -> int:
+    if len(text) > _LONGEST_TEXT:
+        raise InvalidDuration(what, shown(text), f"it is longer than {_LONGEST_TEXT} characters", _HINT)
     lower = text.strip().lower()
     iso = _ISO.fullmatch(lower)
     if iso and any(iso.groups()[1:]):
@@ -99,7 +103,7 @@ def _parse_us(text: str, what: str) -> int:
         total = sum(Fraction(n) * _UNIT_US[unit] for n, unit in zip(amounts, _ISO_UNITS, strict=True) if n is not None)
         return int(-total if sign == "-" else total)
     if _ISO_CALENDAR.match(lower):
-        raise InvalidDuration(what, repr(text), "a month or a year has no fixed length", "use weeks or days.")
+        raise InvalidDuration(what, shown(text), "a month or a year has no fixed length", "use weeks or days.")
     body, total = re.sub(r"^interval\s+", "", lower), Fraction(0)
     at = 0
     while part := _PART.match(body, at):
@@ -108,17 +112,17 @@ def _parse_us(text: str, what: str) -> int:
         at = part.end()
     if at == 0 or body[at:].strip():
         left = body[at:].strip()
-        raise InvalidDuration(what, repr(text), f'cannot read "{left}"' if left else "it is empty", _HINT)
+        raise InvalidDuration(what, shown(text), f'cannot read "{left}"' if left else "it is empty", _HINT)
     return int(total)
 
 
 def _part_us(amount: str, word: str, text: str, what: str) -> Fraction:
     unit = word.removesuffix("s")
     if unit in _CALENDAR_UNITS:
-        raise InvalidDuration(what, repr(text), f"a {unit} has no fixed length", "use weeks or days.")
+        raise InvalidDuration(what, shown(text), f"a {unit} has no fixed length", "use weeks or days.")
     if unit not in _UNIT_US:
         reason = f'"{word}" is not a unit; units go from week to microsecond'
-        raise InvalidDuration(what, repr(text), reason, _HINT)
+        raise InvalidDuration(what, shown(text), reason, _HINT)
     if "." in amount and unit != "second":
-        raise InvalidDuration(what, repr(text), "only seconds may have a fraction", f"use a smaller unit than {unit}.")
+        raise InvalidDuration(what, shown(text), "only seconds may have a fraction", f"use a smaller unit than {unit}.")
     return Fraction(amount) * _UNIT_US[unit]

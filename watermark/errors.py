@@ -16,8 +16,7 @@
     └── InvalidMessage    (ValueError)    a message with a field that cannot be
 
 Spark carries only the *text* of an error from a Python worker to the driver, so every message stands on its
-own: what is wrong, what was expected, and a hint. ``args`` are exactly the constructor's arguments, so errors
-also survive pickling.
+own: what is wrong, what was expected, and a hint. Every error survives pickling, whatever its constructor takes.
 """
 # An error is named after the fact it states; LowmarkError is the one to catch.
 
@@ -26,13 +25,39 @@ from __future__ import annotations
 from collections.abc import Collection
 from difflib import get_close_matches
 from itertools import islice
+from typing import Any
 
 # Looking for a similar name is a courtesy; among this many it stays instant.
 _NAMES_COMPARED = 1_000
+_LONGEST_SHOWN = 80  # characters of a bad value in an error
+
+
+def shown(value: object) -> str:
+    """A bad value as an error shows it: its ``repr``, cut. Of a number that is too long to be written only the type.
+
+    >>> shown("7 parsecs"), shown(10**5_000), len(shown("x" * 1_000_000))
+    ("'7 parsecs'", 'a very long int', 83)
+    """
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  # it must not hide what is wrong with the value
+        return f"a very long {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 class LowmarkError(Exception):
     """Base of this library's errors: catch this one to catch them all."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the constructor: what it takes is not what `args` holds where it composes a text, has arguments by
+        # name, or an OSError, which cuts `args` short.
+        return _unpickled, (type(self), self.args), vars(self)
+
+
+def _unpickled(kind: type[LowmarkError], args: tuple[Any, ...]) -> LowmarkError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class InvalidDuration(LowmarkError, ValueError):

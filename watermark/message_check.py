@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import InvalidMessage
+from .errors import InvalidMessage, shown
 from .protocol import LeaseRenewed, LeftOut, ReplyLowWatermark, TaskDeregistered, TaskFinished, TaskId, TaskRegistered
 from .strategy import AlignmentParams
 
@@ -10,7 +10,6 @@ MOST_NAME = 1_000
 """Characters of the longest name or token."""
 
 _INT64 = range(-(2**63), 2**63)
-_SHOWN = 80  # characters of a bad value in the error
 
 
 def check_reply(reply: ReplyLowWatermark) -> None:
@@ -76,7 +75,4 @@ def _number(message: object, field: str, got: object, *, least: int = _INT64.sta
 
 
 def _invalid(message: object, field: str, got: object, expected: str) -> InvalidMessage:
-    shown = repr(got)
-    if len(shown) > _SHOWN:
-        shown = f"{shown[:_SHOWN]}..."
-    return InvalidMessage(type(message).__name__, field, shown, expected)
+    return InvalidMessage(type(message).__name__, field, shown(got), expected)

@@ -18,19 +18,20 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import CorruptSnapshot
 from .lineage import Ancestry
+from .packed import MOST_BYTES, pack, unpack
 from .state import SplitId, SplitState, split_order
 
 VERSION = 2  # the newest that is written; older ones are read
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
-_MOST_BYTES = 1 << 28  # a body larger than this is a damaged size, not a state: do not allocate it
 
 _KIND_NUMBERS, _KIND_NAMES = 0, 1
 _CODES = {
@@ -41,6 +42,7 @@ _CODES = {
     SplitState.FINISHED: 4,
 }
 _STATES = {code: state for state, code in _CODES.items()}
+_INT64 = range(-(2**63), 2**63)
 _SPOKEN = 0x80  # flag on the state: the watermark column counts
 
 
@@ -89,7 +91,7 @@ def encode(snapshot: StreamSnapshot) -> bytes:
             text,
         )
     )
-    return _HEAD.pack(_MAGIC, VERSION if ancestry else 1, len(body), zlib.crc32(body)) + zlib.compress(body, 9)
+    return _HEAD.pack(_MAGIC, VERSION if ancestry else 1, len(body), zlib.crc32(body)) + pack(body, 9)
 
 
 def decode(data: bytes) -> StreamSnapshot:
@@ -115,13 +117,21 @@ def decode(data: bytes) -> StreamSnapshot:
     try:
         named, names, *more = json.loads(body[at + width + count :])
         ids.extend(named)
+        kind_of_ids = str if kind == _KIND_NAMES else int
+        _check(len(set(ids)) == len(ids) and all(type(split) is kind_of_ids for split in ids))
         splits = {
             split: (_STATES[code & ~_SPOKEN], watermark_us if code & _SPOKEN else None)
             for split, watermark_us, code in zip(ids, watermarks, states, strict=True)
         }
         ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in (more[0] if more else [])}
+        _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
+        for child, (parents, left_us) in ancestry.items():
+            _check(all(type(split) in (str, int) for split in (child, *parents)))
+            _check(parents)
+            _check(left_us is None or (type(left_us) is int and left_us in _INT64))
+        TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
 
 
@@ -134,20 +144,20 @@ def _open(data: bytes) -> bytes:
         raise CorruptSnapshot(f"it begins with {magic!r}, not with {_MAGIC!r}", len(data))
     if version not in (1, VERSION):
         raise CorruptSnapshot(f"unknown version {version}, this one reads 1 to {VERSION}", len(data))
-    if size > _MOST_BYTES:
+    if size > MOST_BYTES:
         raise CorruptSnapshot(f"damaged: it claims to unpack to {size} bytes", len(data))
-    unpacker = zlib.decompressobj()
     try:
-        body = unpacker.decompress(data[_HEAD.size :], size + 1)
-    except zlib.error as error:
-        raise CorruptSnapshot(f"damaged: {error}", len(data)) from error
-    if unpacker.unused_data:
-        raise CorruptSnapshot(f"{len(unpacker.unused_data)} trailing bytes", len(data))
-    if not unpacker.eof and not unpacker.unconsumed_tail:
-        raise CorruptSnapshot("truncated: the data ends too early", len(data))
+        body = unpack(data[_HEAD.size :], size)
+    except ValueError as error:
+        raise CorruptSnapshot(str(error), len(data)) from error
     if len(body) != size or len(body) < _BODY.size or zlib.crc32(body) != checksum:
         raise CorruptSnapshot("damaged: the checksum does not match", len(data))
     return body
+
+
+def _check(fact: object) -> None:
+    if not fact:
+        raise ValueError
 
 
 def _planes(column: npt.NDArray[np.uint64] | npt.NDArray[np.int64]) -> bytes:

@@ -34,6 +34,7 @@ from typing import Any, Generic, TypeVar
 
 from lowmark.sources.api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.serializer import described
 from lowmark.watermark import LowmarkError, format_duration_us
 
 from .context import ReaderGateway, SourceCoordinatorContext
@@ -545,7 +546,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         try:
             return serializer.deserialize(state_version, data[_HEADER.size :])
         except Exception as error:
-            raise invalid(f"{type(error).__name__}: {error}") from error
+            raise invalid(described(error)) from error
 
     # -- failover, on the coordinator's thread
 

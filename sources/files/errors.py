@@ -3,6 +3,7 @@
 LowmarkError
 ├── FileUnreadable (RuntimeError)    a file that is there and cannot be read
 ├── FileChanged    (RuntimeError)    a file that is gone, or not what it was when it was found
+├── InvalidFileOption (ValueError) an option or a path that cannot be
 └── NoSchema       (ValueError)      columns that are not known, or are not what was asked for
 """
 
@@ -10,7 +11,25 @@ from __future__ import annotations
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["FileChanged", "FileUnreadable", "NoSchema"]
+__all__ = ["FileChanged", "FileUnreadable", "InvalidFileOption", "NoSchema"]
+
+
+class InvalidFileOption(LowmarkError, ValueError):
+    """An option of `FileSource` that makes no sense.
+
+    Attributes:
+        option: its name.
+        got: what was given, as text.
+        expected: what would have been accepted.
+        hint: what to do.
+    """
+
+    def __init__(self, option: str, got: str, expected: str, hint: str) -> None:
+        super().__init__(option, got, expected, hint)
+        self.option, self.got, self.expected, self.hint = option, got, expected, hint
+
+    def __str__(self) -> str:
+        return f"FileSource, option {self.option}: expected {self.expected}, got {self.got}. Hint: {self.hint}"
 
 
 class FileUnreadable(LowmarkError, RuntimeError):

@@ -17,7 +17,10 @@ from pathlib import Path
 from posixpath import commonpath
 
 import pyarrow as pa
+from lowmark.watermark.errors import shown
 from pyarrow import fs
+
+from .errors import InvalidFileOption
 
 __all__ = ["FileFacts", "FileListing", "resolve_paths"]
 
@@ -102,16 +105,19 @@ def resolve_paths(
         filesystem: where they are; by default the paths say it: a URI, or else this machine.
 
     Raises:
-        ValueError: no path, or paths of several file systems.
+        InvalidFileOption: no path, a pattern that is none, or paths of several file systems.
         OSError: the file system cannot be reached.
     """
     if not paths:
-        raise ValueError("paths: expected at least one folder, pattern or file, got none")
+        raise InvalidFileOption("paths", "none", "at least one folder, pattern or file", "say what to read.")
+    for path in paths:
+        if "\0" in path or any("\ud800" <= character <= "\udfff" for character in path):
+            raise InvalidFileOption("paths", shown(path), "paths in UTF-8 without a NUL", "no file has such a name.")
     resolved = [_resolve(path, filesystem) for path in paths]
     system = resolved[0][0]
     for path, (other, _, _) in zip(paths, resolved, strict=True):
         if not other.equals(system):
-            raise ValueError(f"paths: expected one file system, got {paths[0]!r} and {path!r}. Hint: use two sources.")
+            raise InvalidFileOption("paths", f"{paths[0]!r} and {path!r}", "one file system", "use two sources.")
     places = []
     for _, folder, pattern in resolved:
         if pattern is None and system.get_file_info(folder).type == fs.FileType.File:
@@ -122,7 +128,10 @@ def resolve_paths(
             places.append(_Place(folder, None, deep=recursive))
         else:
             inside = "/.*" if recursive else "/[^/]*"
-            compiled = re.compile(f"{pattern}(?:{inside})?")  # a folder that matches stands for its files
+            try:
+                compiled = re.compile(f"{pattern}(?:{inside})?")  # a folder that matches stands for its files
+            except (re.error, OverflowError, RecursionError) as wrong:
+                raise InvalidFileOption("paths", shown(list(paths)), "patterns as of a shell", f"{wrong}.") from wrong
             places.append(_Place(folder, compiled, deep=True))
     root = places[0].folder if len(places) == 1 else commonpath([place.folder for place in places])
     return FileListing(system, root, tuple(places))
@@ -150,7 +159,8 @@ def _fsspec(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-not-found]  # optional
     except ImportError as missing:
-        raise ValueError(f"{uri!r}: Arrow knows no such file system. Hint: install fsspec and its driver.") from missing
+        hint = "install fsspec and its driver."
+        raise InvalidFileOption("paths", repr(uri), "a file system that Arrow knows", hint) from missing
     system, folder = url_to_fs(uri)
     return fs.PyFileSystem(fs.FSSpecHandler(system)), str(folder)  # type: ignore[abstract]  # the stubs miss its methods
 
@@ -167,11 +177,16 @@ def _pieces(pattern: str) -> Iterator[str]:
         if token in plain:
             yield plain[token]
         elif len(token) > 1 and token[0] == "[":
-            yield "[" + ("^" if token[1] == "!" else "") + re.sub(r"\\", r"\\\\", token[1:].lstrip("!"))
+            yield "[" + ("^" if token[1] == "!" else "") + _in_class(token[1:].lstrip("!"))
         elif len(token) > 1 and token[0] == "{":
             yield "(?:" + "|".join(_expression(choice) for choice in token[1:-1].split(",")) + ")"
         else:
             yield re.escape(token)
+
+
+def _in_class(characters: str) -> str:
+    """The inside of [...] for Python, which knows or warns of more than ranges there."""
+    return re.sub(r"[\\\[&~|]", r"\\\g<0>", characters).replace("--", "-\\-")
 
 
 def _matches(place: _Place, below: str) -> bool:

@@ -32,9 +32,10 @@ from lowmark.sources.api import SourceSplit, SplitEnd, SplitEnumerator, SplitEnu
 from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.simple import SimplePlanner, SimpleSource
 from lowmark.watermark import duration_us
+from lowmark.watermark.errors import shown
 from pyarrow import fs
 
-from .errors import FileChanged, FileUnreadable, NoSchema
+from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
 from .formats import FORMATS, TIME, FileIndex, spark_schema
 from .listing import FileFacts, FileListing, resolve_paths
 
@@ -88,7 +89,7 @@ class FileSource(SimpleSource[FileSplit]):
         now_us: clock for `min_age`; picklable.
 
     Raises:
-        ValueError: an option that makes no sense.
+        InvalidFileOption: an option that makes no sense.
 
     `schema` raises `NoSchema`; planning and reading raise `FileUnreadable` and `FileChanged`.
 
@@ -125,12 +126,12 @@ class FileSource(SimpleSource[FileSplit]):
         now_us: Callable[[], int] = _clock_us,
     ) -> None:
         if format not in FORMATS:
-            raise ValueError(f"format: expected one of {sorted(FORMATS)}, got {format!r}")
+            raise InvalidFileOption("format", shown(format), f"one of {sorted(FORMATS)}", "name what the files are.")
         for option, value in (("on_unreadable", on_unreadable), ("on_vanished", on_vanished)):
             if value not in {"error", "skip"}:
-                raise ValueError(f'{option}: expected "error" or "skip", got {value!r}')
+                raise InvalidFileOption(option, shown(value), '"error" or "skip"', "choose one.")
         if columns is not None and event_time is not None and event_time not in columns:
-            raise ValueError(f"columns: expected event_time {event_time!r} among them, got {list(columns)}")
+            raise InvalidFileOption("columns", str(list(columns)), f"event_time {event_time!r} among them", "add it.")
         self.paths = (paths,) if isinstance(paths, str) else tuple(paths)
         self.bounded, self.discover_every = bounded, discover_every
         duration_us(discover_every, what="discover_every")  # refused now rather than later
@@ -365,8 +366,6 @@ def _described(size_bytes: int, modified_us: int) -> str:
 def _instant_us(value: datetime | int | None) -> int | None:
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise ValueError(
-                f"modified_after: expected an aware datetime, got {value!r}. Hint: add tzinfo=timezone.utc."
-            )
+            raise InvalidFileOption("modified_after", repr(value), "an aware datetime", "add tzinfo=timezone.utc.")
         return (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
     return value

@@ -30,7 +30,7 @@ class InvalidKafkaOption(LowmarkError, ValueError):
         self.option, self.got, self.expected, self.hint = option, got, expected, hint
 
     def __str__(self) -> str:
-        return f"KafkaSource, option {self.option}: expected {self.expected}, got {self.got}. Hint: {self.hint}"
+        return f"KafkaSource, option {self.option}: expected {self.expected}, got {self.got:.200}. Hint: {self.hint}"
 
 
 class KafkaTopicMissing(LowmarkError, LookupError):

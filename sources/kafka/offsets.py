@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lowmark.watermark.errors import shown
+
 from .errors import InvalidKafkaOption
 
 __all__ = ["KafkaOffsets", "TopicPartitionId"]
@@ -80,7 +82,7 @@ class KafkaOffsets:
                     named.append(((topic, partition), _offset(position)))
                 case _:
                     raise InvalidKafkaOption(
-                        "offsets", repr(key), "(topic, partition) as key", 'write {("orders", 0): 17}.'
+                        "offsets", shown(key), "(topic, partition) as key", 'write {("orders", 0): 17}.'
                     )
         return cls("offsets", None, tuple(sorted(named, key=lambda item: item[0])), cls.maybe(otherwise))
 
@@ -114,7 +116,7 @@ class KafkaOffsets:
         simple = {"earliest": cls.earliest, "latest": cls.latest, "committed": cls.committed}
         name: object = given
         if not isinstance(name, str) or name not in simple:
-            raise InvalidKafkaOption(option, repr(given), EXPECTED, "a bare number has no unit; say what it is.")
+            raise InvalidKafkaOption(option, shown(given), EXPECTED, "a bare number has no unit; say what it is.")
         return simple[name]()
 
     @classmethod
@@ -130,8 +132,8 @@ class KafkaOffsets:
 def _offset(given: object) -> int | KafkaOffsets:
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 0:
-            raise InvalidKafkaOption("offsets", str(given), "an offset of 0 or more", 'use "earliest" or "latest".')
+            raise InvalidKafkaOption("offsets", shown(given), "an offset of 0 or more", 'use "earliest" or "latest".')
         return given
     if isinstance(given, str | KafkaOffsets):
         return KafkaOffsets.of(given, option="offsets")
-    raise InvalidKafkaOption("offsets", repr(given), "an offset of 0 or more", 'use "earliest" or "latest".')
+    raise InvalidKafkaOption("offsets", shown(given), "an offset of 0 or more", 'use "earliest" or "latest".')

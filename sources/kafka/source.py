@@ -238,7 +238,7 @@ def _subscriber(
     if topic_pattern is not None:
         try:
             re.compile(topic_pattern)
-        except re.error as wrong:
+        except (re.error, OverflowError, RecursionError) as wrong:
             raise InvalidKafkaOption(
                 "topic_pattern", repr(topic_pattern), "a regular expression", f"{wrong}; it is Python's syntax."
             ) from None

@@ -19,9 +19,12 @@ Spark's names for things that do not exist here are taken and have no effect: se
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
+
+from lowmark.watermark.errors import shown
 
 from .columns import DEFAULT_COLUMNS
 from .errors import InvalidKafkaOption
@@ -43,6 +46,8 @@ KNOWN = (
     "discoverEvery", "giveUpAfter", "columns", "keyType", "valueType", "transactional",
 )  # fmt: skip
 _EARLIEST, _LATEST = -2, -1
+_MOST_MS = 2**63 // 1_000
+_NUMBER = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 
 
 def arguments(options: Mapping[str, str]) -> dict[str, Any]:
@@ -100,7 +105,7 @@ def _split(names: str | None) -> list[str] | None:
 
 def _boolean(option: str, given: str) -> bool:
     if given.lower() not in ("true", "false"):
-        raise InvalidKafkaOption(option, repr(given), "true or false", "write one of them.")
+        raise InvalidKafkaOption(option, shown(given), "true or false", "write one of them.")
     return given.lower() == "true"
 
 
@@ -124,35 +129,45 @@ def _by_partition(option: str, text: str, read: Callable[[Any], int | KafkaOffse
     try:
         topics: Any = json.loads(text)
         pairs: dict[TopicPartitionId, Any] = {
-            (topic, int(number)): at for topic, numbers in topics.items() for number, at in numbers.items()
+            (topic, _partition(number)): at for topic, numbers in topics.items() for number, at in numbers.items()
         }
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise InvalidKafkaOption(
-            option, repr(text), '"earliest", "latest" or {"topic": {"0": ...}}', "as JSON."
+            option, shown(text), '"earliest", "latest" or {"topic": {"0": ...}}', "as JSON."
         ) from None
     return KafkaOffsets.offsets({pair: read(at) for pair, at in pairs.items()})
 
 
 def _spark_offset(option: str, at: Any) -> int | KafkaOffsets:
-    if at == _EARLIEST:
-        return KafkaOffsets.earliest()
-    if at == _LATEST:
-        return KafkaOffsets.latest()
-    if isinstance(at, int) and not isinstance(at, bool) and at >= 0:
-        return at
-    raise InvalidKafkaOption(option, repr(at), "an offset, -1 (latest) or -2 (earliest)", "see Spark's Kafka guide.")
+    if type(at) is int and at in range(_EARLIEST, 2**63):
+        return {_EARLIEST: KafkaOffsets.earliest(), _LATEST: KafkaOffsets.latest()}.get(at, at)
+    raise InvalidKafkaOption(option, shown(at), "an offset, -1 (latest) or -2 (earliest)", "see Spark's Kafka guide.")
 
 
 def _milliseconds(option: str, at: Any) -> int:
-    try:
-        return int(at)
-    except (TypeError, ValueError):
-        raise InvalidKafkaOption(option, repr(at), "milliseconds since the epoch", "write a whole number.") from None
+    """Milliseconds as a number of JSON, or as the text of one."""
+    given = at if type(at) is int else _whole(at)
+    if given is None or given not in range(-_MOST_MS, _MOST_MS):
+        raise InvalidKafkaOption(option, shown(at), "milliseconds since the epoch", "write a whole number.")
+    return given
 
 
 def _assigned(text: str) -> list[TopicPartitionId]:
     try:
         topics: Any = json.loads(text)
-        return [(topic, int(number)) for topic, numbers in topics.items() for number in numbers]
-    except (ValueError, AttributeError, TypeError):
-        raise InvalidKafkaOption("assign", repr(text), '{"topic": [0, 1]}', "as JSON.") from None
+        return [(topic, _partition(number)) for topic, numbers in topics.items() for number in numbers]
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise InvalidKafkaOption("assign", shown(text), '{"topic": [0, 1]}', "as JSON.") from None
+
+
+def _partition(number: Any) -> int:
+    """A partition, as a number of JSON or as the text of one. Raises ValueError."""
+    given = number if type(number) is int else _whole(number)
+    if given is None or given not in range(2**31):
+        raise ValueError("no partition has that number")
+    return given
+
+
+def _whole(text: Any) -> int | None:
+    """The number that a text is, None if it is none; JSON's fractions and infinity are none either."""
+    return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else None

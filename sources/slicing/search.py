@@ -23,6 +23,7 @@ from math import asinh, sinh
 
 import numpy as np
 from lowmark.sources.api import EARLIEST_US
+from lowmark.watermark import LowmarkError
 
 from .table import Booleans, Floats, Integers, InvalidPosition, SliceTable
 
@@ -55,7 +56,7 @@ class Lookup:
     cost: Floats
 
 
-class NotSearchable(Exception):
+class NotSearchable(LowmarkError):
     """The source cannot search by time; caught where slices are planned."""
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import struct
 from typing import Any
 
 import numpy as np
 import pytest
 from lowmark.integration.errors import TooManySplits, UnreadableReport
-from lowmark.integration.observe import Measurement, _micros, decode_sketch
+from lowmark.integration.observe import Measurement, _whole, decode_sketch
 from lowmark.integration.splits import SplitKey
 from pyspark.sql import SparkSession
 
@@ -37,6 +38,11 @@ def metric(**change: Any) -> dict[str, Any]:
     return {"latest": EMPTY, "rows": 0, "null_split_rows": 0, "null_time_rows": 0, "before_epoch_rows": 0} | change
 
 
+def sketch_of(value: float) -> bytes:
+    """One split with this value."""
+    return bytes([1, 3, 9, 1, 0, 0, 0, 0]) + struct.pack("<QdB", 7, value, 0)
+
+
 def test_a_sketch_as_spark_writes_it() -> None:
     splits, values = decode_sketch(TWO, where="test")
     ids = SplitKey(("p",), ("int",))
@@ -56,7 +62,7 @@ def test_a_sketch_of_nothing_as_text_and_as_bytes(as_text: bool) -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    [b"", b"1234567", base64.b64decode(TWO)[:-1], b"\x02\x04" + base64.b64decode(TWO)[2:], "no base64!", None, 7],
+    [b"", b"1234567", base64.b64decode(TWO)[:-1], b"\x02\x04" + base64.b64decode(TWO)[2:], "no base64!", None, 10**12],
     ids=repr,
 )
 def test_what_is_no_sketch_is_refused(broken: Any) -> None:
@@ -79,12 +85,12 @@ def test_too_many_splits_are_noticed_by_theta() -> None:
         measurement(sketch_lg=2).decode(metric(latest=sketch), batch_id=0)
 
 
-def test_microseconds_survive_as_seconds_in_a_double() -> None:
+def test_wholeeconds_survive_as_seconds_in_a_double() -> None:
     rng = np.random.default_rng(7)
     for limit in (10**15, 4 * 10**15):  # until the year 2096
         times = rng.integers(-(10**14), limit, 200_000)
 
-        assert np.array_equal(_micros(times / 1e6), times), "seed 7"
+        assert np.array_equal(_whole(times / 1e6, 1e6, "here"), times), "seed 7"
 
 
 def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:

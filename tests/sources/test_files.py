@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd, check_source, read_slices
 from lowmark.sources.discovery import DiscoveryFailed
-from lowmark.sources.files import FileSource, FileSplit
+from lowmark.sources.files import FileSource, FileSplit, InvalidFileOption
 from lowmark.sources.files.errors import FileChanged, FileUnreadable, NoSchema
 from lowmark.sources.files.formats import STEP_ROWS, spark_schema
 from lowmark.sources.files.source import FilePlanner
@@ -287,8 +287,18 @@ def test_files_of_two_file_systems_are_refused(tree: Path) -> None:
 
 def test_an_unknown_file_system_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
-    with pytest.raises(ValueError, match=r"'memory://x': Arrow knows no such file system. Hint: install fsspec"):
+    with pytest.raises(ValueError, match=r"a file system that Arrow knows, got 'memory://x'. Hint: install fsspec"):
         FileSource("memory://x", format="csv").discover()
+
+
+@pytest.mark.parametrize("pattern", ["f[[]1].csv", "f[+-[]1].csv", "f[[&&]1].csv", "f[!--a]1].csv"])
+def test_what_python_reads_otherwise_in_brackets_means_itself(tree: Path, pattern: str) -> None:
+    assert names(FileSource(str(tree / "d3" / pattern), format="csv")) == ["f[1].csv"]
+
+
+def test_a_pattern_that_is_none_is_named() -> None:
+    with pytest.raises(InvalidFileOption, match=r"expected patterns as of a shell.* bad character range z-a"):
+        FileSource("/x/[z-a]", format="csv").discover()
 
 
 def test_modified_after_and_min_age_leave_files_out(tree: Path) -> None:

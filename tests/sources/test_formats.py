@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from lowmark.sources.files import FileSource
+from lowmark.sources.files import FileSource, InvalidFileOption
 from lowmark.sources.formats import FormatOptions, InvalidOption
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.sources.kafka import KafkaSource
@@ -15,6 +15,11 @@ from lowmark.sources.kafka.errors import InvalidKafkaOption
 SCRIPT = StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1)
 SCRIPT_TEXT = json.dumps(SCRIPT.to_plain())
 KAFKA = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders"}
+
+
+def script(**change: object) -> str:
+    """The script with some fields that are other ones."""
+    return json.dumps({**SCRIPT.to_plain(), **change})
 
 
 def test_options_of_batches_are_read_whatever_their_case() -> None:
@@ -57,10 +62,22 @@ def test_files_and_generator_are_made_of_their_options(tmp_path: Path) -> None:
         ("lowmark_generator", {}, "option script is missing"),
         ("lowmark_generator", {"script": SCRIPT_TEXT, "ticksPerBatch": "0"}, "ticksPerBatch is '0', expected a whole"),
         ("lowmark_generator", {"script": SCRIPT_TEXT, "bounded": "yes"}, "bounded is 'yes', expected true or false"),
+        ("lowmark_kafka", {**KAFKA, "maxRowsPerBatch": "2²"}, "maxRowsPerBatch is '2²', expected a whole number"),
+        ("lowmark_kafka", {**KAFKA, "tasks": "9" * 5_000}, r"tasks is '9+\.\.\., expected a whole number in 64 bits"),
+        ("lowmark_generator", {"script": SCRIPT_TEXT, "seed": "1.5"}, "seed is '1.5', expected a whole number"),
+        ("lowmark_generator", {"script": "{"}, r"script is '{', expected a script as JSON \(Expecting"),
+        ("lowmark_generator", {"script": "[]"}, r"script is '\[\]', expected a script as JSON \(it: expected the f"),
+        ("lowmark_generator", {"script": "[" * 100_000}, r"script is '\[+\.\.\., expected a script"),
+        ("lowmark_generator", {"script": script(ticks="3")}, r"Expected `int`, got `str` - at `\$\.ticks`"),
+        ("lowmark_generator", {"script": script(ticks=0)}, r"\(ticks: expected 1 or more, got 0\)"),
+        ("lowmark_generator", {"script": script(start_us=10**30)}, "start_us and shuffle_us: expected numbers"),
+        ("lowmark_generator", {"script": script(tick=1)}, r"the script: expected fields among .*, got 'tick'"),
+        ("lowmark_files", {"path": "x", "fileFormat": "avro"}, "option format: expected one of .*, got 'avro'"),
+        ("lowmark_files", {"path": "x", "onVanished": "cry"}, "option on_vanished: expected \"error\" or \"skip\""),
     ],
 )
 def test_a_wrong_option_is_named(format_name: str, options: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidOption, match=said):
+    with pytest.raises((InvalidOption, InvalidFileOption), match=said):
         FormatOptions.read(format_name, options)
 
 

@@ -9,6 +9,7 @@ from lowmark.watermark import (
     Cap,
     CapKind,
     DisagreeingGroup,
+    InvalidMessage,
     InvalidStrategy,
     InvalidWatermark,
     MemberStatus,
@@ -52,7 +53,7 @@ def test_the_tighter_cap_is_the_smaller_one() -> None:
 
 def test_only_a_numeric_cap_has_a_number() -> None:
     for kind, us in ((CapKind.HOLD, 0), (CapKind.FREE, 0), (CapKind.UP_TO, None)):
-        with pytest.raises(AssertionError):
+        with pytest.raises(InvalidMessage, match=f"its kind is {kind.name}"):
             Cap(kind, us)
 
 

@@ -816,6 +816,12 @@ def test_a_snapshot_of_something_else_is_refused() -> None:
             LowWatermarkCoordinator.restore(encode(to_json(bad)), now_us=0)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "[]", "7", "null"])
+def test_a_snapshot_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(CorruptSnapshot, match="its contents are"):
+        LowWatermarkCoordinator.restore(encode(text), now_us=0)
+
+
 def test_the_epoch_grows_with_what_a_restart_must_know_and_not_with_every_reply() -> None:
     world = World(A, B)
     world.round(a=10, b=20)

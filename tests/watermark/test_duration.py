@@ -64,6 +64,10 @@ def test_a_duration_is_read_as_spark_or_iso_writes_it(given: str | timedelta, ex
         (timedelta(microseconds=-1), "it is negative"),
         ("400000000000 days", "longer than 64 bits"),
         (10, "a number has no unit"),
+        ("9" * 5_000 + " seconds", "it is longer than 1000 characters"),
+        ("PT" + "9" * 5_000 + "S", "it is longer than 1000 characters"),
+        ("PT" + "9" * 900 + "S", "longer than 64 bits"),
+        ("2² seconds", 'cannot read "2² seconds"'),
         (1.5, "a number has no unit"),
         (True, "a bool has no length"),
         (None, "a NoneType has no length"),
@@ -72,6 +76,11 @@ def test_a_duration_is_read_as_spark_or_iso_writes_it(given: str | timedelta, ex
 def test_anything_else_is_refused_with_the_reason(given: object, reason: str) -> None:
     with pytest.raises(InvalidDuration, match=re.escape(reason)):
         duration_us(given, what="test")  # type: ignore[arg-type]
+
+
+def test_a_number_that_is_too_long_to_be_written_is_refused_like_any_other() -> None:
+    with pytest.raises(InvalidDuration, match="idleness: a very long int is not a duration: a number has no unit"):
+        duration_us(10**5_000, what="idleness")  # type: ignore[arg-type]
 
 
 def test_the_message_names_the_setting_the_value_and_a_way_out() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import random
 import struct
+import zlib
 
 import pytest
 from lowmark.watermark import CorruptSnapshot, SplitState, StreamSnapshot
@@ -64,7 +66,7 @@ GOOD = encode(NUMBERS)
         (b"JUNK" + GOOD[4:], "it begins with b'JUNK'"),
         (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 2"),
         (GOOD[:5] + struct.pack("<I", 2**31) + GOOD[9:], "it claims to unpack to 2147483648 bytes"),
-        (GOOD[:5] + struct.pack("<I", 9) + GOOD[9:], "damaged: the checksum does not match"),
+        (GOOD[:5] + struct.pack("<I", 9) + GOOD[9:], "damaged: it unpacks to more than 9 bytes"),
         (GOOD[:9] + b"\0\0\0\0" + GOOD[13:], "damaged: the checksum does not match"),
         (GOOD[:13] + b"\0\0" + GOOD[15:], "damaged: "),
     ],
@@ -82,3 +84,32 @@ def test_no_damaged_byte_goes_unnoticed() -> None:
         damaged[at] ^= 0x10
         with pytest.raises(CorruptSnapshot):
             decode(bytes(damaged))
+
+
+def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0) -> bytes:
+    """A snapshot of the right checksum, with whatever in it."""
+    columns = ids + bytes(8 * count) + bytes(count)
+    body = struct.pack("<B?qI", kind, False, 0, count) + columns + json.dumps(tail).encode()
+    return struct.pack("<4sBII", b"LWMK", 2, len(body), zlib.crc32(body)) + zlib.compress(body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        sealed([["a", "a"], []], count=2),
+        sealed([[7], []], count=1),
+        sealed([[None], []], count=1),
+        sealed([["a"], [[["a"], "name"]]], count=1),
+        sealed([["a"], [["a", 7]]], count=1),
+        sealed([["a"], [], [["a", ["a"], None]]], count=1),
+        sealed([["a"], [], [["a", [1.5], None]]], count=1),
+        sealed([["a"], [], [["a", ["b"], 2**63]]], count=1),
+        sealed([["a"], [], [["a", "b"]]], count=1),
+        sealed([[], []], kind=0, ids=bytes(16), count=2),
+        sealed({}),
+        sealed(None),
+    ],
+)
+def test_contents_that_make_no_sense_are_refused_whatever_their_checksum(data: bytes) -> None:
+    with pytest.raises(CorruptSnapshot, match="its contents do not make sense"):
+        decode(data)

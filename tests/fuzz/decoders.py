@@ -1,0 +1,432 @@
+"""The table: every decoder of the product, good inputs of it, and what it may raise.
+
+A decoder is whatever reads what others wrote: a checkpoint, an option, a message, an event. It reads it, or it raises
+lowmark's own error; and what it read can be used, for what is next. Whoever writes a new decoder adds a line here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import struct
+import tempfile
+import warnings
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+from lowmark.integration import rpc, wire
+from lowmark.integration.checkpoint import has_heartbeat, kafka_starting_offsets, last_offsets
+from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
+from lowmark.integration.observe import Measurement, decode_sketch
+from lowmark.integration.progress import Progress, backlog_rows, kafka_rows
+from lowmark.integration.splits import SplitKey
+from lowmark.sources import DataclassSerializer, HybridSource, SourceSplit
+from lowmark.sources.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.files.listing import resolve_paths
+from lowmark.sources.formats import FormatOptions
+from lowmark.sources.generator import GeneratorSource
+from lowmark.sources.hybrid import HybridState
+from lowmark.sources.hybrid_reader import HybridSplit
+from lowmark.sources.kafka import KafkaOffsets
+from lowmark.sources.kafka.enumerator import KafkaEnumeratorState, KafkaStateSerializer
+from lowmark.sources.kafka.split import KafkaSplit
+from lowmark.sources.offset import BatchOffset, BatchState, Placed
+from lowmark.sources.script import SplitScript, StreamScript
+from lowmark.watermark import (
+    AlignmentParams,
+    LowmarkError,
+    LowWatermarkCoordinator,
+    ReplyLowWatermark,
+    SplitsDiscovered,
+    SplitState,
+    StreamCoordinator,
+    StreamSnapshot,
+    TaskId,
+    TaskRegistered,
+    WatermarkStrategy,
+    coordinator_snapshot,
+    duration_us,
+    snapshot,
+)
+
+from .inputs import (
+    Draw,
+    changed_bytes,
+    changed_options,
+    changed_text,
+    changed_tree,
+    junk,
+    number,
+    one_of,
+    text,
+    then,
+)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """One line of the table.
+
+    Attributes:
+        decode: reads an input, and uses what it read.
+        inputs: draws what it is fed with.
+        good: one input that it reads.
+        raises: what it may raise.
+    """
+
+    decode: Callable[[Any], object]
+    inputs: Draw
+    good: Any
+    raises: tuple[type[Exception], ...] = (LowmarkError,)
+
+
+def msgpack(packed: bytes) -> Draw:
+    """Of what is packed there, the bytes changed, or what is in them."""
+    return one_of(changed_bytes(packed), then(changed_tree(msgspec.msgpack.decode(packed)), _packed))
+
+
+def as_json(tree: Any) -> Draw:
+    """An object changed, as an object and as text."""
+    changed = changed_tree(tree)
+    return one_of(changed, then(changed, json.dumps), changed_text(json.dumps(tree)))
+
+
+def _packed(tree: Any) -> bytes:
+    try:
+        return msgspec.msgpack.encode(tree)
+    except (OverflowError, UnicodeEncodeError):  # a number beyond 64 bits, half of a surrogate pair: not in msgpack
+        return b"\xc1"
+
+
+# -- snapshots of the core
+
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("1 second").with_idleness("1 minute")
+SNAPSHOTS = [
+    StreamSnapshot(0, {7: (SplitState.PENDING, None), 2**64 - 1: (SplitState.IDLE, -(2**63))}, {7: "orders-0"}),
+    StreamSnapshot(-1_000, {"a": (SplitState.FINISHED, 2**63 - 1), "b": (SplitState.PAUSED, 5)}),
+    StreamSnapshot(5, {"a": (SplitState.ACTIVE, 9), "b": (SplitState.PENDING, None)}, {}, {"b": (("a", "c"), 3)}),
+]
+
+
+def restore_stream(data: bytes) -> object:
+    names = {"job_id": "j", "source_id": "orders", "task_id": "0"}
+    coordinator = StreamCoordinator.restore(data, STRATEGY, now_us=10**15, **names)
+    coordinator.handle(SplitsDiscovered(tuple(coordinator.splits)), now_us=10**15 + 10**9)
+    return StreamCoordinator.restore(coordinator.snapshot(), STRATEGY, now_us=10**15, **names)
+
+
+def sealed_stream(parts: tuple[int, bytes, list[int], Any]) -> bytes:
+    """A snapshot whose checksum is right, whatever is in it."""
+    kind, flags, values, tail = parts
+    count = len(flags)
+    ids = np.array([(each * 7) % 2**64 for each in values[:count]], "<u8") if kind == 0 else np.empty(0, "<u8")
+    watermarks = np.array([max(-(2**63), min(2**63 - 1, each)) for each in values[:count]], "<i8")
+    columns = b"".join(each.view(np.uint8).reshape(-1, 8).T.tobytes() for each in (ids, watermarks))
+    body = struct.pack("<B?qI", kind, bool(values[0] % 2), 5, count) + columns + flags + json.dumps(tail).encode()
+    return struct.pack("<4sBII", b"LWMK", 2, len(body), zlib.crc32(body)) + zlib.compress(body)
+
+
+TAILS = [[["a", "b"], [["a", "first"]], [["b", ["a"], 3]]], [[], [[7, "first"]], [[7, [14], None]]], [["a"], []]]
+STATES = [0, 1, 2, 3, 4, 0x80, 0x81, 0x82, 0x83, 0x84, 5, 0xFF]
+
+
+def sealed(rng: Random) -> bytes:
+    tail = changed_tree(*TAILS)(rng) if rng.random() < 0.7 else rng.choice(TAILS)
+    flags = bytes(rng.choices(STATES, k=rng.randrange(4)))
+    return sealed_stream((rng.choice([0, 1, 1, 2]), flags, [number(rng) for _ in range(3)], tail))
+
+
+def coordinator_state() -> bytes:
+    task = TaskId("job", "orders", "0")
+    coordinator = LowWatermarkCoordinator()
+    coordinator.handle(TaskRegistered(task, "run", 5, AlignmentParams("g", 10, 1_000)), 10)
+    coordinator.handle(TaskRegistered(TaskId("job", "orders", "1"), "run-2", None), 20)
+    coordinator.handle(ReplyLowWatermark("job", "orders", "0", 15, 7, "run"), 30)
+    return coordinator.snapshot()
+
+
+STATE = coordinator_state()
+
+
+def restore_coordinator(data: bytes) -> object:
+    return LowWatermarkCoordinator.restore(data, now_us=10**15)
+
+
+# -- offsets and states of sources
+
+SPLITS = DataclassSerializer(SourceSplit)
+SPLIT = SourceSplit(split_id="a", start=3, stop=9, parents=("b",))
+PACKED_SPLIT = SPLITS.serialize(SPLIT)
+DISCOVERED = DiscoveredSerializer(SourceSplit)
+KNOWN = DiscoveredSplits[SourceSplit](True, ("a", "b"), (1, 2), 2, (SPLIT,))
+KAFKA_SPLIT = KafkaSplit(split_id="orders/0", start=3, topic="orders", partition=0)
+KAFKA_STATE = KafkaStateSerializer().serialize(
+    KafkaEnumeratorState(DiscoveredSplits(True, ("orders/0",), (), None, (KAFKA_SPLIT,)), {"orders": "qX1"})
+)
+SCRIPT = StreamScript(
+    (SplitScript("a", 2), SplitScript("b", 3, behind_us=2_000_000), SplitScript("c", 1, from_tick=2, parents=("a",))),
+    0, 5, 1_000_000, 7,
+)  # fmt: skip
+HYBRID = HybridSource(GeneratorSource(SCRIPT, seed=1, bounded=True), GeneratorSource(SCRIPT, seed=2))
+HYBRID_SPLIT = HYBRID.split_serializer.serialize(HybridSplit.wrap(1, SPLIT))
+HYBRID_STATE = HYBRID.enumerator_state_serializer.serialize(
+    HybridState(1, KNOWN, (0,), ("1:a",), (HybridSplit.wrap(0, SPLIT),))
+)
+OFFSET = BatchOffset.encode("orders", 4, "run", BatchState(b"c", (Placed(0, SPLIT),), (Placed(1, SPLIT),), 7), SPLITS)
+PACKED_STATE = base64.b64decode(OFFSET.state)
+HEARTBEAT = HeartbeatOffset("orders", 5_000_000, "run", 3, base64.b64encode(snapshot.encode(SNAPSHOTS[0])).decode())
+READER = HeartbeatReader(address="unix:/none", stream_id="1", stream="orders", delay_ms=1_000)
+
+
+def find_batch(offset: object) -> object:
+    found = BatchOffset.find(offset)
+    return None if found is None else (found.to_json(), found.decode(SPLITS))
+
+
+def find_heartbeat(offset: object) -> object:
+    found = HeartbeatOffset.find(offset)
+    return None if found is None else list(READER.readBetweenOffsets({}, found.to_json()))
+
+
+# -- what Spark says
+
+KEY = SplitKey(("topic", "day", "raw", "n"), ("string", "date", "binary", "bigint"))
+MEASUREMENT = Measurement("orders", KEY, "ts", 300_000_000, 8, detail=True, sample_names=True)
+SKETCH = bytes([1, 3, 9, 1, 0, 0, 0, 0]) + struct.pack("<QdB", 7, 1.5e9, 0)
+TWO = base64.b64decode("AgMJAQAKzJMCAAAAAAAAABX5fcu9hqEFAAAAAITXl0ECw5f8EoFwnR4AAAAAZc29QQI=")
+METRIC = {
+    "latest": base64.b64encode(TWO).decode(),
+    "earliest": base64.b64encode(SKETCH).decode(),
+    "split_rows": base64.b64encode(TWO).decode(),
+    "future": base64.b64encode(SKETCH).decode(),
+    "rows": 7,
+    "null_split_rows": 1,
+    "null_time_rows": 2,
+    "before_epoch_rows": 0,
+    "names": [{"topic": "orders", "day": "2026-01-01", "raw": "AAE=", "n": 3}, {"topic": "clicks"}],
+    "hindmost": base64.b64encode(b'{"topic":"orders","day":"2026-01-01"}').decode(),
+}
+PROGRESS = {
+    "id": "q",
+    "runId": "r",
+    "batchId": 3,
+    "name": "n",
+    "timestamp": "2026-01-01T00:00:00.000Z",
+    "numInputRows": 7,
+    "durationMs": {"addBatch": 3},
+    "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
+    "stateOperators": [{"operatorName": "dedupe", "numRowsTotal": 1, "numRowsDroppedByWatermark": 2}],
+    "sources": [
+        {"startOffset": {"o": {"0": 1}}, "endOffset": {"o": {"0": 5}}, "latestOffset": {"o": {"0": 9}}},
+        {"description": "h", "endOffset": HEARTBEAT.to_json(), "numInputRows": 1},
+        {"description": "b", "endOffset": OFFSET.to_json()},
+    ],
+    "observedMetrics": {"m": METRIC},
+}  # fmt: skip
+
+
+def read_progress(text: str) -> object:
+    progress = Progress.from_json(text)
+    return (
+        progress.watermark_us,
+        progress.dropped_rows,
+        progress.heartbeats(),
+        [BatchOffset.find(source.end_offset) for source in progress.sources],
+        backlog_rows(progress.sources),
+        kafka_rows(progress.sources),
+    )
+
+
+CHECKPOINT = b'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":12}}\n' + json.dumps(HEARTBEAT.to_json()).encode() + b"\n-"
+
+
+def read_checkpoint(data: bytes) -> object:
+    (_folder() / "offsets" / "0").write_bytes(data)
+    return last_offsets(_folder()), has_heartbeat(_folder()), kafka_starting_offsets(_folder())
+
+
+@cache
+def _folder() -> Path:
+    made = tempfile.TemporaryDirectory()
+    atexit.register(made.cleanup)
+    for log in ("offsets", "commits"):
+        (Path(made.name) / log).mkdir()
+    (Path(made.name) / "commits" / "0").touch()
+    return Path(made.name)
+
+
+# -- options
+
+KAFKA_OPTIONS = {
+    "kafka.bootstrap.servers": "b:9092",
+    "subscribe": "orders",
+    "startingOffsets": '{"orders": {"0": 3, "1": -2}}',
+    "endingOffsetsByTimestamp": '{"orders": {"0": "7", "1": 9}}',
+    "discoverEvery": "1 minute",
+    "failOnDataLoss": "false",
+    "maxOffsetsPerTrigger": "10",
+    "maxSlice": "10 minutes",
+    "byTime": "true",
+    "columns": "value, offset",
+}
+ASSIGNED = {"kafka.bootstrap.servers": "b:9092", "assign": '{"orders": [0, 1]}', "startingTimestamp": "7"}
+PATTERN = {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "o.*", "keyType": "string", "tasks": "2"}
+FILE_OPTIONS = {
+    "path": "/none/*.csv",
+    "fileFormat": "csv",
+    "eventTime": "ts",
+    "recursive": "true",
+    "discoverEvery": "1 hour",
+}
+GENERATOR_OPTIONS = {"script": json.dumps(SCRIPT.to_plain()), "seed": "7", "ticksPerBatch": "2", "bounded": "true"}
+
+
+def read_kafka_options(options: dict[str, str]) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of a pattern, in Python's syntax: the user's own
+        return FormatOptions.read("lowmark_kafka", options)
+
+
+def read_offsets(given: Any) -> object:
+    return KafkaOffsets.of(given, otherwise="latest")
+
+
+def read_script(plain: Any) -> object:
+    script = StreamScript.from_plain(plain)
+    first = script.splits[0].name
+    return script.count_rows(first, 0, 2), script.rows(first, 0, 0, seed=1), script.to_plain()
+
+
+def read_pattern(pattern: str) -> object:
+    return resolve_paths([f"/none/{pattern.replace(':', '')}"])
+
+
+# -- messages
+
+WHO = wire.Task("job", "orders", "0")
+SAID = wire.Say(
+    "app",
+    [
+        wire.Register(WHO, "run", 1, wire.Alignment("g", 2, 3), False, 4, 5, 6),
+        wire.Reply(WHO, "run", 1, 2),
+        wire.Renew(WHO, "run", 0),
+        wire.Finished(WHO, "run"),
+    ],
+)
+TASK = {"job_id": "j", "source_id": "s", "task_id": "0"}
+TOLD = {
+    "messages": [
+        {"type": "Capped", "group": "g", "task": TASK, "epoch": 1, "kind": 1, "us": 5},
+        {"type": "Asked", "task": TASK, "timestamp": 1},
+        {"type": "Lowered", "task": TASK, "timestamp": 1, "new_low_watermark": 2},
+    ],
+    "lease_us": 30,
+}  # fmt: skip
+# In what gRPC reads for us, any error ends the call.
+UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+BEAT = msgspec.to_builtins(rpc.HeartbeatRequest(stream_id="1", run="r", resumes=None, first=True))
+
+
+def hear_question(data: bytes) -> object:
+    return [wire.to_event(each) for each in wire.SAY.decode_question(data).statements]
+
+
+def hear_told(data: bytes) -> object:
+    return [wire.to_effect(each) for each in wire.WATCH.decode_answer(data).messages]
+
+
+# -- the table
+
+DECODERS: dict[str, Decoder] = {
+    "stream snapshot": Decoder(
+        restore_stream, changed_bytes(*map(snapshot.encode, SNAPSHOTS)), snapshot.encode(SNAPSHOTS[2])
+    ),
+    "stream snapshot, sealed": Decoder(restore_stream, sealed, sealed_stream((1, b"\0\0", [0, 0, 0], TAILS[0]))),
+    "coordinator snapshot": Decoder(restore_coordinator, changed_bytes(STATE), STATE),
+    "coordinator snapshot, sealed": Decoder(
+        restore_coordinator,
+        then(changed_tree(coordinator_snapshot.decode(STATE)), json.dumps, coordinator_snapshot.encode),
+        STATE,
+    ),
+    "split": Decoder(lambda data: SPLITS.deserialize(1, data), msgpack(PACKED_SPLIT), PACKED_SPLIT),
+    "discovered splits": Decoder(
+        lambda data: DISCOVERED.deserialize(1, data),
+        one_of(
+            changed_bytes(DISCOVERED.serialize(KNOWN)),
+            then(msgpack(zlib.decompress(DISCOVERED.serialize(KNOWN))), zlib.compress),
+        ),
+        DISCOVERED.serialize(KNOWN),
+    ),
+    "kafka's state": Decoder(
+        lambda data: KafkaStateSerializer().deserialize(1, data), msgpack(KAFKA_STATE), KAFKA_STATE
+    ),
+    "hybrid split": Decoder(
+        lambda data: HYBRID.split_serializer.deserialize(1, data), msgpack(HYBRID_SPLIT), HYBRID_SPLIT
+    ),
+    "hybrid state": Decoder(
+        lambda data: HYBRID.enumerator_state_serializer.deserialize(1, data), msgpack(HYBRID_STATE), HYBRID_STATE
+    ),
+    "batch offset": Decoder(find_batch, as_json(OFFSET.to_json()), json.dumps(OFFSET.to_json())),
+    "batch offset's state": Decoder(
+        lambda state: find_batch({**OFFSET.to_json(), "state": state}),
+        one_of(
+            then(msgpack(zlib.decompress(PACKED_STATE)), zlib.compress, base64.b64encode, bytes.decode),
+            changed_text(OFFSET.state),
+        ),
+        OFFSET.state,
+    ),
+    "heartbeat offset": Decoder(find_heartbeat, as_json(HEARTBEAT.to_json()), HEARTBEAT.to_json()),
+    "sketch": Decoder(lambda data: decode_sketch(data, where="here"), one_of(changed_bytes(SKETCH, TWO), junk), TWO),
+    "observed metric": Decoder(
+        lambda metric: MEASUREMENT.decode(metric if isinstance(metric, dict) else {}, batch_id=3),
+        one_of(
+            changed_tree(METRIC),
+            then(changed_bytes(SKETCH, TWO), lambda sketch: {**METRIC, "latest": sketch, "split_rows": sketch}),
+        ),
+        METRIC,
+    ),
+    "progress": Decoder(
+        read_progress,
+        one_of(then(changed_tree(PROGRESS), json.dumps), changed_text(json.dumps(PROGRESS))),
+        json.dumps(PROGRESS),
+    ),
+    "checkpoint": Decoder(read_checkpoint, changed_bytes(CHECKPOINT), CHECKPOINT),
+    "options of lowmark_kafka": Decoder(
+        read_kafka_options,
+        changed_options(KAFKA_OPTIONS, ASSIGNED, PATTERN),
+        KAFKA_OPTIONS,
+    ),
+    "options of lowmark_files": Decoder(
+        lambda options: FormatOptions.read("lowmark_files", options), changed_options(FILE_OPTIONS), FILE_OPTIONS
+    ),
+    "options of lowmark_generator": Decoder(
+        lambda options: FormatOptions.read("lowmark_generator", options),
+        changed_options(GENERATOR_OPTIONS),
+        GENERATOR_OPTIONS,
+    ),
+    "offsets of KafkaSource": Decoder(
+        read_offsets, one_of(junk, lambda rng: {(text(rng), number(rng)): junk(rng)}), {("orders", 0): 17}
+    ),
+    "script": Decoder(read_script, changed_tree(json.loads(json.dumps(SCRIPT.to_plain()))), SCRIPT.to_plain()),
+    "pattern of paths": Decoder(
+        read_pattern, changed_text("*.csv", "d[0-9]/**/x?.{csv,json}"), "d[!0]/*.csv", (LowmarkError, OSError)
+    ),
+    "duration": Decoder(
+        lambda value: duration_us(value, what="x"),
+        one_of(junk, changed_text("1 minute 30 seconds", "PT1.5S", "interval 1 day", "P1DT-2H")),
+        "1 second",
+    ),
+    "what members say": Decoder(hear_question, msgpack(wire.encode(SAID)), wire.encode(SAID)),
+    "what members are told": Decoder(hear_told, msgpack(wire.encode(TOLD)), wire.encode(TOLD), (LowmarkError, *UNREAD)),
+    "what heartbeats say": Decoder(
+        rpc.HEARTBEAT.decode_request, msgpack(_packed(BEAT)), _packed(BEAT), (LowmarkError, *UNREAD)
+    ),
+}

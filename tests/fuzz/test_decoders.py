@@ -1,0 +1,23 @@
+"""Every decoder of the table, in seconds. `make fuzz` does the same for minutes."""
+
+from __future__ import annotations
+
+import pytest
+
+from .decoders import DECODERS
+from .run import fuzz
+
+INPUTS = 200
+SEED = 1
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_it_reads_what_is_good(name: str) -> None:
+    DECODERS[name].decode(DECODERS[name].good)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_it_raises_nothing_but_its_own_error(name: str) -> None:
+    findings = fuzz(name, seed=SEED, first=0, count=INPUTS)
+
+    assert not findings, "\n".join(map(str, findings.values()))

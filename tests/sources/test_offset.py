@@ -1,0 +1,138 @@
+"""Offsets in a checkpoint: what is read back, and what is refused, in how much memory."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tracemalloc
+import zlib
+from typing import Any
+
+import msgspec
+import pytest
+from lowmark.sources import DataclassSerializer, SourceSplit
+from lowmark.sources.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.offset import BatchOffset, BatchState, Placed, UnreadableOffset
+from lowmark.sources.serializer import UnreadableState
+from lowmark.watermark import packed
+
+SERIALIZER = DataclassSerializer(SourceSplit)
+STATE = BatchState(b"coordinator", (Placed(0, SourceSplit(split_id="a", start=3)),), (), 7)
+OFFSET = BatchOffset.encode("orders", 4, "run", STATE, SERIALIZER)
+
+
+def test_an_offset_and_its_state_are_read_back() -> None:
+    found = BatchOffset.find(json.dumps(OFFSET.to_json()))
+
+    assert found == OFFSET
+    assert found.decode(SERIALIZER) == STATE
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"checkpoint": None}, "Expected `int`, got `null` - at `$.checkpoint`"),
+        ({"checkpoint": -1}, "Expected `int` >= 0 - at `$.checkpoint`"),
+        ({"run": 7}, "got `int` - at `$.run`"),
+        ({"positions": {"a": "3"}}, "Expected `int`, got `str`"),
+        ({"positions": []}, "got `array` - at `$.positions`"),
+        ({"state": None}, "got `null` - at `$.state`"),
+        ({"state": ...}, "missing required field `state`"),
+    ],
+)
+def test_an_offset_of_ours_with_a_field_that_cannot_be_is_refused(change: dict[str, Any], why: str) -> None:
+    offset = {name: value for name, value in {**OFFSET.to_json(), **change}.items() if value is not ...}
+
+    with pytest.raises(UnreadableOffset) as refused:
+        BatchOffset.find(offset)
+    assert refused.value.source == "orders"
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        {"lowmark_source": {"0": 12}},  # Kafka's, of a topic of that name
+        '{"lowmark_source": "orders", "che',
+        '{"lowmark_source": ' + "[" * 100_000,
+        {"orders": {"0": 12}},
+        None,
+        17,
+    ],
+    ids=lambda offset: str(offset)[:24],
+)
+def test_what_is_none_of_ours_is_none(offset: object) -> None:
+    assert BatchOffset.find(offset) is None
+
+
+class Bare:
+    """A connector's own serializer, that raises what it likes."""
+
+    version = 1
+
+    def serialize(self, value: SourceSplit) -> bytes:
+        return value.split_id.encode()
+
+    def deserialize(self, version: int, data: bytes) -> SourceSplit:
+        raise KeyError(data)
+
+
+def test_whatever_a_connectors_serializer_raises_names_the_source() -> None:
+    with pytest.raises(UnreadableOffset, match="KeyError: b'") as refused:
+        OFFSET.decode(Bare())
+    assert refused.value.source == "orders"
+
+
+def nested(deep: int) -> bytes:
+    return b"\x91" * deep + b"\xc0"
+
+
+@pytest.mark.parametrize("data", [b"\xc1", b"\xa1\xff", b"\xdf\xff\xff\xff\xff", nested(100_000)], ids=range(4))
+def test_bytes_that_are_no_split_are_refused(data: bytes) -> None:
+    with pytest.raises(UnreadableState, match="SourceSplit: these are no data of version 1"):
+        SERIALIZER.deserialize(1, data)
+
+
+# -- bounds
+
+
+def bomb(mib: int) -> bytes:
+    """Bytes that unpack to so many MiB, a thousandth of it themselves."""
+    packer = zlib.compressobj(1)
+    return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(mib)), packer.flush()])
+
+
+def refused_in_mib(unpack: Any) -> float:
+    """The most memory that refusing takes, MiB."""
+    tracemalloc.start()
+    try:
+        with pytest.raises((UnreadableOffset, UnreadableState), match="it unpacks to more than 1048576 bytes"):
+            unpack()
+        return tracemalloc.get_traced_memory()[1] / (1 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_state_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "MOST_BYTES", 1 << 20)
+    data = bomb(64)
+    offset = BatchOffset("orders", 1, "run", {}, base64.b64encode(data).decode())
+
+    assert refused_in_mib(lambda: offset.decode(SERIALIZER)) < 8
+    assert refused_in_mib(lambda: DiscoveredSerializer(SourceSplit).deserialize(1, data)) < 8
+
+
+def test_a_state_that_could_not_be_read_back_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "MOST_BYTES", 100)
+    many = DiscoveredSplits[SourceSplit](assigned=tuple(map(str, range(100))))
+
+    with pytest.raises(ValueError, match="bytes of state, expected 100 at most"):
+        DiscoveredSerializer(SourceSplit).serialize(many)
+
+
+def test_a_state_of_a_later_format_says_so() -> None:
+    wire = msgspec.msgpack.encode([2, 1, b"", [], [], None])
+    offset = BatchOffset("orders", 1, "run", {}, base64.b64encode(zlib.compress(wire)).decode())
+
+    with pytest.raises(UnreadableOffset, match="it has format 2, and this version of lowmark knows 1"):
+        offset.decode(SERIALIZER)

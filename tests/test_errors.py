@@ -1,0 +1,93 @@
+"""Every error of the product: one base, and it survives the way from one process to another."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import pickle
+import pkgutil
+import types
+import typing
+from collections.abc import Iterator
+
+import lowmark.integration
+import lowmark.sources
+import lowmark.watermark
+import pytest
+from lowmark.watermark import LowmarkError
+
+
+def defined() -> Iterator[type[Exception]]:
+    """All classes of exceptions that our modules define, private ones too."""
+    for package in (lowmark.watermark, lowmark.sources, lowmark.integration):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(found.name)
+            for value in vars(module).values():
+                if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == found.name:
+                    yield value
+
+
+ERRORS = sorted(set(defined()), key=lambda kind: (kind.__module__, kind.__name__))
+
+
+def made(kind: type[Exception]) -> Exception:
+    """An error of this class, with arguments that no other argument equals."""
+    if kind.__init__ is Exception.__init__:
+        return kind("text")
+    taken = inspect.signature(kind).parameters.values()
+    hints = typing.get_type_hints(kind.__init__)
+    unnamed = [value(hints[each.name], n) for n, each in enumerate(taken) if each.kind is each.POSITIONAL_OR_KEYWORD]
+    named = {each.name: value(hints[each.name], 99) for each in taken if each.kind is each.KEYWORD_ONLY}
+    return kind(*unnamed, **named)
+
+
+def value(hint: typing.Any, n: int) -> typing.Any:
+    kind = typing.get_origin(hint) or hint
+    if kind in (typing.Union, types.UnionType):
+        return value(typing.get_args(hint)[0], n)
+    examples = {str: f"text {n}", int: 1_000 + n, float: 0.5 + n, bool: True, tuple: (f"name {n}",)}
+    return examples[kind]
+
+
+def test_all_of_them_are_found() -> None:
+    assert {"InvalidDuration", "UnreadableOffset", "InvalidOption", "JournalRefused", "FileChanged"} <= {
+        kind.__name__ for kind in ERRORS
+    }
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_one_base_catches_them_all_and_they_survive_pickling(kind: type[Exception]) -> None:
+    assert issubclass(kind, LowmarkError)
+    error = made(kind)
+    error.later = "set on the way"  # type: ignore[attr-defined]
+
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: TID251  # our own bytes
+        assert (type(again), str(again), again.args) == (kind, str(error), error.args)
+        assert vars(again) == vars(error)
+
+
+class ByName(LowmarkError, ValueError):
+    """Composes its text, and takes its arguments by name."""
+
+    def __init__(self, *, fact: str, hint: str = "none") -> None:
+        super().__init__(f"{fact}. Hint: {hint}")
+        self.fact = fact
+
+
+class OfTheSystem(LowmarkError, OSError):
+    """An OSError takes up to five arguments for its own, and keeps two of them in `args`."""
+
+    def __init__(self, one: str, two: str, three: str, four: str) -> None:
+        super().__init__(one, two, three, four)
+        self.four = four
+
+    def __str__(self) -> str:
+        return f"it is {self.four}"
+
+
+@pytest.mark.parametrize("error", [ByName(fact="f", hint="h"), OfTheSystem("1", "2", "3", "4")], ids=repr)
+def test_whatever_a_constructor_takes(error: LowmarkError) -> None:
+    again = pickle.loads(pickle.dumps(error))  # noqa: TID251  # our own bytes
+
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
