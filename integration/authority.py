@@ -94,7 +94,7 @@ _SERVER_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lowmark")
 
 
 def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoordinator:

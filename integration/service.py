@@ -30,6 +30,7 @@ from lowmark.watermark import (
     explain,
     to_json,
 )
+from lowmark.watermark.status import printable
 
 from . import sockets, streams, wrap
 from .errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
@@ -441,4 +442,4 @@ class LowWatermarkService:
 
     def _explained(self, status: StreamStatus, query: str | None) -> str:
         others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
-        return "\n".join([explain(status), *others])
+        return "\n".join([explain(status), *map(printable, others)])

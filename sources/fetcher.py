@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Generic
 
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.log_record import Lines
 
 from .api import Fetched, SplitReader, SplitsAddition, SplitsRemoval, SplitT
 
@@ -202,7 +203,7 @@ class SplitFetcher(Generic[SplitT]):
             stack = "".join(traceback.format_stack(frame)[-3:]) if frame is not None else "unknown"
             log.warning(
                 "%s: %s did not end within %g seconds after wake_up, and is left behind; it stands in\n%s",
-                self._source, self._action, seconds, stack,
+                self._source, self._action, seconds, Lines(stack),
             )  # fmt: skip
 
     def _hand_over(self, task: Callable[[SplitReader[SplitT]], None]) -> None:
