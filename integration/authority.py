@@ -39,8 +39,8 @@ from lowmark.watermark import (
     TaskLost,
     TaskReturnedLate,
     Tick,
-    format_duration_us,
 )
+from lowmark.watermark.duration import rough_duration_us
 
 from .errors import JournalRefused, MalformedMessage
 from .journal import Journal
@@ -378,7 +378,7 @@ class Authority:
             self._forget(effect.task)
             return
         if isinstance(effect, TaskReturnedLate):
-            behind = format_duration_us(effect.behind_us)
+            behind = rough_duration_us(effect.behind_us)
             _log.warning("task %s came in %s below the low watermark", effect.task, behind)
             return
         message = to_message(effect)
