@@ -5,13 +5,19 @@ Names are imported when they are first used: executors import the heartbeat and 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
+
+from lowmark.watermark.log_record import escape_record
 
 if TYPE_CHECKING:
     from .service import LowWatermarkService
     from .shipping import ship
 
 __all__ = ["LowWatermarkService", "ship"]
+
+# Every line of the package goes through this one logger. Names of others do nothing where it is read.
+logging.getLogger("lowmark").addFilter(escape_record)
 
 
 def __getattr__(name: str) -> Any:

@@ -39,8 +39,8 @@ from lowmark.watermark import (
     TaskLost,
     TaskReturnedLate,
     Tick,
-    format_duration_us,
 )
+from lowmark.watermark.duration import rough_duration_us
 
 from .errors import JournalRefused, MalformedMessage
 from .journal import Journal
@@ -94,7 +94,7 @@ _SERVER_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lowmark")
 
 
 def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoordinator:
@@ -378,7 +378,7 @@ class Authority:
             self._forget(effect.task)
             return
         if isinstance(effect, TaskReturnedLate):
-            behind = format_duration_us(effect.behind_us)
+            behind = rough_duration_us(effect.behind_us)
             _log.warning("task %s came in %s below the low watermark", effect.task, behind)
             return
         message = to_message(effect)

@@ -1,7 +1,8 @@
 """The command line: `lowmark demo | status | explain | serve | offsets`.
 
-Every command has `--json`: exactly one JSON object on stdout and nothing else. What is meant for eyes only (progress,
-errors) goes to stderr. An error of lowmark is one line without a traceback; `--debug` shows all of it.
+Every command has `--json`: exactly one JSON object on stdout and nothing else; if it fails, what went wrong is its
+"error". What is meant for eyes only (progress, errors) goes to stderr. An error of lowmark is one line without a
+traceback; `--debug` shows all of it. Options that do not fit are told on stderr alone, whatever they say of JSON.
 
     exit code   0  all is well
                 1  nothing to show: no service runs, or none has a stream of that name; the demo lost a row
@@ -17,6 +18,7 @@ What a command needs is imported when it runs: `lowmark --help` starts no Spark.
 from __future__ import annotations
 
 import datetime as dt
+import importlib.metadata
 import json
 import logging
 import os
@@ -30,10 +32,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from lowmark.watermark import LowmarkError, StreamStatus, format_duration_us
-from rich.console import Console
+from lowmark.watermark import LowmarkError, StreamStatus
 from typer.core import TyperGroup
 
+from .console import EscapingConsole, Sheet, ago, print_error, print_json, print_lines, show_traceback
 from .errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
 
 if TYPE_CHECKING:
@@ -46,7 +48,11 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 _NOTHING, _FAILED, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
-_DEBUG = "lowmark.debug"
+_DEBUG, _JSON = "lowmark.debug", "lowmark.json"
+_NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: what its JSON has where no service runs
+    "status": {"services": [], "coordinators": []},
+    "explain": {"streams": []},
+}
 _SHOWN = 50  # splits of a stream, tasks of a source
 _NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # what a coordinator says to the question for a service
 _EXIT_CODES = (
@@ -68,8 +74,10 @@ class _Commands(TyperGroup):
         except LowmarkError as failed:
             if ctx.meta.get(_DEBUG):
                 raise
-            # Not through rich: a path in brackets is no markup, and one line stays one line.
-            typer.echo(f"lowmark: {failed}", err=True)
+            if ctx.meta.get(_JSON):
+                empty = _NONE_RUNS.get(ctx.invoked_subcommand, {}) if isinstance(failed, NoService) else {}
+                print_json({**empty, "error": str(failed)})
+            print_error(str(failed))
             raise typer.Exit(_NOTHING if isinstance(failed, NoService | UnknownStream) else _FAILED) from failed
         except KeyboardInterrupt as stopped:
             raise typer.Exit(_TERMINATED if isinstance(stopped, _Terminated) else _INTERRUPTED) from None
@@ -91,7 +99,21 @@ def _remember_debug(ctx: typer.Context, value: bool) -> bool:  # noqa: FBT001  #
     return value
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+def _remember_json(ctx: typer.Context, value: bool) -> bool:  # noqa: FBT001  # typer's signature
+    ctx.meta[_JSON] = value
+    return value
+
+
+def _show_version(value: bool) -> None:  # noqa: FBT001  # typer's signature
+    if value:
+        print_lines(f"lowmark {importlib.metadata.version('lowmark')}")
+        raise typer.Exit
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object instead of text.", is_eager=True, callback=_remember_json),
+]
 Debug = Annotated[
     bool, typer.Option("--debug", help="Show tracebacks and Spark's log.", is_eager=True, callback=_remember_debug)
 ]
@@ -134,7 +156,12 @@ class SourceKind(str, Enum):
 
 
 @app.callback()
-def _lowmark() -> None:
+def _lowmark(
+    *,
+    version: Annotated[  # its callback does it
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
     """Hold the commands together: with one command alone, typer would leave its name out."""
 
 
@@ -190,21 +217,21 @@ def demo(
 
     feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars)
     script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
-    errors = Console(stderr=True)
+    errors = EscapingConsole(stderr=True)
     bars = DemoBars(errors)
 
     def announce(port: int) -> None:
         # Through the console of the bars: it goes above them.
         errors.print(
-            f"lowmark: metrics at http://127.0.0.1:{port}/metrics", markup=False, highlight=False, soft_wrap=True
+            f"lowmark: metrics at http://127.0.0.1:{port}/metrics", highlight=False, soft_wrap=True
         )
 
     def tell(result: DemoResult) -> None:
         bars.stop()
         if as_json:
-            _print_json(result.to_json())
+            print_json(result.to_json())
         else:
-            show(result, Console())
+            show(result, EscapingConsole())
         sys.stdout.flush()
         if keep:
             _keep(keep)
@@ -246,10 +273,7 @@ def _keep(seconds: float) -> None:
     told: list[int] = []
     with _on([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
         # Only now: who reads this may send the signal at once.
-        typer.echo(
-            f"lowmark: running for {seconds:g} more seconds, Ctrl-C ends it; try `lowmark status` in another terminal",
-            err=True,
-        )
+        print_error(f"running for {seconds:g} more seconds, Ctrl-C ends it; try `lowmark status` in another terminal")
         deadline = time.monotonic() + seconds
         while not told and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -298,15 +322,15 @@ def status(
 
         answer = _ask_coordinator(coordinator, name, connect, tls_ca, token_file, most)
         if as_json:
-            _print_json(status_json(coordinator, answer))
+            print_json(status_json(coordinator, answer))
         else:
-            show_coordinator(coordinator, answer, _console(), now_us=time.time_ns() // 1_000)
+            show_coordinator(coordinator, answer, EscapingConsole(), now_us=time.time_ns() // 1_000)
         return
     replies, coordinators = _ask(name, connect, token_file, most)
     if as_json:
         from .coordinator_view import status_json
 
-        _print_json(
+        print_json(
             {
                 "services": [
                     {
@@ -321,7 +345,7 @@ def status(
             }
         )
         return
-    console, now_us = _console(), time.time_ns() // 1_000
+    console, now_us = EscapingConsole(), time.time_ns() // 1_000
     for address, reply in replies:
         console.print(
             f"{reply.application}, process {reply.pid}, {address}", style="dim", highlight=False, soft_wrap=True
@@ -354,10 +378,10 @@ def explain(
 
         said = explanations(_ask_coordinator(coordinator, name, connect, tls_ca, token_file, _SHOWN).coordinator)
         if as_json:
-            _print_json({"coordinator": coordinator, **said})
+            print_json({"coordinator": coordinator, **said})
         else:
             texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
-            typer.echo("\n\n".join(texts) if texts else "no task is registered")
+            print_lines("\n\n".join(texts) if texts else "no task is registered")
         return
     replies, _ = _ask(name, connect, limit=_SHOWN)
     if as_json:
@@ -373,10 +397,10 @@ def explain(
             for a, r in replies
             for s, text in zip(r.streams, r.explanations, strict=True)
         ]
-        _print_json({"streams": told})
+        print_json({"streams": told})
         return
     texts = [text for _, reply in replies for text in reply.explanations]
-    typer.echo("\n\n".join(texts) if texts else "no running query with a wrapped stream")
+    print_lines("\n\n".join(texts) if texts else "no running query with a wrapped stream")
 
 
 @app.command(epilog=_EXIT_CODES, short_help="Run a coordinator that several applications share.")
@@ -432,9 +456,9 @@ def serve(
 
     def ready(at: str, kept: Path) -> None:
         if as_json:
-            _print_json({"address": at, "journal": str(kept), "pid": os.getpid()}, indent=None)
+            print_json({"address": at, "journal": str(kept), "pid": os.getpid()}, indent=None)
         else:
-            typer.echo(f"lowmark: a coordinator listens at {at}, its journal is {kept}")
+            print_lines(f"lowmark: a coordinator listens at {at}, its journal is {kept}")
         sys.stdout.flush()
 
     ended_by = run_coordinator(
@@ -480,7 +504,7 @@ def offsets(
 
     found = kafka_starting_offsets(checkpoint, committed=not planned)
     if as_json:
-        _print_json(found, indent=None)
+        print_json(found, indent=None)
         return
     which = "planned" if planned else "committed"
     typer.echo(json.dumps(found, indent=2))
@@ -495,6 +519,7 @@ def offsets(
 
 def main() -> None:
     """The entry point `lowmark`."""
+    sys.excepthook = show_traceback
     app(prog_name="lowmark")
 
 
@@ -529,7 +554,7 @@ def _ask(
             try:
                 coordinators.append((address, ask_status(address, token_file=token_file, limit=limit)))
             except CoordinatorUnreachable as refused:
-                typer.echo(f"lowmark: {refused}", err=True)
+                print_error(str(refused))
         finally:
             client.close()
     if not services and not coordinators:
@@ -569,11 +594,6 @@ def _ask_coordinator(
     return answer if name is None else only(name, answer)
 
 
-def _console() -> Console:
-    """Prints names as they are: what is in brackets or between colons there is neither markup nor a picture."""
-    return Console(markup=False, emoji=False)
-
-
 def _only(name: str, reply: StatusReply) -> StatusReply:
     import msgspec
 
@@ -595,21 +615,22 @@ def _stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
 
 def _stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
     import msgspec
-    from lowmark.watermark.status import printable
     from rich.table import Table
 
     seen = msgspec.convert(stream, StreamStatus)
     facts = Table(
-        title=printable(f"{seen.name}, query {stream['query']}"),
+        title=f"{seen.name}, query {stream['query']}",
         title_justify="left",
         title_style="bold",
         show_header=False,
         box=None,
         padding=(0, 2),
     )
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
     for what, value in (
         ("low watermark", _time(seen.low_watermark_us)),
-        ("behind now", _ago(seen.low_watermark_us, now_us)),
+        ("behind now", ago(seen.low_watermark_us, now_us)),
         ("held by", "nobody" if seen.holder is None else seen.holder),
         ("why", seen.why),
         ("since", "unknown" if seen.since is None else f"{seen.since:%Y-%m-%d %H:%M:%S} UTC"),
@@ -617,7 +638,7 @@ def _stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tab
         ("splits", ", ".join(f"{count} {state}" for state, count in seen.states.items() if count) or "none yet"),
         ("rows", _rows(seen)),
     ):
-        facts.add_row(what, printable(value))
+        facts.add_row(what, value)
     splits = _split_table(seen, now_us, limit)
     whole = Table.grid()
     whole.add_row(facts)
@@ -630,40 +651,22 @@ def _rows(seen: StreamStatus) -> str:
     return f"{rows}, {counts.dropped_rows:,} dropped as late, {counts.future_rows:,} too far ahead of the clock"
 
 
-def _split_table(seen: StreamStatus, now_us: int, limit: int | None) -> Table:
-    from lowmark.watermark.status import by_need, printable
-    from rich.table import Table
+def _split_table(seen: StreamStatus, now_us: int, limit: int | None) -> Sheet:
+    from lowmark.watermark.status import by_need
 
     shown = sorted(seen.splits.items(), key=lambda item: by_need(item[1]))[:limit]
     left = sum(seen.states.values()) - len(shown)
-    table = Table(pad_edge=False, caption=f"and {left:,} more" if left else None, caption_justify="left")
-    for column, right in (
-        ("split", False),
-        ("state", False),
-        ("watermark", False),
-        ("behind now", True),
-        ("unread", True),
-        ("why", False),
-    ):
-        table.add_column(column, justify="right" if right else "left")
+    rows = []
     for name, split in shown:
         state = f"{split.state.value}, lagging" if split.lagging else split.state.value
         unread = "?" if split.backlog_rows is None else f"{split.backlog_rows:,}"
-        told = (name, state, _time(split.watermark_us), _ago(split.watermark_us, now_us), unread, split.why)
-        table.add_row(*map(printable, told))
-    return table
+        at = _time(split.watermark_us).removesuffix(" UTC")
+        rows.append((name, state, at, ago(split.watermark_us, now_us), unread, split.why))
+    columns = ("split", "state", "watermark (UTC)", "behind", "unread", "why")
+    return Sheet(columns, rows, whole=columns[2:5], right=columns[3:5], left_out=left)
 
 
 def _time(at_us: int | None) -> str:
     from lowmark.watermark import format_time_us
 
     return format_time_us(at_us)
-
-
-def _ago(at_us: int | None, now_us: int) -> str:
-    """How long ago, to the second: more digits would only flicker."""
-    return "" if at_us is None else format_duration_us((now_us - at_us) // 1_000_000 * 1_000_000)
-
-
-def _print_json(value: object, *, indent: int | None = 1) -> None:
-    typer.echo(json.dumps(value, indent=indent, ensure_ascii=False))

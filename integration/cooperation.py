@@ -28,6 +28,7 @@ from lowmark.watermark import (
     format_duration_us,
     format_time_us,
 )
+from lowmark.watermark.duration import rough_duration_us
 
 from .run import Stream, StreamRun
 
@@ -189,7 +190,7 @@ class Cooperation:
     def _explain_group(self, run: StreamRun) -> str:
         status, task = self._group_of(run).status(self._now_us()), self._tasks[run.token]
         (member,) = (member for member in status.members if member.task == task)
-        ahead = "" if member.ahead_us is None else f"; this stream is {format_duration_us(member.ahead_us)} ahead of it"
+        ahead = "" if member.ahead_us is None else f"; this stream is {rough_duration_us(member.ahead_us)} ahead of it"
         obeys = (
             "It is read no further than the group allows"
             if run.stream.reads

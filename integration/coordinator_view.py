@@ -12,13 +12,12 @@ from lowmark.watermark import (
     SourceStatus,
     SplitState,
     TaskStatus,
-    format_duration_us,
     format_time_us,
 )
 from lowmark.watermark.status import need, printable
 from rich.console import Console
-from rich.table import Table
 
+from .console import Sheet, ago
 from .errors import UnknownStream
 from .wire import StatusAnswer
 
@@ -107,45 +106,41 @@ def _group_in_words(group: GroupStatus) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _source_table(source: SourceStatus, now_us: int) -> Table:
-    table = Table(
-        title=printable(
-            f"{source.source_id} of {source.job_id}: {format_time_us(source.low_watermark_us)}, {source.why}"
-        ),
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        caption=f"and {source.tasks_not_shown:,} more" if source.tasks_not_shown else None,
-        caption_justify="left",
-    )
-    for column in ("task", "state", "low watermark", "behind now", "group", "why"):
-        table.add_column(column, justify="right" if column == "behind now" else "left")
+def _source_table(source: SourceStatus, now_us: int) -> Sheet:
+    rows = []
     for task in sorted(source.tasks, key=_need):
-        low_us = task.low_watermark_us
-        behind = "" if low_us is None else format_duration_us((now_us - low_us) // 1_000_000 * 1_000_000)
-        group = "" if task.group is None else task.group
-        told = (task.task.task_id, task.state.value, format_time_us(low_us), behind, group, task.why)
-        table.add_row(*map(printable, told))
-    return table
+        low_us, group = task.low_watermark_us, "" if task.group is None else task.group
+        at, behind = format_time_us(low_us).removesuffix(" UTC"), ago(low_us, now_us)
+        rows.append((task.task.task_id, task.state.value, at, behind, group, task.why))
+    return Sheet(
+        ("task", "state", "low watermark (UTC)", "behind", "group", "why"),
+        rows,
+        title=f"{source.source_id} of {source.job_id}: {format_time_us(source.low_watermark_us)}, {source.why}",
+        whole=("low watermark (UTC)", "behind"),
+        right=("behind",),
+        left_out=source.tasks_not_shown,
+    )
 
 
 def _need(task: TaskStatus) -> tuple[int, bool, int]:
     return need(task.state, task.low_watermark_us)
 
 
-def _group_table(group: GroupStatus) -> Table:
-    table = Table(
-        title=printable(f"group {group.group}: cap {group.cap}, {group.why}"),
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        caption=f"and {group.members_not_shown:,} more" if group.members_not_shown else None,
-        caption_justify="left",
+def _group_table(group: GroupStatus) -> Sheet:
+    return Sheet(
+        ("task", "state", "low watermark", "cap", "obeys the cap", "why"),
+        [
+            (
+                str(member.task),
+                member.state.value,
+                format_time_us(member.low_us),
+                str(member.cap),
+                "yes" if member.throttled else "no",
+                member.why,
+            )
+            for member in group.members
+        ],
+        title=f"group {group.group}: cap {group.cap}, {group.why}",
+        whole=("low watermark", "cap"),
+        left_out=group.members_not_shown,
     )
-    for column in ("task", "state", "low watermark", "cap", "obeys the cap", "why"):
-        table.add_column(column)
-    for member in group.members:
-        obeys = "yes" if member.throttled else "no"
-        told = (str(member.task), member.state.value, format_time_us(member.low_us), str(member.cap), obeys, member.why)
-        table.add_row(*map(printable, told))
-    return table

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from .console import one_below_the_other
 from .demo import LOWMARK, NATIVE, DemoResult, Lane, LaneResult, SplitResult, described
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["DemoBars", "show"]
 
 TITLES = {NATIVE: "native Spark", LOWMARK: "lowmark"}
+_ANY_WIDTH = 1_000  # more than the table takes
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
@@ -34,9 +37,9 @@ class DemoBars:
     def __init__(self, console: Console) -> None:
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(24),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
         )
         self._bars = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
@@ -87,32 +90,33 @@ def show(result: DemoResult, console: Console) -> None:
     start_us = result.script.start_us
     title = f"The same rows, the same query, minute windows per split (seed {result.seed})"
     table = Table(title=title, title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("split", no_wrap=True)
-    table.add_column("what it does", no_wrap=True)
-    table.add_column("rows in", justify="right")
-    for name in (TITLES[NATIVE], TITLES[LOWMARK]):
-        table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("lost", justify="right", no_wrap=True)
+    columns = ("split", "what it does", "rows in", TITLES[NATIVE], "lost", TITLES[LOWMARK], "lost")
+    for name in columns:
+        table.add_column(name, justify="left" if name in columns[:2] else "right", no_wrap=True)
+    rows: list[tuple[str | Text, ...]] = []
     for split in result.script.splits:
         mine, theirs, what = lowmark.splits[split.name], native.splits[split.name], described(result.script, split)
         style = "dim" if what == "regular" else ""
-        table.add_row(split.name, Text(what, style), _count(mine.rows_in), *_fate(theirs), *_fate(mine))
-    table.add_section()
+        rows.append((split.name, Text(what, style), _count(mine.rows_in), *_fate(theirs), *_fate(mine)))
     total = _total(lowmark)
-    table.add_row("rows", "in windows", _count(total.rows_in), *_fate(_total(native)), *_fate(total), style="bold")
-    table.add_row("windows", "emitted", "", _count(native.windows), "", _count(lowmark.windows), "")
-    table.add_row("", "wrong or missing", "", *_wrong(native), *_wrong(lowmark))
-    table.add_row(
-        "watermark",
-        "in the end",
-        "",
-        _clock(native.watermark_us, start_us),
-        "",
-        _clock(lowmark.watermark_us, start_us),
-        "",
-    )
-    table.add_row("", "held there by", "", native.holder or "nobody", "", lowmark.holder or "nobody", "")
-    console.print(table)
+    ends = [_clock(lane.watermark_us, start_us) for lane in (native, lowmark)]
+    rows += [
+        ("rows", "in windows", _count(total.rows_in), *_fate(_total(native)), *_fate(total)),
+        ("windows", "emitted", "", _count(native.windows), "", _count(lowmark.windows), ""),
+        ("", "wrong or missing", "", *_wrong(native), *_wrong(lowmark)),
+        ("watermark", "in the end", "", ends[0], "", ends[1], ""),
+        ("", "held there by", "", native.holder or "nobody", "", lowmark.holder or "nobody", ""),
+    ]
+    for number, row in enumerate(rows, 1):
+        table.add_row(*row, end_section=number == len(native.splits), style="bold" if row[0] == "rows" else None)
+    if Measurement.get(console, console.options.update_width(_ANY_WIDTH), table).maximum <= console.width:
+        console.print(table)
+    else:
+        names = ("rows in", *(name for title in TITLES.values() for name in (title, f"{title} lost")))
+        for first, second, *cells in rows:
+            about = f"{first}: {second}" if first else str(second)
+            for part in one_below_the_other(about, names, list(map(str, cells)), width=console.width):
+                console.print(part)
     console.print(_sentence(result))
 
 

@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lowmark.watermark.errors import shown
+from lowmark.watermark.status import printable
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -248,7 +249,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _say(self, what: str) -> None:
         # No logging is set up in this process; Spark passes its standard error on to the driver's.
-        sys.stderr.write(f'lowmark: stream "{self._stream}": {what}\n')
+        sys.stderr.write(printable(f'lowmark: stream "{self._stream}": {what}') + "\n")
         sys.stderr.flush()
 
     def _take(self, reply: HeartbeatReply, run: str) -> HeartbeatOffset:

@@ -55,7 +55,7 @@ from .wire import (
 
 __all__ = ["Member", "ask_status"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lowmark")
 
 
 class Member:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.batches import Guidance, Planned, Task
 from lowmark.watermark import SplitMark
+from lowmark.watermark.status import printable
 
 from .accumulate import BatchTrack, Tracks
 from .clock import monotonic_us
@@ -131,7 +132,8 @@ class ServicePeer:
     def _note(self, gone: ServiceUnreachable) -> None:
         if self._retry_at_us is None:
             # No logging is set up in this process; Spark passes its standard error on to the driver's.
-            sys.stderr.write(f'lowmark: stream "{self._stream}": what alignment said last holds. {gone}\n')
+            line = f'lowmark: stream "{self._stream}": what alignment said last holds. {gone}'
+            sys.stderr.write(printable(line) + "\n")
             sys.stderr.flush()
         self._retry_at_us = monotonic_us() + _RETRY_US
         if self._client is not None:

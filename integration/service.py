@@ -30,6 +30,8 @@ from lowmark.watermark import (
     explain,
     to_json,
 )
+from lowmark.watermark.names import unfit_character
+from lowmark.watermark.status import printable
 
 from . import sockets, streams, wrap
 from .errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
@@ -115,6 +117,8 @@ class LowWatermarkService:
                 f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
                 'Hint: start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.'
             )
+        if job is not None and (unfit := unfit_character(job)) is not None:
+            raise ValueError(f"LowWatermarkService: job={job!r} holds {unfit}. Hint: pass a name of one line.")
         if job_queries < 1:
             raise ValueError(f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}")
         address = sockets.new_address()  # before anything is started: it may be refused
@@ -292,6 +296,9 @@ class LowWatermarkService:
         self._check_open(f'{action} stream "{name}"')
         if not name:
             raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
+        if (unfit := unfit_character(name)) is not None:
+            fact = f"the name holds {unfit}, which would break log lines and metrics"
+            raise WrapRefused(printable(name), fact, 'pass a name of one line, such as name="orders".')
         if name in self._names:
             raise StreamNameTaken(name)
         if not 1 <= max_splits <= 1 << 25:
@@ -442,4 +449,4 @@ class LowWatermarkService:
 
     def _explained(self, status: StreamStatus, query: str | None) -> str:
         others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
-        return "\n".join([explain(status), *others])
+        return "\n".join([explain(status), *map(printable, others)])

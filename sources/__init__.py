@@ -3,6 +3,10 @@
 pyspark is imported in `spark.py` only.
 """
 
+import logging
+
+from lowmark.watermark.log_record import escape_record
+
 from .api import (
     Boundedness,
     ExternallyInducedSourceReader,
@@ -36,6 +40,9 @@ from .reader import read_slices
 from .serializer import DataclassSerializer
 from .simple import SimpleSource
 from .testing import SourceBroken, check_source
+
+# As lowmark.integration does: every line of the package goes through this one logger.
+logging.getLogger("lowmark").addFilter(escape_record)
 
 __all__ = [
     "Boundedness",

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic
 
+from lowmark.watermark.log_record import Lines
+
 from .api import Fetching, SplitRows, SplitT
 from .checked_reader import CheckedReader
 
@@ -186,5 +188,5 @@ def _end(
             stack = "".join(traceback.format_stack(frame)[-3:]) if frame is not None else "unknown"
             log.warning(
                 "%s: a fetch did not end within %g seconds after wake_up, and is left behind; it stands in\n%s",
-                name, seconds, stack,
+                name, seconds, Lines(stack),
             )  # fmt: skip

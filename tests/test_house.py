@@ -211,6 +211,18 @@ def exported(text: str) -> set[str]:
     return names
 
 
+def one_logger(path: str, text: str) -> list[str]:
+    """What the package logs goes through the logger "lowmark", whose filter escapes what names of others hold."""
+    wrong = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("getLogger"):
+            continue
+        # Without a name it is the root logger, which the command line sets up.
+        if [ast.unparse(name) for name in node.args] not in (["'lowmark'"], []):
+            wrong.append(f'{path}:{node.lineno} has a logger of its own; use logging.getLogger("lowmark")')
+    return wrong
+
+
 def one_version(path: str, text: str) -> list[str]:
     """The version stands in pyproject.toml; the code asks importlib.metadata."""
     if path.startswith("tests/") or not path.endswith(".py"):
@@ -276,6 +288,10 @@ PYTHON_RULES: dict[Rule, list[tuple[str, str]]] = {
         ("watermark/a.py", '"""x."""\n__all__ = ["f"]\ndef f(): ...'),
         ("sources/a.py", '"""x."""\n__all__ = ("C",)\nclass C: ...'),
         ("sources/a.py", "x = 1"),
+    ],
+    one_logger: [
+        ("integration/a.py", "import logging\nlog = logging.getLogger(__name__)"),
+        ("sources/a.py", "from logging import getLogger\nlog = getLogger('lowmark.sources')"),
     ],
     one_version: [
         ("integration/a.py", '__version__ = "0.1.0"'),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,23 @@ def test_no_registry(clone: Path) -> None:
         )
     ]
     assert lines[0].startswith("lowmark: setting up .venv with Python 3.")
+
+
+def only_for_tests() -> list[str]:
+    """The modules of the packages that a user's environment does not have: those of the extra `test` alone."""
+    extras: dict[str, set[str]] = {}  # package -> the extras it comes with, "" where it always comes
+    for each in importlib.metadata.requires("lowmark") or []:
+        found = re.search(r"extra == [\"'](\w+)", each)
+        extras.setdefault(re.split(r"[^\w.-]", each, maxsplit=1)[0], set()).add(found[1] if found else "")
+    hidden = {name for name, wanted in extras.items() if wanted == {"test"}}
+    provided = importlib.metadata.packages_distributions()
+    return sorted(module for module, names in provided.items() if hidden & set(names))
+
+
+def test_the_demo_on_kafka_needs_no_package_of_the_tests() -> None:
+    """In a fresh clone `make demo` has set up an environment without them."""
+    hidden = only_for_tests()
+    assert {"pytest", "hypothesis", "mypy"} <= set(hidden)
+    script = f"import sys; sys.modules.update(dict.fromkeys({hidden}))\nimport tests.live.demo_kafka"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -37,7 +37,7 @@ from typing import Any
 
 from .cap import Cap, CapAnnounced
 from .coordinator_snapshot import EncodedParts, json_object, to_json
-from .duration import format_duration_us
+from .duration import format_duration_us, rough_duration_us
 from .errors import DisagreeingGroup, InvalidWatermark, UnknownTask
 from .protocol import TaskId
 from .state import SplitState
@@ -467,7 +467,7 @@ class AlignmentGroup:
         member, holder = self._members[decision.holder], f"task {decision.holder}"
         if member.state is SplitState.PENDING:
             left_us = self._waited_for_us(member, now_us)
-            until = "as long as it takes" if left_us is None else f"{format_duration_us(left_us)} more at most"
+            until = "as long as it takes" if left_us is None else f"{rough_duration_us(left_us)} more at most"
             return f"{holder} has not spoken yet; the group waits for it, {until}."
         if decision.cap.us == member.next_wanted_us:
             return f"{holder} has nothing to read before that and wants it next: it may jump the gap."

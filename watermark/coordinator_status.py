@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .alignment import GroupStatus
-from .duration import format_duration_us
+from .duration import rough_duration_us
 from .history import Held
 from .membership import Membership
 from .protocol import LeftOut, TaskId
@@ -160,7 +160,7 @@ def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
         others = states[SplitState.PENDING] - 1
         return f"task {holder} has not said a low watermark yet{f', as have {others} others' if others > 0 else ''}."
     if rounds.low_us is not None and low_us < rounds.low_us:
-        behind = format_duration_us(rounds.low_us - low_us)
+        behind = rough_duration_us(rounds.low_us - low_us)
         return f"task {holder} came in {behind} below the low watermark, which does not go back."
     return f"task {holder} has the smallest low watermark of {states[SplitState.ACTIVE]} tasks that take part."
 

@@ -25,6 +25,14 @@ _UNIT_US = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
+# From so long on, so much does not matter to a person.
+_ROUGH_US = (
+    (_UNIT_US["day"], _UNIT_US["hour"]),
+    (_UNIT_US["hour"], _UNIT_US["minute"]),
+    (10 * _SECOND_US, _SECOND_US),
+    (_SECOND_US, 100_000),
+    (1_000, 1_000),
+)
 _CALENDAR_UNITS = ("month", "year")
 _PART = re.compile(r"\s*([+-]?)\s*(\d+(?:\.\d{1,9})?|\.\d{1,9})\s+([a-z]+)(?=\s|$)")
 _ISO_NUMBER = r"([+-]?\d+)"
@@ -91,6 +99,19 @@ def format_duration_us(us: int) -> str:
     if rest_us or not parts:
         parts.append(f"{seconds}s")
     return ("-" if us < 0 else "") + " ".join(parts)
+
+
+def rough_duration_us(us: int) -> str:
+    """A measured duration as a person wants to read it: its two largest units, and nothing that would only flicker.
+
+    >>> [rough_duration_us(us) for us in (26_035_738, 603_500_000, 28_090_123_456_789, -4_000_000)]
+    ['26s', '10m 3s', '325d 2h', '-4s']
+    >>> [rough_duration_us(us) for us in (9_876_543, 34_567, 890, 0)]
+    ['9.8s', '0.034s', '0.00089s', '0s']
+    """
+    unit_us = next((unit for least, unit in _ROUGH_US if abs(us) >= least), 1)
+    rough_us = abs(us) // unit_us * unit_us
+    return format_duration_us(-rough_us if us < 0 else rough_us)
 
 
 def _parse_us(text: str, what: str) -> int:

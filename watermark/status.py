@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 
-from .duration import format_duration_us
+from .duration import format_duration_us, rough_duration_us
 from .events import BatchCounts
 from .state import AllIdle, IdleClock, SplitState
 
@@ -170,7 +170,7 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
             f"{parents} first row of {split}{rows}, or the end of its grace: {end}.",
         )
     if hold.low_us is not None and hold.watermark_us < hold.low_us:
-        behind = format_duration_us(hold.low_us - hold.watermark_us)
+        behind = rough_duration_us(hold.low_us - hold.watermark_us)
         why = f"{split} came back {behind} behind the low watermark, which does not go back."
     elif hold.state is SplitState.PAUSED:
         why = f"{split} has the smallest watermark of {hold.live} live splits, and alignment has paused it."
@@ -204,7 +204,7 @@ def _unless_idle(hold: Hold) -> str:
 
 
 def _in(us: int) -> str:
-    return f"in {format_duration_us(us)}" if us > 0 else "now"
+    return f"in {rough_duration_us(us)}" if us > 0 else "now"
 
 
 def utc(us: int | None) -> datetime | None:
@@ -278,7 +278,7 @@ def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
     ['  held   for 12m by a; before that for 3m by b']
     """
     told = [
-        f"for {format_duration_us((spell.until - spell.since) // timedelta(microseconds=1))} "
+        f"for {rough_duration_us((spell.until - spell.since) // timedelta(microseconds=1))} "
         f"by {'nobody' if spell.holder is None else spell.holder}"
         for spell in held[:_SPELLS_SHOWN]
         if spell.since is not None and spell.until is not None

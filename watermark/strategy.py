@@ -21,6 +21,7 @@ from .generator import (
     bounded_watermark_us,
     first_time_beyond_us,
 )
+from .names import unfit_character
 from .state import AllIdle, IdleClock
 
 Duration = str | timedelta
@@ -349,5 +350,8 @@ def _check_alignment(alignment: AlignmentParams) -> None:
     if not isinstance(group, str) or not group:
         setting = "with_watermark_alignment(group=)"
         raise InvalidStrategy(setting, repr(group), "a name", "streams of one group name are aligned.")
+    if (unfit := unfit_character(group)) is not None:
+        setting, expected = "with_watermark_alignment(group=)", f"a name without {unfit}"
+        raise InvalidStrategy(setting, repr(group), expected, "the name stands in log lines and metrics.")
     _at_least("with_watermark_alignment(max_drift=)", alignment.max_drift_us, 0)
     _at_least("with_watermark_alignment(update_interval=)", alignment.update_interval_us, 1)

@@ -35,7 +35,8 @@ from typing import Any, Generic, TypeVar
 from lowmark.sources.api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.serializer import described
-from lowmark.watermark import LowmarkError, format_duration_us
+from lowmark.watermark import LowmarkError
+from lowmark.watermark.duration import rough_duration_us
 
 from .context import ReaderGateway, SourceCoordinatorContext
 from .failover import Failover, FailoverPolicy
@@ -559,7 +560,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             if pause_us is None:
                 self._give_up(action, error, cause)
                 return
-            pause = format_duration_us(pause_us)
+            pause = rough_duration_us(pause_us)
             _log.error(
                 "source %r: cannot %s: %s; the enumerator is restored in %s",
                 self._name,

@@ -138,6 +138,18 @@ def test_a_round_asks_on_the_watch_and_tells_the_new_low_watermark_there() -> No
     play(script)
 
 
+def test_the_name_of_a_lost_task_makes_no_line_of_its_own_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.say("a", Register(who(0, "orders\nlowmark: all is well\x1b[2J"), "r"))
+        for _ in range(60):  # not at once: who was away itself gives everybody another lease
+            scene.pass_time(SECOND)
+
+    play(script)
+    [told] = [record.getMessage() for record in caplog.records if "was lost" in record.getMessage()]
+    assert told.startswith(r"task job/orders\nlowmark: all is well\x1b[2J/0 was lost: ")
+    assert told.isprintable()
+
+
 def test_everybody_hears_what_is_for_his_own_tasks_and_a_task_may_move() -> None:
     async def script(scene: Scene) -> None:
         await scene.watch("a")

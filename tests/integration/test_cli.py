@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -123,11 +124,11 @@ def test_no_java_or_an_old_one_is_one_line(tmp_path: Path, java: str | None, say
         program.write_text(f"#!/bin/sh\n{java}\n")
         program.chmod(0o755)
     failed = run("demo", "--json", env={"JAVA_HOME": str(home)})
-    assert (failed.returncode, failed.stdout) == (2, "")
-    assert failed.stderr == (
-        f"lowmark: Spark needs Java 17 or newer, and {home}/bin/java {says}. "
-        "Hint: install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME.\n"
+    told = (
+        f"Spark needs Java 17 or newer, and {home}/bin/java {says}. "
+        "Hint: install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME."
     )
+    assert (failed.returncode, json.loads(failed.stdout), failed.stderr) == (2, {"error": told}, f"lowmark: {told}\n")
 
 
 def test_a_broker_that_is_not_there_is_one_line() -> None:
@@ -205,6 +206,36 @@ def test_no_service_is_one_line_and_exit_code_1(nowhere: str, command: str) -> N
         "driver of its Spark application, from LowWatermarkService(spark) to stop(); ask on that machine, or pass "
         "--connect with its service.address.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "empty"), [("status", {"services": [], "coordinators": []}), ("explain", {"streams": []})]
+)
+@pytest.mark.usefixtures("nowhere")
+def test_no_service_in_json_is_an_object_that_has_none(command: str, empty: dict[str, object]) -> None:
+    code, out, err = call(command, "--json")
+    found = json.loads(out)
+    assert (code, f"lowmark: {found.pop('error')}\n", found) == (1, err, empty)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("status", "--connect", "unix:/nowhere/none.sock"), 2),
+        (("explain", "--connect", "unix:/nowhere/none.sock"), 2),
+        (("status", "--coordinator", "unix:/nowhere/none.sock"), 2),
+        (("explain", "--coordinator", "unix:/nowhere/none.sock"), 2),
+        (("serve", "--address", "nonsense"), 2),
+        (("offsets", "/nowhere/none"), 2),
+    ],
+)
+def test_every_command_that_fails_says_so_in_json_too(arguments: tuple[str, ...], code: int) -> None:
+    done, out, err = call(*arguments, "--json")
+    assert (done, f"lowmark: {json.loads(out)['error']}\n") == (code, err)
+
+
+def test_the_version() -> None:
+    assert call("--version") == (0, f"lowmark {importlib.metadata.version('lowmark')}\n", "")
 
 
 def test_an_address_where_nobody_answers_is_an_error(tmp_path: Path) -> None:

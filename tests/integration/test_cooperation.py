@@ -89,6 +89,11 @@ def test_a_job_without_a_coordinator_is_refused(spark: SparkSession) -> None:
         LowWatermarkService(spark, job="billing")
 
 
+def test_a_job_of_two_lines_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match=r"job='billing\\n' holds '\\n'"):
+        LowWatermarkService(spark, coordinator="unix:/nowhere/c.sock", job="billing\n")
+
+
 # -- applications that share
 
 

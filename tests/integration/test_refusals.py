@@ -34,6 +34,8 @@ GOOD: dict[str, Any] = {"name": "orders", "event_time": "ts", "split": "split"}
         ({"splits": [("a", "b")]}, "splits= holds ('a', 'b')"),
         ({"max_splits": 0}, "max_splits is 0"),
         ({"name": ""}, "the name is empty"),
+        ({"name": "orders\n"}, r"""stream "orders\n": the name holds '\n', which would break log lines"""),
+        ({"name": "a\x1b[2J"}, r"""stream "a\x1b[2J": the name holds '\x1b'"""),
     ],
     ids=str,
 )

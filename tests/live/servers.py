@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-import pytest
 from lowmark.integration.session import SHORT_LIVED_JVM, java_problem
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ def unavailable(what: str, hint: str) -> NoReturn:
         what: the missing thing, as a person calls it.
         hint: what to install or run.
     """
+    import pytest  # here: `make demo-kafka` starts a broker in an environment without the tests' packages
+
     reason = f"missing: {what}; {hint}"
     if os.environ.get("CI", "").lower() in {"true", "1"}:
         pytest.fail(reason, pytrace=False)

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lowmark.watermark import InvalidDuration, duration_us, format_duration_us
+from lowmark.watermark.duration import rough_duration_us
 
 SECOND = 1_000_000
 
@@ -106,3 +110,16 @@ def test_the_message_names_the_setting_the_value_and_a_way_out() -> None:
 )
 def test_a_duration_is_written_exactly(us: int, expected: str) -> None:
     assert expected == format_duration_us(us)
+
+
+@given(st.integers(-(2**63), 2**63))
+def test_a_measured_duration_is_two_units_at_most_and_never_longer_than_it_was(us: int) -> None:
+    rough = rough_duration_us(us)
+    assert len(rough.split()) <= 2, us
+    if abs(us) >= 10 * SECOND:
+        assert "." not in rough, us
+    amounts = re.findall(r"([\d.]+)([dhms])", rough)
+    seconds = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+    told_us = sum(Fraction(amount) * seconds[unit] * SECOND for amount, unit in amounts)
+    assert 0 <= abs(us) - told_us < max(abs(us) / 10, 1_000), (us, rough)
+    assert rough.startswith("-") == (us < 0), us

@@ -193,6 +193,17 @@ def test_a_silent_stream_is_called_silent_and_its_splits_are_not_idle() -> None:
     assert to_json(status)["silent_since"] == "2023-11-14T22:13:20+00:00"
 
 
+def test_measured_times_are_told_as_a_person_reads_them() -> None:
+    late = Hold(SplitState.ACTIVE, "a", 0, 26_035_738, 2)
+    silent = Hold(SplitState.PENDING, "a", live=2, grace_left_us=3_723_456_789)
+    assert hold_reasons(late)[0] == "split a came back 26s behind the low watermark, which does not go back."
+    assert "in 1h 2m" in hold_reasons(silent)[1]
+    history = History()
+    history.on(0, batch(0, 0, {"a": 10, "b": 20}))
+    history.on(26.035738, batch(1, 26.035738, {"a": 30}))
+    assert "  held   for 33s by b; before that for 26s by a" in explain(history.status(60.0))
+
+
 def test_explain_names_the_few_that_matter() -> None:
     history = History()
     history.on(0, SplitsDiscovered(tuple(f"s{n:02}" for n in range(30))))

@@ -151,3 +151,10 @@ def test_the_whole_range_of_quorum_and_percentile_is_accepted() -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_quorum(1).with_percentile(100)
 
     assert (strategy.quorum, strategy.percentile) == (1, 100)
+
+
+@pytest.mark.parametrize("group", ["a\nb", "a\x1b[2J", "\x9b", "a\u2028", "\ud800"])
+def test_a_group_whose_name_is_no_line_is_refused(group: str) -> None:
+    with pytest.raises(InvalidStrategy, match="a name without ") as refused:
+        WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment(group=group, max_drift="1 second")
+    assert str(refused.value).isprintable()

@@ -1,0 +1,164 @@
+"""What the command line prints goes through here.
+
+Names come from other applications and from data, and may hold anything: nothing in them is a command to the terminal, a
+line of its own, markup or a picture.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.status import printable
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+__all__ = [
+    "EscapingConsole",
+    "Sheet",
+    "ago",
+    "one_below_the_other",
+    "print_error",
+    "print_json",
+    "print_lines",
+    "show_traceback",
+]
+
+_READABLE_WIDTH = 12  # of a column whose cells may be broken into lines
+
+
+class EscapingConsole(Console):
+    """A console that escapes what it renders: whole strings, with their line breaks, and whatever else comes to print.
+
+    A text of several lines is printed line by line, with ``print_lines``.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """As rich does, for every string that is printed, in a table too: escaped before its width is measured."""
+        return super().render_str(printable(text), **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich does; what was made a ``Text`` elsewhere is escaped here, between its line breaks."""
+        for segment in super().render(renderable, options):
+            text = "\n".join(map(printable, segment.text.split("\n")))
+            yield segment if segment.control or text == segment.text else Segment(text, segment.style)
+
+
+class Sheet:
+    """A table where there is width enough for its cells, else its rows one below the other: nothing is cut.
+
+    Args:
+        columns: their headings; the first says what a row is about.
+        rows: a text for each column.
+        whole: columns whose cells are not broken into lines.
+        right: columns aligned to the right.
+        title: stands above.
+        left_out: how many rows there are besides.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        whole: Collection[str],
+        right: Collection[str] = (),
+        title: str | None = None,
+        left_out: int = 0,
+    ) -> None:
+        self._columns, self._rows, self._whole, self._right = columns, rows, whole, right
+        self._title, self._more = title, f"and {left_out:,} more" if left_out else None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As rich asks for it."""
+        if self._width() <= options.max_width:
+            yield self._table()
+            return
+        if self._title is not None:
+            yield Text(printable(self._title), style="bold")
+        for about, *cells in self._rows:
+            yield from one_below_the_other(about, self._columns[1:], cells, width=options.max_width)
+        if self._more is not None:
+            yield Text(self._more, style="italic")
+
+    def _width(self) -> int:
+        """What the table needs, if the cells that may be broken are not broken too often."""
+        needed = 2 * len(self._columns)
+        for at, name in enumerate(self._columns):
+            longest = max(cell_len(printable(text)) for text in (name, *(row[at] for row in self._rows)))
+            needed += longest if name in self._whole else min(longest, _READABLE_WIDTH)
+        return needed
+
+    def _table(self) -> Table:
+        table = Table(
+            title=self._title,
+            title_justify="left",
+            title_style="bold",
+            caption=self._more,
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            collapse_padding=True,
+        )
+        for name in self._columns:
+            whole = name in self._whole
+            table.add_column(name, justify="right" if name in self._right else "left", overflow="fold", no_wrap=whole)
+        for row in self._rows:
+            table.add_row(*row)
+        return table
+
+
+def one_below_the_other(
+    about: str, columns: Sequence[str], cells: Sequence[str], *, width: int
+) -> Iterator[RenderableType]:
+    """A row of a table that is too wide: what it is about, and below it the cells, as many in a line as fit."""
+    lines: list[str] = []
+    for fact in (printable(f"{name}: {cell}") for name, cell in zip(columns, cells, strict=True) if cell):
+        if lines and cell_len(lines[-1]) + 2 + cell_len(fact) < width - 2:
+            lines[-1] += f", {fact}"
+        else:
+            lines.append(fact)
+    yield Text(printable(about), overflow="fold")
+    yield Padding(Text("\n".join(lines), overflow="fold"), (0, 0, 0, 2))
+
+
+def ago(at_us: int | None, now_us: int) -> str:
+    """How long ago, for people; to the second at most, as more digits would only flicker."""
+    return "" if at_us is None else rough_duration_us((now_us - at_us) // 1_000_000 * 1_000_000)
+
+
+def print_lines(text: str, console: Console | None = None) -> None:
+    """Print a text of several lines, to stdout unless told otherwise: none is broken, filled or coloured."""
+    console = EscapingConsole() if console is None else console
+    for line in text.split("\n"):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def print_error(text: str) -> None:
+    """Print one line for a person, beside the results: to stderr."""
+    print_lines(printable(f"lowmark: {text}"), EscapingConsole(stderr=True))
+
+
+def print_json(value: object, *, indent: int | None = 1) -> None:
+    """Print one JSON object. What a terminal would act upon is written as JSON's escapes: the value stays the same."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    escaped = (c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    sys.stdout.write((text if text.isprintable() else "".join(escaped)) + "\n")
+
+
+def show_traceback(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    """Print an error that nobody caught, as ``sys.excepthook`` does."""
+    print_lines("".join(traceback.format_exception(kind, error, at)).rstrip("\n"), EscapingConsole(stderr=True))

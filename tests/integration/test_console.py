@@ -1,0 +1,184 @@
+"""Names from other applications and from data reach a terminal as text, and the tables fit where they are shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lowmark.integration import cli, sockets
+from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
+from lowmark.integration.demo import DemoResult, LaneResult, SplitResult, demo_script
+from lowmark.integration.demo_view import show
+from lowmark.integration.member import Member
+from lowmark.integration.rpc import Server, StatusReply
+from lowmark.integration.trust import Door
+from lowmark.watermark import (
+    BatchReported,
+    SplitsDiscovered,
+    StreamCoordinator,
+    TaskId,
+    WatermarkStrategy,
+    to_json,
+)
+from rich.text import Text
+from typer.testing import CliRunner
+
+from tests.integration.serving import private_folder, serving
+from tests.live.servers import wait_until
+
+# Clears the screen, forges a line, does so without ESC, turns the text around, is markup, is a picture.
+HOSTILE = "a\x1b[2J\nlowmark: all is well\x9b2J\u202e[red]:smile:"
+SHOWN = r"a\x1b[2J\nlowmark: all is well\x9b2J\u202e[red]:smile:"
+
+
+def harmless(text: str) -> bool:
+    """Whether a terminal shows all of it, and no line is anybody else's."""
+    return all(c == "\n" or c.isprintable() for c in text) and not re.search("(?m)^lowmark: all is well", text)
+
+
+def call(*arguments: str) -> str:
+    """What the command prints, on stdout and stderr."""
+    result = CliRunner().invoke(cli.app, list(arguments), prog_name="lowmark")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    """A service, without Spark, in which every name does what it can; its address, and the folder of the sockets."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    coordinator = StreamCoordinator(strategy, job_id="j", source_id="s", task_id="0")
+    coordinator.handle(SplitsDiscovered((1, 2)), 0)
+    coordinator.handle(BatchReported(0, 0, {1: 1_000}), 0)
+    status = {**to_json(coordinator.status(0, lambda split: f"{split}{HOSTILE}", limit=50)), "name": HOSTILE}
+    monkeypatch.setenv("COLUMNS", "200")
+    with private_folder() as folder:
+        monkeypatch.setattr(sockets, "folders", lambda: [folder])
+        address, never = sockets.new_address(), Any
+        reply = StatusReply(HOSTILE, 7, [{"query": HOSTILE, **status}], [f"one\n  two \x1b[2J{SHOWN}"])
+        server = Server(address, heartbeat=never, guide=never, planned=never, status=lambda _: reply)  # type: ignore[arg-type]
+        try:
+            yield address, folder
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize("command", ["status", "explain"])
+@pytest.mark.parametrize("options", [(), ("--json",), ("nosuch",), ("nosuch", "--json")])
+@pytest.mark.usefixtures("hostile")
+def test_names_of_a_service_do_nothing_to_a_terminal(command: str, options: tuple[str, ...]) -> None:
+    told = call(command, *options)
+    assert harmless(told), ascii(told)
+    assert "lowmark: all is well" in told  # it is told all the same
+
+
+@pytest.mark.usefixtures("hostile")
+def test_what_is_escaped_in_json_is_the_same_value() -> None:
+    [stream] = json.loads(call("status", "--json"))["services"][0]["streams"]
+    assert (stream["name"], stream["query"]) == (HOSTILE, HOSTILE)
+    assert set(stream["splits"]) == {f"1{HOSTILE}", f"2{HOSTILE}"}
+
+
+@pytest.mark.parametrize("command", ["status", "explain"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_names_at_a_coordinator_do_nothing_to_a_terminal(
+    hostile: tuple[str, Path], command: str, options: tuple[str, ...]
+) -> None:
+    task = TaskId(HOSTILE, HOSTILE, HOSTILE)
+    with serving(Door(f"unix:{hostile[1]}/coordinator.sock")) as address, Member(address) as member:
+        member.register(task)
+        member.report(task, 1_000)
+        wait_until(lambda: member.low_us(task) == 1_000, "the low watermark")
+        told = call(command, "--coordinator", address, *options)
+        assert harmless(told), ascii(told)
+        assert "lowmark: all is well" in told
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_is_one_line_for_a_machine_and_ascii_where_needed(
+    indent: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = {"naïve": ["\ud800", "\U000e0001", "\x7f", "日本"]}
+    print_json(value, indent=indent)
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == value
+    assert harmless(printed)
+    assert "日本" in printed
+    assert printed.count("\n") == (1 if indent is None else 8)
+
+
+@given(st.text())
+def test_a_console_prints_no_string_that_acts(text: str) -> None:
+    console = EscapingConsole()
+    console.file = io.StringIO()
+    console.print(text, soft_wrap=True)
+    console.print(Text(text), soft_wrap=True)
+    console.print(Sheet(("name",), [(text,)], title=text, whole=()))
+    print_lines(text, console)
+    assert harmless(console.file.getvalue())
+
+
+# -- widths
+
+ROWS = [
+    ("orders-by-region-and-country/17", "active", "2026-01-01 00:00:00.000", "325d 7h", "1,234,567", "delivered rows"),
+    ("日本語のスプリット", "active, lagging", "none", "", "?", "it has rows waiting and delivered none of them"),
+]
+COLUMNS = ("split", "state", "watermark (UTC)", "behind", "unread", "why")
+
+
+def printed(what: object, width: int) -> str:
+    console = EscapingConsole()
+    console.file, console.width = io.StringIO(), width
+    console.print(what)
+    return console.file.getvalue()
+
+
+def bare(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+def cells(line: str) -> int:
+    """How wide a terminal shows it."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+
+
+@pytest.mark.parametrize("width", [*range(30, 100), 200])
+def test_nothing_is_cut_in_any_width_and_no_time_is_broken_where_it_fits(width: int) -> None:
+    sheet = Sheet(COLUMNS, ROWS, whole=COLUMNS[2:5], right=COLUMNS[3:5], title="a stream", left_out=3)
+    out = printed(sheet, width)
+    assert "…" not in out
+    assert max(cells(line) for line in out.splitlines()) <= width
+    assert "and 3 more" in out
+    for cell in ("325d 7h", "1,234,567"):
+        assert cell in out
+    assert "2026-01-01 00:00:00.000" in out or width < 45
+    if "───" not in out:
+        assert all(bare(cell) in bare(out) for row in ROWS for cell in row)
+    assert ("───" in out) == (width >= 87)
+
+
+@pytest.mark.parametrize("width", [40, 60, 78, 79, 200])
+def test_the_demo_shows_its_watermarks_in_any_width(width: int) -> None:
+    script = demo_script(42, start_us=1_700_000_000_000_000)
+    splits, lost = (
+        {split.name: SplitResult(15_000, emitted, 1_000) for split in script.splits} for emitted in (14_000, 12_000)
+    )
+    native = LaneResult(lost, 344, 127, 0, 1_800_000_000_000_000, "orders-5")
+    ours = LaneResult(splits, 457, 0, 0, 1_700_000_900_000_000, None)
+    console = EscapingConsole()
+    console.file, console.width = io.StringIO(), width
+    show(DemoResult(script, 42, native, ours, {}), console)
+    out = console.file.getvalue()
+    assert "…" not in out
+    for figure in ("2027-01-15", "22:28:20", "orders-5", "nobody", "120,000", "104,000", "16,000", "344", "457", "127"):
+        assert figure in out
+    assert ("───" in out) == (width >= 79)

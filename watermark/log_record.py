@@ -1,0 +1,80 @@
+"""A log record whose values do nothing to a terminal, and make no line that nobody logged.
+
+Names of splits, tasks and applications, and what other processes answer, come from outside and may hold anything.
+Whoever has a logger puts ``escape_record`` on it as a filter; here nothing is logged.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from numbers import Number
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+from .status import printable
+
+__all__ = ["Lines", "escape_record"]
+
+_INDENT = "    "
+
+
+class Lines(str):
+    """A value that has several lines on purpose, such as a stack. Each is escaped for itself, and indented."""
+
+    __slots__ = ()
+
+
+class _Record(Protocol):
+    """What is needed of a ``logging.LogRecord``."""
+
+    args: Any
+    exc_info: Any
+    exc_text: str | None
+
+
+class _Escaped:
+    """A value as it is shown, whichever conversion the log line asks for."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return _shown(str(self._value), lines=isinstance(self._value, Lines))
+
+    def __repr__(self) -> str:
+        return printable(repr(self._value))
+
+
+def escape_record(record: _Record) -> Literal[True]:
+    r"""Escape the values of a log line in place, and indent its traceback; the line itself is ours. Keeps every record.
+
+    >>> import logging
+    >>> record = logging.LogRecord("lowmark", logging.INFO, "", 0, "task %s came, %d", ("a\nERROR\x1b[2J", 7), None)
+    >>> escape_record(record), record.getMessage()
+    (True, 'task a\\nERROR\\x1b[2J came, 7')
+    """
+    if isinstance(record.args, Mapping):
+        record.args = {name: _escaped(value) for name, value in record.args.items()}
+    elif record.args:
+        record.args = tuple(map(_escaped, record.args))
+    error: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None] | None
+    error = record.exc_info
+    if error and error[1] is not None and record.exc_text is None:
+        # Handlers show this text where there is one. Indented, as a message of several lines could look like log lines.
+        text = "".join(traceback.format_exception(*error)).rstrip("\n")
+        record.exc_text = _INDENT + _shown(text, lines=True)
+    return True
+
+
+def _escaped(value: object) -> object:
+    # Most values need nothing: they stay what they are, for handlers that look at them.
+    if value is None or isinstance(value, Number) or (type(value) is str and value.isprintable()):
+        return value
+    return _Escaped(value)
+
+
+def _shown(text: str, *, lines: bool) -> str:
+    return f"\n{_INDENT}".join(map(printable, text.split("\n"))) if lines else printable(text)
