@@ -35,6 +35,8 @@ from lowmark.watermark import (
     CorruptSnapshot,
     LowmarkError,
     LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    RetrieveLowWatermark,
     TaskId,
     TaskLost,
     TaskReturnedLate,
@@ -42,8 +44,9 @@ from lowmark.watermark import (
 )
 from lowmark.watermark.duration import rough_duration_us
 
+from . import sockets
 from .errors import JournalRefused, MalformedMessage
-from .journal import Journal
+from .journal import Journal, patience_seconds
 from .trust import Door, TokenCheck
 from .wire import (
     MOST_BYTES,
@@ -81,9 +84,12 @@ _JOURNAL_BYTES = 2 << 20  # written in a second at most: a disk has others to se
 _TAKEN_AT_ONCE = 20  # statements of one application, before others are let in
 _TOLD_AT_ONCE = 100  # messages put in for watchers, likewise: a round or a group may have one for everybody
 _ENCODED_AT_ONCE = 50  # sources, and tasks of theirs
+_AGAIN_SECONDS = 0.5  # between two attempts to write the journal
+_HELD = 10_000  # effects kept while the journal is written, before those that a newer one replaces are dropped
 _LAST_TURNS = 50  # others get these between parts of a snapshot that is due; not more, or it might never be made
 _SHORTEST_US = 5_000  # between two calls that time alone makes: a group may ask for an announcement every microsecond
 _GRACE_SECONDS = 1.0  # for calls under way, when the process ends
+_MOST_CALLS = 20_000  # under way at once: an application has two
 _SERVER_OPTIONS = [
     ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.max_send_message_length", 256 << 20),
@@ -92,6 +98,13 @@ _SERVER_OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Whoever reaches the port can connect. A connection without handshake, or without a call, does not stay, and one
+    # connection has few calls; `serve` bounds their number, too.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_concurrent_streams", 100),
+    # Nobody compresses: what is small and unpacks to much is refused before it is unpacked.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 ]
 
 _log = logging.getLogger("lowmark")
@@ -179,6 +192,7 @@ class Authority:
         lease_us: int = 30_000_000,
     ) -> None:
         self.closing = False
+        self._version = importlib.metadata.version("lowmark")  # reads a file: not while all descriptors are taken
         self._calm_seconds = interval_us / _CALM / 1e6
         self._coordinator, self._now_us, self._journal, self._lease_us = coordinator, now_us, journal, lease_us
         self._loop = asyncio.get_running_loop()
@@ -186,6 +200,7 @@ class Authority:
         self._watchers: dict[str, Watcher] = {}
         self._watcher_of: dict[TaskId, Watcher] = {}
         self._durable = coordinator.epoch
+        self._most_held = _HELD
         self._held: list[CoordinatorEffect] = []  # not to be told before the journal has what they follow from
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and who waits until the journal has it
         self._writing: asyncio.Task[None] | None = None
@@ -247,7 +262,7 @@ class Authority:
     def status(self, limit: int | None = None) -> StatusAnswer:
         """What a person wants to know; with a limit, of so many tasks of each source and group."""
         return StatusAnswer(
-            version=importlib.metadata.version("lowmark"),
+            version=self._version,
             pid=os.getpid(),
             applications=len(self._watchers),
             journal=None if self._journal is None else str(self._journal.path),
@@ -327,7 +342,7 @@ class Authority:
                 share = _SNAPSHOT_SHARE * (self._loop.time() - began)
                 self._snapshot_at = began + max(share, len(state) / _JOURNAL_BYTES)
                 held, self._held = self._held, []
-                await self._loop.run_in_executor(self._writer, journal.write, state)
+                await self._keep(journal, state)
                 self._durable = epoch
                 self._release(held)
             held, self._held = self._held, []
@@ -338,6 +353,34 @@ class Authority:
                 safe.cancel()
         finally:
             self._writing = None
+
+    async def _keep(self, journal: Journal, state: bytes) -> None:
+        """Write. Without a descriptor, or for a while without room, everybody keeps what he has, and it tries again."""
+        since = self._loop.time()
+        warned = False
+        while True:
+            try:
+                return await self._loop.run_in_executor(self._writer, journal.write, state)
+            except JournalRefused as refused:
+                passed = self._loop.time() - since
+                if self.closing or passed >= patience_seconds(refused):
+                    raise
+                if not warned:
+                    _log.warning("%s Until then no low watermark rises; it is tried again.", refused)
+                warned = True
+            self._drop_replaced()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _drop_replaced(self) -> None:
+        """Of what is held, keep the newest of each kind and task: then it is bounded by the tasks."""
+        if len(self._held) > self._most_held:
+            newest: dict[Any, CoordinatorEffect] = {}
+            for effect in self._held:
+                key = type(effect), _task_of(effect)
+                newest.pop(key, None)
+                newest[key] = effect
+            self._held = list(newest.values())
+            self._most_held = max(_HELD, 2 * len(self._held))
 
     async def _prepare(self) -> None:
         """Wait until the next snapshot may be made, and have little left to do for it then."""
@@ -413,6 +456,12 @@ class Authority:
             self._timer = self._loop.call_later(max(wake_at_us - now_us, _SHORTEST_US) / 1e6, self.tick)
 
 
+def _task_of(effect: CoordinatorEffect) -> TaskId:
+    if isinstance(effect, RetrieveLowWatermark | NotifyNewLowWatermark):
+        return TaskId(effect.job_id, effect.source_id, effect.task_id)
+    return effect.task
+
+
 # -- gRPC
 
 Question = TypeVar("Question", bound=msgspec.Struct)
@@ -436,7 +485,8 @@ async def serve(
     token = door.token()
     server = grpc.aio.server(
         interceptors=() if token is None else (TokenCheck(token),),
-        options=_SERVER_OPTIONS,
+        options=[*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", sockets.room_for_connections())],
+        maximum_concurrent_rpcs=_MOST_CALLS,
     )
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)

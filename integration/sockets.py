@@ -9,6 +9,7 @@ may have 107 bytes at most; where it would be longer, the next place is taken.
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import tempfile
@@ -18,9 +19,19 @@ from pathlib import Path
 
 from .errors import SocketsRefused
 
-__all__ = ["answers", "check_private", "find_addresses", "folders", "new_address", "remove"]
+__all__ = [
+    "answers",
+    "check_private",
+    "find_addresses",
+    "folders",
+    "new_address",
+    "remove",
+    "room_for_connections",
+]
 
 _LONGEST_PATH_BYTES = 107
+_MOST_CONNECTIONS = 8_192  # of one server: 100 KB each at most
+_OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections that are being refused
 _SCHEME = "unix:"
 
 
@@ -95,6 +106,21 @@ def check_private(folder: Path) -> None:
             f"its permissions are {stat.S_IMODE(found.st_mode):04o}, expected 0700",
             f"look who else used it, then run: chmod 700 {folder}",
         )
+
+
+def room_for_connections() -> int:
+    """How many connections a server of this process may have at once, with descriptors left for everything else.
+
+    The soft limit of descriptors is raised where the hard one allows it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_CONNECTIONS + _OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(min(_MOST_CONNECTIONS, soft - _OWN_DESCRIPTORS), 1)
 
 
 def _listening(folder: Path) -> Iterator[Path]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -465,6 +467,59 @@ def test_a_journal_that_fails_ends_it_and_nothing_more_is_told(tmp_path: Path) -
             await scene.say("a", Register(who(1), "r"))
         with pytest.raises(JournalRefused, match="it is full"):
             scene.authority.failed.result()
+
+    play(script, journal)
+    journal.close()
+
+
+class FullJournal(Journal):
+    """Has no room for so many writes."""
+
+    def __init__(self, path: Path, times: int, number: int = errno.EMFILE) -> None:
+        super().__init__(path)
+        self.times, self.number = times, number
+
+    def write(self, state: bytes) -> None:
+        self.times -= 1
+        if self.times >= 0:
+            raise JournalRefused(str(self.path), "it cannot be used", "make room.") from OSError(
+                self.number, os.strerror(self.number)
+            )
+        super().write(state)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOSPC])
+def test_while_nothing_can_be_written_everybody_waits_and_then_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(authority, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(authority, "_HELD", 10)
+    journal = FullJournal(tmp_path / "j", 5, number)
+
+    async def script(scene: Scene) -> None:
+        await scene.watch("a")
+        registering = asyncio.ensure_future(scene.say("a", Register(who(0), "r"), Register(who(1), "r")))
+        while journal.times > 3:
+            await a_turn()
+        for _ in range(20):  # so many questions to each, of which the newest counts
+            scene.pass_time(SECOND)
+        assert not registering.done()
+        assert await registering == [Taken(), Taken()]
+        assert await scene.hear("a") == [Asked(who(n), SECOND) for n in range(2)]
+
+    play(script, journal)
+    journal.close()
+
+
+def test_a_disk_that_stays_full_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authority, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("lowmark.integration.journal._ROOM_WITHIN_SECONDS", 0.05)
+    journal = FullJournal(tmp_path / "j", 10**9, errno.ENOSPC)
+
+    async def script(scene: Scene) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await scene.say("a", Register(who(0), "r"))
+        assert isinstance(scene.authority.failed.exception(), JournalRefused)
 
     play(script, journal)
     journal.close()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from lowmark.integration.authority import restore
 from lowmark.integration.errors import JournalRefused
-from lowmark.integration.journal import Journal, default_journal
+from lowmark.integration.journal import Journal, default_journal, patience_seconds
 from lowmark.watermark import LowWatermarkCoordinator, ReplyLowWatermark, TaskId, TaskRegistered, Tick
 
 TASK = TaskId("job", "orders", "0")
@@ -94,6 +98,97 @@ def test_a_write_that_fails_keeps_the_old_state_and_says_what_to_do(
     assert journal.read() == b"old"
     journal.write(b"new")
     assert journal.read() == b"new"
+    journal.close()
+
+
+def test_it_is_written_while_all_descriptors_are_taken(path: Path) -> None:
+    journal = Journal(path)
+    limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), list[int]()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, limits[0]), limits[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        for number in range(3):
+            journal.write(bytes([number]))
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert journal.read() == b"\2"
+    journal.close()
+
+
+def test_what_may_pass_is_tried_again() -> None:
+    def refused(number: int) -> JournalRefused:
+        error = JournalRefused("j", "it cannot be used", "look.")
+        error.__cause__ = OSError(number, os.strerror(number))
+        return error
+
+    assert patience_seconds(refused(errno.EMFILE)) == patience_seconds(refused(errno.ENFILE)) == float("inf")
+    assert patience_seconds(refused(errno.ENOSPC)) == patience_seconds(refused(errno.EDQUOT)) == 60
+    assert patience_seconds(refused(errno.EIO)) == patience_seconds(JournalRefused("j", "others", "look.")) == 0
+
+
+def put_link(path: Path, target: Path) -> None:
+    path.symlink_to(target)
+
+
+def put_pipe(path: Path, _target: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("put", [put_link, put_pipe])
+@pytest.mark.parametrize("name", ["journal", "journal.lock"])
+def test_what_is_no_file_of_ours_is_refused_and_nothing_waits_for_it(
+    path: Path, tmp_path: Path, name: str, put: Callable[[Path, Path], None]
+) -> None:
+    path.parent.mkdir(mode=0o700)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"a state of somebody else")
+    put(path.with_name(name), elsewhere)
+    with pytest.raises(JournalRefused, match=r"it is a link to another place|is not a file of this user"):
+        Journal(path).read()
+    assert elsewhere.read_bytes() == b"a state of somebody else"
+
+
+@pytest.mark.parametrize("put", [put_link, put_pipe, os.link])
+def test_a_new_file_is_ours_and_never_one_that_was_there(
+    path: Path, tmp_path: Path, put: Callable[[Path, Path], None]
+) -> None:
+    journal = Journal(path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"kept")
+    new = path.with_name("journal.new")
+    if put is os.link:
+        os.link(elsewhere, new)
+    else:
+        put(new, elsewhere)
+    journal.write(b"state")
+    assert (journal.read(), elsewhere.read_bytes(), path.is_symlink()) == (b"state", b"kept", False)
+    journal.close()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(JournalRefused, match=f"others may write in its folder.*{mode:04o}.*chmod go-w"):
+        Journal(folder / "j")
+    assert list(folder.iterdir()) == []
+    Journal(folder / "own" / "j").close()
+
+
+def test_a_folder_that_was_replaced_is_not_written_behind_the_back_of_the_next_start(path: Path) -> None:
+    journal = Journal(path)
+    journal.write(b"old")
+    path.parent.rename(path.parent.with_name("gone"))
+    path.parent.mkdir()
+    with pytest.raises(JournalRefused, match="its folder was replaced"):
+        journal.write(b"new")
     journal.close()
 
 

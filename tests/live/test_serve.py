@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
+import grpc.aio
 import pytest
 from lowmark.integration import wire
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
@@ -46,13 +49,20 @@ class Served:
         self.process.kill()
         self.process.wait()
 
+    def peak_mib(self) -> int:
+        """The most memory it had so far."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.partition("VmHWM:")[2].split()[0]) >> 10
+
 
 @contextmanager
-def served(folder: Path, *options: str, address: str | None = None, lease: str = "30 seconds") -> Iterator[Served]:
-    """Start one, and wait until it says that it listens."""
+def served(
+    folder: Path, *options: str, address: str | None = None, lease: str = "30 seconds", before: tuple[str, ...] = ()
+) -> Iterator[Served]:
+    """Start one, by a command that starts others if one is given, and wait until it says that it listens."""
     process = subprocess.Popen(
         [
-            *LOWMARK, "serve", "--json", "--address", address or f"unix:{folder}/c.sock", "--lease", lease,
+            *before, *LOWMARK, "serve", "--json", "--address", address or f"unix:{folder}/c.sock", "--lease", lease,
             "--journal", str(folder / "journal"), "--interval", "50 milliseconds", *options,
         ],
         stdout=subprocess.PIPE,
@@ -297,6 +307,78 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
             member.report(task(0), 8)
             wait_until(lambda: member.low_us(task(0)) == 8, "and goes on working", seconds=SECONDS)
     assert coordinator.process.returncode is not None
+
+
+@contextmanager
+def served_to_all(folder: Path, tmp_path: Path, before: tuple[str, ...] = ()) -> Iterator[tuple[Served, Path, Path]]:
+    """One at a port, with its certificate and its token."""
+    (cert, key), token = certificate(tmp_path), token_file(tmp_path)
+    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token))
+    with served(folder, *options, address="127.0.0.1:0", before=before) as coordinator:
+        yield coordinator, cert, token
+
+
+def test_connections_without_end_do_not_end_it_and_do_not_disturb_who_is_there(folder: Path, tmp_path: Path) -> None:
+    limited = ("sh", "-c", 'ulimit -n 1024; exec "$@"', "sh")
+    with ExitStack() as stack:
+        coordinator, cert, token = stack.enter_context(served_to_all(folder, tmp_path, limited))
+        host, _, port = coordinator.address.rpartition(":")
+        member = stack.enter_context(Member(coordinator.address, tls_ca=cert, token_file=token))
+        member.register(task(0))
+        member.report(task(0), 1)
+        wait_until(lambda: member.low_us(task(0)) == 1, "it works", seconds=SECONDS)
+        for _ in range(1_500):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        for number in range(1, 4):  # each of these is a write of the journal
+            member.register(task(number))
+            for each in range(number + 1):
+                member.report(task(each), 10 * number)
+            wait_until(
+                lambda: member.low_us(task(0)) == 10 * number,  # noqa: B023
+                f"it goes on, {number}",
+                seconds=SECONDS,
+            )
+        assert coordinator.process.poll() is None
+
+        def comes_in() -> bool:
+            try:
+                return ask_status(coordinator.address, tls_ca=cert, token_file=token, deadline_seconds=2).pid > 0
+            except CoordinatorUnreachable:
+                return False
+
+        wait_until(comes_in, "who never shakes hands has to go, so others come in", seconds=SECONDS)
+
+
+def test_calls_without_the_token_that_never_say_anything_are_not_kept(folder: Path, tmp_path: Path) -> None:
+    with served_to_all(folder, tmp_path) as (coordinator, cert, token):
+        before_mib = coordinator.peak_mib()
+
+        async def call(times: int) -> list[grpc.StatusCode]:
+            trusted = grpc.ssl_channel_credentials(cert.read_bytes())
+            async with grpc.aio.secure_channel(coordinator.address, trusted) as channel:
+                begin: Any = channel.stream_stream(wire.STATUS.path)
+                calls = [begin() for _ in range(times)]
+                return [await asyncio.wait_for(each.code(), SECONDS) for each in calls]
+
+        codes = set(asyncio.run(call(3_000)))
+        assert grpc.StatusCode.UNAUTHENTICATED in codes
+        assert codes <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE}
+        assert coordinator.peak_mib() - before_mib < 25  # kept they are 57
+        assert ask_status(coordinator.address, tls_ca=cert, token_file=token).applications == 0
+
+
+def test_a_small_message_that_unpacks_to_much_is_refused_before_it_is_unpacked(folder: Path, tmp_path: Path) -> None:
+    with served_to_all(folder, tmp_path) as (coordinator, cert, token):
+        before_mib = coordinator.peak_mib()
+        caller = Caller(coordinator.address, cert, token)
+        trusted = grpc.ssl_channel_credentials(cert.read_bytes())
+        with grpc.secure_channel(coordinator.address, trusted, compression=grpc.Compression.Gzip) as channel:
+            call: Any
+            for call in (channel.unary_unary(wire.STATUS.path), channel.unary_unary(wire.SAY.path)):
+                with pytest.raises(grpc.RpcError) as failed:
+                    call(bytes(64 << 20), timeout=SECONDS, metadata=caller.metadata())
+                assert failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert coordinator.peak_mib() - before_mib < 32
 
 
 def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
