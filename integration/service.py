@@ -105,11 +105,7 @@ class LowWatermarkService:
         job: str | None = None,
         job_queries: int = 1,
     ) -> None:
-        if not hasattr(spark, "_jsparkSession"):
-            raise TypeError(
-                "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
-                "accumulators live in another process. Hint: create the service in the driver itself."
-            )
+        _check_session(spark)
         if job is not None and coordinator is None:
             raise ValueError(
                 f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
@@ -195,6 +191,7 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
+        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
         df, stream = streams.wrapped(
             df,
             name=name,
@@ -261,6 +258,7 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("read", name, strategy, max_splits)
+        streams.check_arguments(source, name=name, event_time=event_time, prepare=prepare, split_column=split_column)
         slots = self._spark.sparkContext.defaultParallelism if tasks is None else tasks
         options = PlanOptions(
             slots=slots,
@@ -289,13 +287,24 @@ class LowWatermarkService:
 
     def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
         self._check_open(f'{action} stream "{name}"')
+        if not isinstance(name, str):
+            raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
         if not name:
             raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
         if name in self._names:
             raise StreamNameTaken(name)
-        if not 1 <= max_splits <= 1 << 25:
+        given: object = max_splits
+        if not (isinstance(given, int) and 1 <= given <= 1 << 25):
             raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
-        return WatermarkStrategy.for_monotonous_timestamps() if strategy is None else strategy
+        if strategy is None:
+            return WatermarkStrategy.for_monotonous_timestamps()
+        if not isinstance(strategy, WatermarkStrategy):
+            raise WrapRefused(
+                name,
+                f"the strategy is {strategy!r}, expected a WatermarkStrategy",
+                'pass one, such as strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").',
+            )
+        return strategy
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
         self._call(lambda: self._runs.add(stream), f'wrap stream "{stream.name}"')
@@ -442,3 +451,17 @@ class LowWatermarkService:
     def _explained(self, status: StreamStatus, query: str | None) -> str:
         others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
         return "\n".join([explain(status), *others])
+
+
+def _check_session(spark: object) -> None:
+    if hasattr(spark, "_jsparkSession"):
+        return
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise TypeError(
+            "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
+            "accumulators live in another process. Hint: create the service in the driver itself."
+        )
+    raise TypeError(
+        f"LowWatermarkService needs a SparkSession, got {spark!r:.100}. "
+        "Hint: pass spark, as SparkSession.builder.getOrCreate() returns it."
+    )

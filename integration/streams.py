@@ -14,6 +14,7 @@ from lowmark.sources import Source
 from lowmark.sources.batches import PlanOptions
 from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import DataFrame
 
 from . import plan, wrap
 from .accumulate import BatchTrack, EventTimeMap, TrackParam, Tracks
@@ -25,7 +26,7 @@ from .splits import SplitKey
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["read", "wrapped"]
 
@@ -70,6 +71,31 @@ def wrapped(
     return df, stream
 
 
+def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
+    """Refuse what is of another type than `LowWatermarkService.read` takes, before Python complains of it.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    if not isinstance(source, Source):
+        raise WrapRefused(
+            name,
+            f"expected a source to read, got {source!r:.100}",
+            "pass one that is made with its options, as KafkaSource(...) is.",
+        )
+    for argument, given in (("event_time", event_time), ("split_column", split_column)):
+        if not isinstance(given, str) and (argument, given) != ("event_time", None):
+            raise WrapRefused(
+                name, f"{argument} is {given!r:.100}, expected the name of a column", f'pass {argument}="ts".'
+            )
+    if prepare is not None and not callable(prepare):
+        raise WrapRefused(
+            name,
+            f"prepare is {prepare!r:.100}, expected a function",
+            "pass one that takes the source's DataFrame and returns yours.",
+        )
+
+
 def read(
     spark: SparkSession,
     source: Source[Any, Any],
@@ -103,7 +129,10 @@ def read(
         recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
     peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
     df = load(spark, Binding(source, name, options, split_column, peer, recorder))
-    df = df if prepare is None else prepare(df)
+    if prepare is not None:
+        df = prepare(df)
+        if not isinstance(df, DataFrame):
+            raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
