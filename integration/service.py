@@ -21,6 +21,7 @@ from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.batches import Planned, PlanOptions
 from lowmark.watermark import (
     GroupStatus,
+    LowmarkError,
     LowWatermarkListener,
     NotifyNewLowWatermark,
     StreamStatus,
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
+    from .member import Member
+
 __all__ = ["LowWatermarkService"]
 
 log = logging.getLogger("lowmark")
@@ -76,6 +79,8 @@ class LowWatermarkService:
             ``host:port``; None: alignment groups are kept in this driver.
         coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
         coordinator_token_file: file with its token; needed with ``host:port``.
+        require_coordinator: refuse to begin without it. False: a coordinator that does not answer is warned of, asked
+            again, and until it answers low watermarks are held.
         job: the job this application is a part of, needs a coordinator. All queries of one job on streams of one name
             share one low watermark, whichever application they run in. None: every query keeps its own.
         job_queries: how many queries these are. Before so many have begun there is no low watermark: otherwise the
@@ -85,6 +90,7 @@ class LowWatermarkService:
         TypeError: the session is a Spark Connect session, whose driver is another process.
         ValueError: a job without a coordinator, or of no queries.
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
+        CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
 
     Use it as a context manager around the queries::
 
@@ -102,6 +108,7 @@ class LowWatermarkService:
         coordinator: str | None = None,
         coordinator_ca: str | os.PathLike[str] | None = None,
         coordinator_token_file: str | os.PathLike[str] | None = None,
+        require_coordinator: bool = False,
         job: str | None = None,
         job_queries: int = 1,
     ) -> None:
@@ -111,11 +118,16 @@ class LowWatermarkService:
                 f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
                 'Hint: start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.'
             )
+        if require_coordinator and coordinator is None:
+            raise ValueError(
+                "LowWatermarkService: require_coordinator is set, and no coordinator is named. "
+                'Hint: start one (`lowmark serve`) and pass coordinator="unix:...".'
+            )
         if job_queries < 1:
             raise ValueError(f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}")
-        address = sockets.new_address()  # before anything is started: it may be refused
+        self.address = sockets.new_address()  # before anything is started: it may be refused
         self._low_heard = threading.Event()
-        self._member = None
+        self._member: Member | None = None
         if coordinator is not None:
             from .member import Member
 
@@ -126,6 +138,8 @@ class LowWatermarkService:
                 on_low=lambda *_: self._low_heard.set(),
                 on_given_up=self._enqueue_refusal,
             )
+            if require_coordinator:
+                self._reach_coordinator(self._member)
         self._spark = spark
         self._stopping = False
         self._listeners: list[LowWatermarkListener] = []
@@ -134,7 +148,6 @@ class LowWatermarkService:
         self._names: set[str] = set()
         self._loop = Loop("lowmark-loop")
         self._notifier = Loop("lowmark-listeners")  # a slow listener must not delay heartbeats
-        self.address = address
         self._server = Server(
             self.address,
             heartbeat=self._answer_heartbeat,
@@ -398,6 +411,14 @@ class LowWatermarkService:
     def _call(self, work: Callable[[], Result], action: str, *, seconds: float = _CALL_SECONDS) -> Result:
         self._check_open(action)
         return self._loop.call(work, action, seconds=seconds)
+
+    def _reach_coordinator(self, member: Member) -> None:
+        try:
+            member.reach()
+        except LowmarkError:
+            member.close()  # nobody gets hold of this service
+            sockets.remove(self.address)
+            raise
 
     def _check_open(self, action: str) -> None:
         if self._stopping:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService, runs
+from lowmark.integration.errors import CoordinatorUnreachable
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, start
@@ -24,3 +26,15 @@ def test_runs_that_ended_long_ago_are_forgotten(
         remembered = kept.run_statuses()
 
     assert len(remembered) <= 1 + 2, "the newest, one that ended, and one whose end may not be heard of yet"
+
+
+def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    with pytest.raises(CoordinatorUnreachable, match="Hint: start one with `lowmark serve`"):
+        LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
+    with pytest.raises(ValueError, match=r"require_coordinator is set, and no coordinator is named\. Hint: "):
+        LowWatermarkService(spark, require_coordinator=True)
+
+    assert {thread.name for thread in threading.enumerate()} - before == set()
