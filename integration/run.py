@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from lowmark.watermark import (
     WatermarkStrategy,
 )
 
-from .accumulate import BatchTrack
+from .accumulate import BatchTrack, TrackShelf
 from .errors import TooManySplits, UnreadableReport
 from .heartbeat import HeartbeatOffset
 from .observe import Ids, Measurement, Micros
@@ -66,7 +66,7 @@ class Stream:
         kafka: its split columns are a Kafka source's own topic and partition.
         declared: id -> name of the splits that the user declared.
         names: id -> name, learnt as the stream goes.
-        tracks: takes what the accumulator holds for a query's batch; None where nothing passes through Python.
+        tracks: what passed through Python, by query and batch; None where nothing does.
         withholds: a source may keep rows back, so a poll that led to no batch does not show that it had none.
         reads: its source is one of ours, whose planner says what it plans.
         promises: the times that its planner knows are the event times.
@@ -81,7 +81,7 @@ class Stream:
     kafka: bool
     declared: Mapping[int, str]
     names: dict[int, str]
-    tracks: Callable[[str, int], BatchTrack | None] | None = None
+    tracks: TrackShelf | None = None
     withholds: bool = False
     reads: bool = False
     promises: bool = False
@@ -413,7 +413,7 @@ class StreamRun:
             counts=BatchCounts(dropped_rows=progress.dropped_rows),
         )
         if self.stream.tracks is not None:
-            track = self.stream.tracks(progress.id, progress.batch_id)
+            track = self.stream.tracks.take(progress.id, progress.batch_id)
             if track is not None:
                 return self._from_track(track, bare)
         else:

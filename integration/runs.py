@@ -331,6 +331,8 @@ class Runs:
                 self._say_farewell(run)
                 self.cooperation.end(run)
                 run.ended, run.failed = True, bool(failure)
+                if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
+                    run.stream.tracks.forget(run.query_id, run.last_batch_id)
         if all(run.run_id != run_id for run in self._runs.values()):
             query = self._queries.get(run_id)
             ended = event.id().toString(), run_id, None if query is None else query.name
@@ -359,6 +361,12 @@ class Runs:
         if running:
             names = ", ".join(sorted(running))
             log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
+
+    def close(self) -> None:
+        """Keep nothing more of what queries measure that live on."""
+        for stream in self._streams.values():
+            if stream.tracks is not None:
+                stream.tracks.close()
 
     def _say_farewell(self, run: StreamRun) -> None:
         """Leave the last report in the checkpoint, where no heartbeat carried it."""

@@ -395,6 +395,7 @@ class LowWatermarkService:
             if self._metrics is not None:
                 self._metrics.stop()
             self._loop.stop()
+            self._runs.close()
             self._notifier.stop()
             if self._member is not None:
                 self._member.close()

@@ -17,7 +17,7 @@ from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame
 
 from . import plan, wrap
-from .accumulate import BatchTrack, EventTimeMap, TrackParam, Tracks
+from .accumulate import EventTimeMap, TrackParam, TrackShelf
 from .errors import WrapRefused
 from .observe import Measurement
 from .reading import SPLIT_TYPE, AccumulatorRecorder, ServicePeer
@@ -25,7 +25,6 @@ from .run import Stream
 from .splits import SplitKey
 
 if TYPE_CHECKING:
-    from pyspark.accumulators import Accumulator
     from pyspark.sql import SparkSession
 
 __all__ = ["read", "wrapped"]
@@ -125,7 +124,7 @@ def read(
     measured = prepare is None and not strategy.runs_python  # where they are read
     if measured:
         accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
-        tracks = _taker(accumulator)
+        tracks = TrackShelf(accumulator)
         recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
     peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
     df = load(spark, Binding(source, name, options, split_column, peer, recorder))
@@ -167,10 +166,10 @@ def _types(df: DataFrame) -> dict[str, str]:
 
 def _through_python(
     df: DataFrame, name: str, key: SplitKey, event_time: str, strategy: WatermarkStrategy
-) -> tuple[DataFrame, Callable[[str, int], BatchTrack | None]]:
+) -> tuple[DataFrame, TrackShelf]:
     """Let the rows pass a timestamp assigner or a generator that is written in Python."""
     accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
-    return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), _taker(accumulator)
+    return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), TrackShelf(accumulator)
 
 
 def _measurement(
@@ -193,16 +192,3 @@ def _measurement(
         detail=detail,
         sample_names=names,
     )
-
-
-def _taker(accumulator: Accumulator[Tracks]) -> Callable[[str, int], BatchTrack | None]:
-    """Take what the accumulator holds for a batch, and drop what is older: it is never asked for again."""
-
-    def take(query_id: str, batch_id: int) -> BatchTrack | None:
-        tracks = accumulator.value
-        for query, batch in list(tracks):
-            if query == query_id and batch < batch_id:
-                del tracks[query, batch]
-        return tracks.get((query_id, batch_id))
-
-    return take

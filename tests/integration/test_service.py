@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from lowmark.integration import LowWatermarkService, runs
 from lowmark.integration.errors import CoordinatorUnreachable
+from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, start
+from tests.live.servers import wait_until
 
 
 def test_runs_that_ended_long_ago_are_forgotten(
@@ -38,3 +40,25 @@ def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
         LowWatermarkService(spark, require_coordinator=True)
 
     assert {thread.name for thread in threading.enumerate()} - before == set()
+
+
+def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
+    """Not of queries that have ended, and not of those that outlive the service."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda _, time_us: time_us)
+    feed.put(("a", 1, 100))
+    with LowWatermarkService(spark) as service:
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy).select("v")
+        [stream] = service._runs._streams.values()
+        assert stream.tracks is not None
+        tracks = stream.tracks._accumulator.value
+        for n in range(2):
+            assert start(df, str(tmp_path / f"{n}"), trigger={"once": True}).query.awaitTermination(60)
+        wait_until(lambda: not tracks, "the tracks of ended queries are dropped")
+        living = start(df, str(tmp_path / "living"))
+        living.settle()
+    for n in range(3):
+        feed.put(("a", 1, 200 + n))
+        living.settle()
+
+    assert len(living.rows) == 4, "the query lives"
+    assert stream.tracks._accumulator.value == {}
