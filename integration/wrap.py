@@ -194,7 +194,13 @@ def _refuse_watermark(name: str, *_: object) -> NoReturn:
 def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, delay_ms: int) -> DataFrame:
     source = (
         df.sparkSession.readStream.format(FORMAT)
-        .options(address=address, stream_id=stream.stream_id, stream=stream.name, delay_ms=str(delay_ms))
+        .options(
+            address=address,
+            stream_id=stream.stream_id,
+            stream=stream.name,
+            delay_ms=str(delay_ms),
+            split=stream.key.text,
+        )
         .load()
     )
     columns = [F.col(_TIME).alias(event_time) if c == event_time else _null_like(df, c) for c in df.columns]

@@ -11,6 +11,7 @@ from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import ServiceStopped, StreamNameTaken, UnknownStream, WrapRefused
 from lowmark.sources.generator import GeneratorSource
 from lowmark.watermark import WatermarkStrategy
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -195,6 +196,25 @@ def test_pitfall_48_a_checkpoint_without_a_heartbeat(
 
     assert "was written without lowmark's heartbeat" in caplog.text
     assert "lowmark offsets CHECKPOINT" in caplog.text
+
+
+def test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    feed.put(("a", 1, 100))
+    before = start(service.wrap(feed.df, **GOOD).select("v"), checkpoint)
+    before.settle()
+    before.query.stop()
+    other = service.wrap(feed.df, **(GOOD | {"name": "again", "split": ["split", "v"]})).select("v")
+    with pytest.raises(StreamingQueryException) as refused:
+        start(other, checkpoint).query.awaitTermination(60)
+
+    said = str(refused.value)
+    assert (
+        'stream "again": its splits are told by (split string, v int), and in the checkpoint by (split string).' in said
+    )
+    assert said.index('stream "again"') < 400, "Spark's own words before it: which query, and where"
+    assert "Traceback" not in said
 
 
 def test_an_unknown_stream(service: LowWatermarkService, feed: Feed) -> None:

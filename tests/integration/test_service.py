@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -62,3 +63,34 @@ def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, 
 
     assert len(living.rows) == 4, "the query lives"
     assert stream.tracks._accumulator.value == {}
+
+
+def test_a_last_report_is_on_the_disk_and_one_that_is_not_is_done_without(
+    spark: SparkSession,
+    feed: Feed,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that dies may leave the file empty; a query must go on all the same."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def note(number: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{number}").readlink().name)
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    for n in range(2):
+        feed.put(("a", 1, 100 + n))
+        with LowWatermarkService(spark) as service:
+            df = service.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")
+            assert start(df, checkpoint, trigger={"once": True}).query.awaitTermination(60)
+        [left] = Path(checkpoint, "lowmark").glob("[0-9a-f]*")
+        assert f".{left.name}.part" in synced
+        if n == 0:
+            left.write_bytes(b"")
+            left.with_name(f".{left.name}.crc").unlink()
+
+    warned = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert len(warned) == 1
