@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchTrack", "EventTimeMap", "TrackParam", "Tracks"]
+__all__ = ["BatchTrack", "EventTimeMap", "TrackParam", "TrackShelf", "Tracks"]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -78,6 +78,41 @@ class TrackParam(AccumulatorParam[Tracks]):
             known = value1.get(batch)
             value1[batch] = track if known is None else known.merge(track)
         return value1
+
+
+class TrackShelf:
+    """What the tasks of a stream's queries left in its accumulator, until the service takes it.
+
+    Args:
+        accumulator: of the stream; its value in the driver.
+    """
+
+    def __init__(self, accumulator: Accumulator[Tracks]) -> None:
+        self._accumulator = accumulator
+
+    def take(self, query_id: str, batch_id: int) -> BatchTrack | None:
+        """Return what there is of a batch, and drop what is older: it is never asked for again."""
+        self.forget(query_id, batch_id - 1)
+        return self._accumulator.value.get((query_id, batch_id))
+
+    def forget(self, query_id: str, batch_id: int) -> None:
+        """Drop a batch of a query, and those before it. Not later ones: the query may be running again."""
+        tracks = self._accumulator.value
+        for query, batch in list(tracks):
+            if query == query_id and batch <= batch_id:
+                del tracks[query, batch]
+
+    def close(self) -> None:
+        """Drop everything, and what comes from now on: queries may outlive the service that would take it."""
+        self._accumulator.accum_param = _Dropped()
+        self._accumulator.value.clear()
+
+
+class _Dropped(TrackParam):
+    """How Spark merges tracks that nobody takes."""
+
+    def addInPlace(self, value1: Tracks, value2: Tracks) -> Tracks:  # noqa: ARG002  # Spark's interface
+        return {}
 
 
 class _LatestWatermark:

@@ -51,40 +51,51 @@ class Farewell(msgspec.Struct, frozen=True):
 class FarewellFiles:
     """The farewells in one checkpoint, on whatever file system it lies (Hadoop's own client reads and writes it).
 
+    And what is read there of Spark's own.
+
     Args:
         spark: a session, for Hadoop's configuration.
         checkpoint: the checkpoint's root, as Spark resolved it.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._spark, self._root = spark, checkpoint.rstrip("/") + "/lowmark"
+        self._spark, self._checkpoint = spark, checkpoint.rstrip("/")
+        self._root = f"{self._checkpoint}/lowmark"
 
     def write(self, farewell: Farewell) -> None:
         """Leave a farewell; whole or not at all."""
-        path, jvm = self._path(farewell.token), self._jvm()
+        path = self._path(farewell.token)
         files = path.getFileSystem(self._conf())
-        part = jvm.org.apache.hadoop.fs.Path(f"{self._root}/.{farewell.token}.part")
+        part = self._hadoop_path(f"{self._root}/.{farewell.token}.part")
         out = files.create(part, True)
         try:
             out.write(bytearray(msgspec.json.encode(farewell)))
+            if out.hasCapability("hsync"):
+                out.hsync()
         finally:
             out.close()
+        self._sync_local(part)
         files.delete(path, False)
         if not files.rename(part, path):
             raise OSError(f"could not rename {part} to {path}")
 
     def read(self, token: str) -> Farewell | None:
         """Read the farewell of a run, None if it left none."""
-        path = self._path(token)
-        files = path.getFileSystem(self._conf())
-        if not files.exists(path):
+        text = self._text(self._path(token))
+        return None if text is None else msgspec.json.decode(text, type=Farewell)
+
+    def kafka_start(self, source: int) -> Mapping[str, Any] | None:
+        """Where a Kafka source began, as one of its offsets: a progress event does not say so of the first batch.
+
+        Args:
+            source: its place among the query's sources.
+        """
+        text = self._text(self._hadoop_path(f"{self._checkpoint}/sources/{source}/0"))
+        if text is None:
             return None
-        stream = files.open(path)
-        try:
-            text = self._jvm().org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        return msgspec.json.decode(text, type=Farewell)
+        # A zero byte, "v1", then the offset. Source: `org.apache.spark.sql.kafka010.KafkaSourceInitialOffsetWriter`.
+        version, _, offset = text.lstrip("\0").partition("\n")
+        return _parsed(offset) if version == "v1" else None
 
     def forget(self, token: str) -> None:
         """Delete the farewell of a run, once its state has gone into an offset."""
@@ -92,7 +103,31 @@ class FarewellFiles:
         path.getFileSystem(self._conf()).delete(path, False)
 
     def _path(self, token: str) -> JavaObject:
-        return self._jvm().org.apache.hadoop.fs.Path(f"{self._root}/{token}")
+        return self._hadoop_path(f"{self._root}/{token}")
+
+    def _text(self, path: JavaObject) -> str | None:
+        files = path.getFileSystem(self._conf())
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            text: str = self._jvm().org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        return text
+
+    def _sync_local(self, path: JavaObject) -> None:
+        """Hadoop's local file system syncs nothing: a host that dies would leave an empty file under the new name."""
+        if path.getFileSystem(self._conf()).getUri().getScheme() != "file":
+            return
+        file = Path(path.toUri().getPath())
+        for name in (file, file.with_name(f".{file.name}.crc")):
+            if name.exists():
+                with name.open("rb") as written:
+                    os.fsync(written.fileno())
+
+    def _hadoop_path(self, path: str) -> JavaObject:
+        return self._jvm().org.apache.hadoop.fs.Path(path)
 
     def _jvm(self) -> Any:
         return self._spark._jvm

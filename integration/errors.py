@@ -6,6 +6,8 @@
     ├── UnknownStream        (LookupError)       a name that no stream of this service has
     ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
     ├── ServiceUnreachable   (ConnectionError)   nobody answers at a service's address
+    │   └── ServiceFailed                        it answers, with an error
+    ├── QueryRefused         (RuntimeError)      a query that must not go on, for the reason the service gave
     ├── MetricsUnavailable   (OSError)           the Prometheus endpoint cannot listen where it should
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
@@ -40,7 +42,9 @@ __all__ = [
     "MalformedMessage",
     "MetricsUnavailable",
     "NoService",
+    "QueryRefused",
     "RefusedByCoordinator",
+    "ServiceFailed",
     "ServiceStopped",
     "ServiceUnreachable",
     "SocketsRefused",
@@ -136,6 +140,31 @@ class ServiceUnreachable(LowmarkError, ConnectionError):
             f"cannot {self.action}: no lowmark service answers at {self.address} ({self.cause}). Hint: start the "
             "query while its LowWatermarkService is open, in the driver that created the wrapped DataFrame."
         )
+
+
+class ServiceFailed(ServiceUnreachable):
+    """A service answers at its address, with an error; arguments as of `ServiceUnreachable`."""
+
+    def __str__(self) -> str:
+        return (
+            f"cannot {self.action}: the lowmark service at {self.address} answers with an error ({self.cause}). "
+            "Hint: the driver's log says more; no row is lost, a query that ended goes on from its checkpoint."
+        )
+
+
+class QueryRefused(LowmarkError, RuntimeError):
+    """A query that must not go on: its low watermark could not be trusted.
+
+    Attributes:
+        reason: whose, why, and what to do; as the service gave it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class MetricsUnavailable(LowmarkError, OSError):

@@ -4,7 +4,8 @@ Spark derives its watermark from the largest event time it sees, minus a delay. 
 low watermark plus that delay, and it is the only branch of the plan that Spark watches. Both ends of the format
 are here: the offset is written by the reader below and found again in progress events by `HeartbeatOffset.find`.
 
-    offset   {"epoch": 7, "low_us": ..., "lowmark": "<stream name>", "run": "<token>", "state": "<base64>"}
+    offset   {"epoch": 7, "low_us": ..., "lowmark": "<stream name>", "run": "<token>",
+              "split": "<columns and types>", "state": "<base64>"}
 
 The offset holds the coordinator's state, so that Spark's checkpoint restores it together with the data. `run` is
 new in every reader process: the first offset after a (re)start repeats the last low watermark under a new token,
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +37,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from .clock import monotonic_us
-from .errors import ServiceUnreachable, UnreadableHeartbeat
+from .errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 
 if TYPE_CHECKING:
     from .rpc import Client, HeartbeatReply
@@ -75,6 +77,7 @@ class HeartbeatOffset:
         run: token of the reader process that wrote it; None in the very first offset of a query.
         epoch: the coordinator's epoch at that time.
         state: the coordinator's state, base64; empty in the very first offset.
+        split: the columns that tell its splits; None in the very first offset, and in those of older versions.
 
     >>> first = HeartbeatOffset("orders")
     >>> HeartbeatOffset.find(first.to_json()) == first
@@ -86,6 +89,7 @@ class HeartbeatOffset:
     run: str | None = None
     epoch: int = 0
     state: str = ""
+    split: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset with sorted keys: Spark compares offsets as text."""
@@ -94,6 +98,7 @@ class HeartbeatOffset:
             "low_us": self.low_us,
             "lowmark": self.stream,
             "run": self.run,
+            **({} if self.split is None else {"split": self.split}),
             "state": self.state,
         }
 
@@ -117,11 +122,14 @@ class HeartbeatOffset:
                 raise UnreadableHeartbeat(stream, name, "nothing", expected)
             if not fits(offset[name]):
                 raise UnreadableHeartbeat(stream, name, shown(offset[name]), expected)
-        return cls(stream, offset["low_us"], offset["run"], offset["epoch"], offset["state"])
+        split = offset.get("split")
+        if split is not None and not isinstance(split, str):
+            raise UnreadableHeartbeat(stream, "split", shown(split), "a text, null or nothing")
+        return cls(stream, offset["low_us"], offset["run"], offset["epoch"], offset["state"], split)
 
 
 class HeartbeatSource(DataSource):
-    """Spark's handle on the heartbeat. Options: address, stream_id, stream, delay_ms."""
+    """Spark's handle on the heartbeat. Options: address, stream_id, stream, delay_ms, split."""
 
     @classmethod
     def name(cls) -> str:
@@ -136,6 +144,7 @@ class HeartbeatSource(DataSource):
             stream_id=self.options["stream_id"],
             stream=self.options["stream"],
             delay_ms=int(self.options["delay_ms"]),
+            split=self.options.get("split"),
         )
 
 
@@ -147,10 +156,12 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         stream_id: which wrapped DataFrame this is.
         stream: its name.
         delay_ms: what Spark will subtract again.
+        split: the columns that tell its splits, kept in the offsets; None keeps none.
     """
 
-    def __init__(self, *, address: str, stream_id: str, stream: str, delay_ms: int) -> None:
+    def __init__(self, *, address: str, stream_id: str, stream: str, delay_ms: int, split: str | None = None) -> None:
         self._address, self._stream_id, self._stream, self._delay_ms = address, stream_id, stream, delay_ms
+        self._split = split
         self._client: Client | None = None
         self._last: HeartbeatOffset | None = None  # None until this process has attached
         self._batch_planned = False
@@ -254,10 +265,14 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _take(self, reply: HeartbeatReply, run: str) -> HeartbeatOffset:
         if reply.refusal is not None:
-            raise RuntimeError(reply.refusal)
+            # Spark puts the traceback of this process before the text, which would be lost below it.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise QueryRefused(reply.refusal)
         self._wake_at_us = reply.wake_at_us
         if self._last is None or reply.epoch != self._last.epoch:
-            self._last = HeartbeatOffset(self._stream, reply.low_watermark_us, run, reply.epoch, reply.state)
+            self._last = HeartbeatOffset(
+                self._stream, reply.low_watermark_us, run, reply.epoch, reply.state, self._split
+            )
         return self._last
 
     def _call(self, run: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:
@@ -273,6 +288,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
                 first=resumes is not None,
                 epoch=0 if resumes is None else resumes.epoch,
                 state=None if resumes is None else resumes.state,
+                split=None if resumes is None else resumes.split,
                 low_watermark_us=None if resumes is None else resumes.low_us,
                 planned_at_us=self._planned_at_us,
                 polled_until_us=self._polled_until_us,

@@ -110,6 +110,7 @@ class Member:
         self._answer_by_us: int | None = None  # of what is under way
         self._closing = threading.Event()
         self._quiet = threading.Event()
+        self._tried = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lowmark-member", daemon=True)
         self._thread.start()
 
@@ -188,6 +189,16 @@ class Member:
         self._known(task)
         del self._runs[task]
         self._work.put(partial(self._state.end, task, Deregister))
+
+    def reach(self) -> None:
+        """Wait until the first attempt to connect has ended, for little longer than a call may take.
+
+        Raises:
+            CoordinatorUnreachable: it failed. More attempts follow until `close`.
+        """
+        self._tried.wait(self._deadline_seconds + 1)
+        if not self.connected:
+            raise CoordinatorUnreachable(self.address, "create the service", self.why)
 
     def close(self, *, seconds: float = 2.0) -> None:
         """Say what is still to be said, for so long at most, and hang up. Tasks that did not deregister are held by
@@ -307,7 +318,7 @@ class Member:
         try:
             self._link = _Link(self._caller, self._state.application, self._post)
         except LowmarkError as refused:  # a file that was replaced by one that cannot be used
-            self._state.detached(str(refused), now_us)
+            self._detach(str(refused))
 
     def _post(self, link: _Link, news: Told | SayAnswer | str) -> None:
         """From threads of the connection."""
@@ -321,6 +332,7 @@ class Member:
             case Told():
                 if not self._state.connected:
                     self._state.attached(news.lease_us, now_us)
+                    self._tried.set()
                     _log.info("connected to the coordinator at %s", self.address)
                 self._state.told(news.messages, now_us)
             case SayAnswer():
@@ -331,10 +343,21 @@ class Member:
 
     def _hang_up(self, link: _Link, why: str) -> None:
         self._link = self._answer_by_us = None
+        self._detach(why)
+        link.close()
+
+    def _detach(self, why: str) -> None:
         if self._state.connected:
             _log.warning("lost the coordinator at %s (%s); low watermarks are held meanwhile", self.address, why)
+        elif self._state.since_us is None and not self._closing.is_set():
+            _log.warning(
+                "no coordinator answers at %s (%s); until one does, low watermarks are held and aligned streams wait. "
+                "It is asked again. Hint: start it with `lowmark serve`, or check the address.",
+                self.address,
+                why,
+            )
         self._state.detached(why, self._now_us())
-        link.close()
+        self._tried.set()
 
 
 class _Link:

@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .heartbeat import FORMAT
+
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame
 
-__all__ = ["analyzed", "count_sources", "count_watermarks", "has_watermark", "kafka_columns", "withholds_rows"]
+__all__ = [
+    "analyzed",
+    "count_sources",
+    "count_watermarks",
+    "has_heartbeat",
+    "has_watermark",
+    "kafka_columns",
+    "withholds_rows",
+]
 
 
 def analyzed(df: DataFrame) -> JavaObject:
@@ -30,6 +40,14 @@ def nodes(plan: JavaObject) -> Iterator[JavaObject]:
 def has_watermark(plan: JavaObject) -> bool:
     """True if `withWatermark` stands anywhere in the plan."""
     return count_watermarks(plan) > 0
+
+
+def has_heartbeat(plan: JavaObject) -> bool:
+    """True if a heartbeat of a wrapped stream is among the plan's sources, of whichever service."""
+    return any(
+        leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == FORMAT
+        for leaf in _items(plan.collectLeaves())
+    )
 
 
 def count_watermarks(plan: JavaObject) -> int:

@@ -169,10 +169,15 @@ def backlog_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int
 
 
 def kafka_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int]:
-    """Offsets that each Kafka partition moved in the batch; aborted and compacted records count, too."""
+    """Offsets that each Kafka partition moved in the batch; aborted and compacted records count, too.
+
+    A partition that is not in the start offset was added meanwhile, and Spark reads it from its beginning. A source
+    without a start offset is left out: nobody knows where it began.
+    """
     rows: dict[tuple[str, int], int] = {}
     for source in sources:
         start = kafka_positions(source.start_offset)
-        for partition, position in kafka_positions(source.end_offset).items():
-            rows[partition] = max(0, position - start.get(partition, position))
+        if start:
+            for partition, position in kafka_positions(source.end_offset).items():
+                rows[partition] = max(0, position - start.get(partition, 0))
     return rows

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import grpc
 import msgspec
 
-from .errors import ServiceUnreachable
+from .errors import ServiceFailed, ServiceUnreachable
 
 __all__ = [
     "Client",
@@ -40,6 +40,8 @@ _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_mess
 # Connections are not shared within the process, nor is the memory of how often they failed.
 _CLIENT_OPTIONS = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
 
+_NOT_THERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A heartbeat reader before Spark plans a batch.
@@ -49,7 +51,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         run: the reader's own token, new in every reader process.
         resumes: token in the offset the reader was started from, None for a new query.
         first: the reader attaches; the service does not know it yet.
-        epoch, state, low_watermark_us: of that offset, only in the first request.
+        epoch, state, low_watermark_us, split: of that offset, only in the first request.
         planned_at_us: monotonic time at which the last batch was planned, None before the first.
         polled_until_us: monotonic time up to which Spark asked the sources and none had anything new, or None.
         available_now: the query ends when no source has anything new, so nobody asks a second time.
@@ -65,6 +67,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     planned_at_us: int | None = None
     polled_until_us: int | None = None
     available_now: bool = False
+    split: str | None = None
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -221,7 +224,8 @@ class Client:
     """A caller's end. One connection, made when it is first needed; every call has a deadline.
 
     Raises (from every call):
-        ServiceUnreachable: nobody answered in time, or the service refused.
+        ServiceUnreachable: nobody answered in time, or the service was stopped.
+        ServiceFailed: the service answered with an error.
     """
 
     def __init__(self, address: str, *, deadline_seconds: float = 10.0) -> None:
@@ -251,7 +255,8 @@ class Client:
         try:
             reply: Reply = call(request, timeout=self._deadline_seconds)
         except grpc.RpcError as failed:
-            raise ServiceUnreachable(self.address, action, f"{failed.code().name}: {failed.details()}") from failed
+            kind = ServiceUnreachable if failed.code() in _NOT_THERE else ServiceFailed
+            raise kind(self.address, action, f"{failed.code().name}: {failed.details()}") from failed
         return reply
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from lowmark.watermark import (
     SplitsDiscovered,
     SplitsFinished,
     SplitsPaused,
+    SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
@@ -38,7 +39,7 @@ from lowmark.watermark import (
     WatermarkStrategy,
 )
 
-from .accumulate import BatchTrack
+from .accumulate import BatchTrack, TrackShelf
 from .errors import TooManySplits, UnreadableReport
 from .heartbeat import HeartbeatOffset
 from .observe import Ids, Measurement, Micros
@@ -51,6 +52,7 @@ __all__ = ["RunStatus", "Stream", "StreamRun"]
 log = logging.getLogger("lowmark")
 
 _MILLISECOND_US = 1_000
+_NAMES_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Stream:
         kafka: its split columns are a Kafka source's own topic and partition.
         declared: id -> name of the splits that the user declared.
         names: id -> name, learnt as the stream goes.
-        tracks: takes what the accumulator holds for a query's batch; None where nothing passes through Python.
+        tracks: what passed through Python, by query and batch; None where nothing does.
         withholds: a source may keep rows back, so a poll that led to no batch does not show that it had none.
         reads: its source is one of ours, whose planner says what it plans.
         promises: the times that its planner knows are the event times.
@@ -82,7 +84,7 @@ class Stream:
     kafka: bool
     declared: Mapping[int, str]
     names: dict[int, str]
-    tracks: Callable[[str, int], BatchTrack | None] | None = None
+    tracks: TrackShelf | None = None
     withholds: bool = False
     reads: bool = False
     promises: bool = False
@@ -221,10 +223,10 @@ class StreamRun:
         ids = {"job_id": stream.stream_id, "source_id": stream.name, "task_id": token}
         if state:
             try:
-                data = base64.b64decode(state)
-            except ValueError as broken:
-                raise CorruptSnapshot(f"it is not base64: {broken}", len(state)) from broken
-            coordinator = StreamCoordinator.restore(data, stream.strategy, now_us=now_us, **ids)
+                saved = base64.b64decode(state, validate=True)
+            except ValueError as invalid:
+                raise CorruptSnapshot(f"it is no base64 ({invalid})", len(state)) from invalid
+            coordinator = StreamCoordinator.restore(saved, stream.strategy, now_us=now_us, **ids)
             stream.names.update((split, name) for split, name in coordinator.names.items() if isinstance(split, int))
         else:
             coordinator = StreamCoordinator(stream.strategy, **ids)
@@ -242,6 +244,11 @@ class StreamRun:
     def epoch(self) -> int:
         """Grows when the heartbeat needs a new offset."""
         return self.coordinator.epoch + self._shared_rises
+
+    def refuse(self, why: str) -> None:
+        """End the query with the next answer to its heartbeat, and say why."""
+        self.refusal = why
+        log.error("%s", why)
 
     def share(self, low_us: int | None) -> bool:
         """Take in what the coordinator of the job published: it never goes back. Returns whether it rose."""
@@ -320,8 +327,7 @@ class StreamRun:
         try:
             reported = self._measured(progress, sources, planned_at_us)
         except (TooManySplits, UnreadableReport) as broken:
-            self.refusal = str(broken)
-            log.error("%s", broken)
+            self.refuse(str(broken))
             return effects
         effects += self.handle(reported, now_us)
         return effects if plan is None else effects + self._finish(plan, now_us)
@@ -418,7 +424,7 @@ class StreamRun:
             counts=BatchCounts(dropped_rows=progress.dropped_rows),
         )
         if self.stream.tracks is not None:
-            track = self.stream.tracks(progress.id, progress.batch_id)
+            track = self.stream.tracks.take(progress.id, progress.batch_id)
             if track is not None:
                 return self._from_track(track, bare)
         else:
@@ -518,16 +524,43 @@ class StreamRun:
                 new.append(split)
                 if backlog.get(partition) == 0:
                     empty.add(split)
-        return self.handle(SplitsDiscovered(tuple(new), frozenset(empty)), now_us) if new else []
+        effects = self._let_go(sources, now_us)
+        return effects + self.handle(SplitsDiscovered(tuple(new), frozenset(empty)), now_us) if new else effects
+
+    def _let_go(self, sources: list[SourceProgress], now_us: int) -> list[Effect]:
+        """Partitions that no source reads any more, as of a topic that is not subscribed since the restart.
+
+        They are not finished for good: one that comes back is a new split, and waited for.
+        """
+        read = [kafka_positions(source.end_offset) for source in sources]
+        if not all(read):
+            return []  # a source that has not said anything yet, or none of Kafka's
+        live = {self._partitions[partition] for positions in read for partition in positions} | set(
+            self.stream.declared
+        )
+        gone = tuple(split for split in self.coordinator.splits if split not in live)
+        if not gone:
+            return []
+        self._partitions = {partition: split for partition, split in self._partitions.items() if split in live}
+        for partition in (p for source in sources for p in kafka_positions(source.start_offset)):
+            self.stream.names.setdefault(*self.stream.partition_id(*partition))  # a restart knows them by that alone
+        names = sorted(map(self.stream.name_of, gone))
+        more = len(names) - _NAMES_SHOWN
+        log.warning(
+            'stream "%s": not read any more, so not waited for any more: %s%s',
+            self.stream.name,
+            ", ".join(names[:_NAMES_SHOWN]),
+            f" and {more} more" if more > 0 else "",
+        )
+        return self.handle(SplitsRemoved(gone), now_us)
 
     def _refuse_merged(self, partition: tuple[str, int], other: tuple[str, int], name: str) -> None:
         """Partition 0 of two topics is no single split: the one that is ahead would speak for the other."""
-        self.refusal = (
+        self.refuse(
             f'stream "{self.stream.name}": the split {name} stands for partition {partition[1]} of both topic '
             f'"{other[0]}" and topic "{partition[0]}", so the one that is ahead would make the rows of the other late. '
             'Hint: pass split=["topic", "partition"].'
         )
-        log.error("%s", self.refusal)
 
     def _by_split(self, by_partition: Mapping[tuple[str, int], int]) -> dict[SplitId, int]:
         return {self._partitions[p]: rows for p, rows in by_partition.items() if p in self._partitions}

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container
+from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 from lowmark.sources.batches import Planned
 from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus, TaskId
 
@@ -18,7 +20,7 @@ from .checkpoint import Farewell
 from .clock import SteadyClock
 from .cooperation import Cooperation
 from .errors import RefusedByCoordinator, UnknownStream
-from .progress import Progress
+from .progress import Progress, kafka_positions
 from .queries import Queries
 from .reading import Reader
 from .rpc import GuideReply, GuideRequest, HeartbeatReply, HeartbeatRequest
@@ -175,20 +177,32 @@ class Runs:
         stream = self._streams.get(request.stream_id)
         if stream is None or not request.first:
             raise UnknownStream(request.stream_id, self.names())
-        left_behind = self._farewell(request)
-        state = request.state if left_behind is None else left_behind.state
-        try:
-            run = StreamRun.attach(
-                stream,
-                token=request.run,
-                resumes=request.resumes,
-                state=state,
-                now_us=now_us,
-                restored_low_us=request.low_watermark_us,
+        begin = partial(
+            StreamRun.attach,
+            stream,
+            token=request.run,
+            resumes=request.resumes,
+            now_us=now_us,
+            restored_low_us=request.low_watermark_us,
+        )
+        run = None
+        if (left_behind := self._farewell(request, stream.name)) is not None:
+            try:
+                run = begin(state=left_behind.state)
+            except CorruptSnapshot as corrupt:
+                _warn_of_farewell(stream.name, request.resumes, corrupt)
+        if run is None:
+            try:
+                run = begin(state=request.state)
+            except CorruptSnapshot as corrupt:
+                run = begin(state=None)
+                run.refuse(f'stream "{stream.name}": the state in the checkpoint cannot be read. {corrupt}')
+        if not stream.reads and request.split not in (None, stream.key.text):
+            run.refuse(
+                f'stream "{stream.name}": its splits are told by ({stream.key.text}), and in the checkpoint by '
+                f"({request.split}). Splits of before would be waited for in vain. "
+                "Hint: pass split= as before, or start with a new checkpoint."
             )
-        except CorruptSnapshot as corrupt:
-            run = StreamRun.attach(stream, token=request.run, resumes=request.resumes, state=None, now_us=now_us)
-            run.refusal = f'stream "{stream.name}": the state in the checkpoint cannot be read. {corrupt}'
         run.shares = self.cooperation.shares(stream)
         self._runs[request.run] = run
         self._forget_old_runs()
@@ -200,13 +214,17 @@ class Runs:
         for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
             del self._runs[token]
 
-    def _farewell(self, request: HeartbeatRequest) -> Farewell | None:
+    def _farewell(self, request: HeartbeatRequest, stream: str) -> Farewell | None:
         """What the run before left in the checkpoint after its last offset, if it belongs to that very offset."""
         if request.resumes is None:
             return None
         self._queries.find()
         for query in self._queries:
-            farewell = query.farewells.read(request.resumes)
+            try:
+                farewell = query.farewells.read(request.resumes)
+            except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+                _warn_of_farewell(stream, request.resumes, failed)
+                continue
             if farewell is not None and farewell.epoch == request.epoch:
                 return farewell
         return None
@@ -231,6 +249,7 @@ class Runs:
             return
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
+        progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
                 self._tie_reader(run, progress, index)
@@ -241,7 +260,23 @@ class Runs:
             run.checked = True
             fault = query.fault()
             if fault is not None:
-                run.refusal = f'stream "{run.stream.name}": {fault}'
+                run.refuse(f'stream "{run.stream.name}": {fault}')
+
+    def _with_starts(self, run: StreamRun, progress: Progress) -> Progress:
+        """Spark does not say where Kafka's sources began in their first batch; the checkpoint does."""
+        query = self._queries.get(run.run_id)
+        if not run.stream.kafka or query is None:
+            return progress
+        sources = list(progress.sources)
+        for index, source in enumerate(sources):
+            if source.start_offset is None and kafka_positions(source.end_offset):
+                try:
+                    start = query.farewells.kafka_start(index)
+                except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+                    log.warning('stream "%s": rows of the first batch are not counted (%s)', run.stream.name, failed)
+                    continue
+                sources[index] = msgspec.structs.replace(source, start_offset=start)
+        return msgspec.structs.replace(progress, sources=sources)
 
     def _belongs(self, run: StreamRun, progress: Progress | None) -> bool:
         if progress is None or run.run_id not in (None, progress.run_id):
@@ -331,6 +366,8 @@ class Runs:
                 self._say_farewell(run)
                 self.cooperation.end(run)
                 run.ended, run.failed = True, bool(failure)
+                if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
+                    run.stream.tracks.forget(run.query_id, run.last_batch_id)
         if all(run.run_id != run_id for run in self._runs.values()):
             query = self._queries.get(run_id)
             ended = event.id().toString(), run_id, None if query is None else query.name
@@ -359,6 +396,12 @@ class Runs:
         if running:
             names = ", ".join(sorted(running))
             log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
+
+    def close(self) -> None:
+        """Keep nothing more of what queries measure that live on."""
+        for stream in self._streams.values():
+            if stream.tracks is not None:
+                stream.tracks.close()
 
     def _say_farewell(self, run: StreamRun) -> None:
         """Leave the last report in the checkpoint, where no heartbeat carried it."""
@@ -426,3 +469,13 @@ class Runs:
 def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
     low_us = status.low_watermark_us
     return low_us is not None, 0 if low_us is None else low_us
+
+
+def _warn_of_farewell(stream: str, token: str | None, failed: Exception) -> None:
+    log.warning(
+        'stream "%s": the file lowmark/%s in the checkpoint cannot be read (%s). The query goes on from its last '
+        "offset; a window may wait for one more row of each split",
+        stream,
+        token,
+        failed,
+    )

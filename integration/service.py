@@ -21,6 +21,7 @@ from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.batches import Planned, PlanOptions
 from lowmark.watermark import (
     GroupStatus,
+    LowmarkError,
     LowWatermarkListener,
     NotifyNewLowWatermark,
     StreamStatus,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
+    from .member import Member
+
 __all__ = ["LowWatermarkService"]
 
 log = logging.getLogger("lowmark")
@@ -78,6 +81,8 @@ class LowWatermarkService:
             ``host:port``; None: alignment groups are kept in this driver.
         coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
         coordinator_token_file: file with its token; needed with ``host:port``.
+        require_coordinator: refuse to begin without it. False: a coordinator that does not answer is warned of, asked
+            again, and until it answers low watermarks are held.
         job: the job this application is a part of, needs a coordinator. All queries of one job on streams of one name
             share one low watermark, whichever application they run in. None: every query keeps its own.
         job_queries: how many queries these are. Before so many have begun there is no low watermark: otherwise the
@@ -87,6 +92,7 @@ class LowWatermarkService:
         TypeError: the session is a Spark Connect session, whose driver is another process.
         ValueError: a job without a coordinator, or of no queries.
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
+        CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
 
     Use it as a context manager around the queries::
 
@@ -104,14 +110,11 @@ class LowWatermarkService:
         coordinator: str | None = None,
         coordinator_ca: str | os.PathLike[str] | None = None,
         coordinator_token_file: str | os.PathLike[str] | None = None,
+        require_coordinator: bool = False,
         job: str | None = None,
         job_queries: int = 1,
     ) -> None:
-        if not hasattr(spark, "_jsparkSession"):
-            raise TypeError(
-                "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
-                "accumulators live in another process. Hint: create the service in the driver itself."
-            )
+        _check_session(spark)
         if job is not None and coordinator is None:
             raise ValueError(
                 f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
@@ -119,11 +122,16 @@ class LowWatermarkService:
             )
         if job is not None and (unfit := unfit_character(job)) is not None:
             raise ValueError(f"LowWatermarkService: job={job!r} holds {unfit}. Hint: pass a name of one line.")
+        if require_coordinator and coordinator is None:
+            raise ValueError(
+                "LowWatermarkService: require_coordinator is set, and no coordinator is named. "
+                'Hint: start one (`lowmark serve`) and pass coordinator="unix:...".'
+            )
         if job_queries < 1:
             raise ValueError(f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}")
-        address = sockets.new_address()  # before anything is started: it may be refused
+        self.address = sockets.new_address()  # before anything is started: it may be refused
         self._low_heard = threading.Event()
-        self._member = None
+        self._member: Member | None = None
         if coordinator is not None:
             from .member import Member
 
@@ -134,6 +142,8 @@ class LowWatermarkService:
                 on_low=lambda *_: self._low_heard.set(),
                 on_given_up=self._enqueue_refusal,
             )
+            if require_coordinator:
+                self._reach_coordinator(self._member)
         self._spark = spark
         self._stopping = False
         self._listeners: list[LowWatermarkListener] = []
@@ -142,7 +152,6 @@ class LowWatermarkService:
         self._names: set[str] = set()
         self._loop = Loop("lowmark-loop")
         self._notifier = Loop("lowmark-listeners")  # a slow listener must not delay heartbeats
-        self.address = address
         self._server = Server(
             self.address,
             heartbeat=self._answer_heartbeat,
@@ -199,6 +208,7 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
+        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
         df, stream = streams.wrapped(
             df,
             name=name,
@@ -266,6 +276,7 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("read", name, strategy, max_splits)
+        streams.check_arguments(source, name=name, event_time=event_time, prepare=prepare, split_column=split_column)
         slots = self._spark.sparkContext.defaultParallelism if tasks is None else tasks
         options = PlanOptions(
             slots=slots,
@@ -294,6 +305,8 @@ class LowWatermarkService:
 
     def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
         self._check_open(f'{action} stream "{name}"')
+        if not isinstance(name, str):
+            raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
         if not name:
             raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
         if (unfit := unfit_character(name)) is not None:
@@ -301,9 +314,18 @@ class LowWatermarkService:
             raise WrapRefused(printable(name), fact, 'pass a name of one line, such as name="orders".')
         if name in self._names:
             raise StreamNameTaken(name)
-        if not 1 <= max_splits <= 1 << 25:
+        given: object = max_splits
+        if not (isinstance(given, int) and 1 <= given <= 1 << 25):
             raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
-        return WatermarkStrategy.for_monotonous_timestamps() if strategy is None else strategy
+        if strategy is None:
+            return WatermarkStrategy.for_monotonous_timestamps()
+        if not isinstance(strategy, WatermarkStrategy):
+            raise WrapRefused(
+                name,
+                f"the strategy is {strategy!r}, expected a WatermarkStrategy",
+                'pass one, such as strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").',
+            )
+        return strategy
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
         self._call(lambda: self._runs.add(stream), f'wrap stream "{stream.name}"')
@@ -381,6 +403,7 @@ class LowWatermarkService:
             if self._metrics is not None:
                 self._metrics.stop()
             self._loop.stop()
+            self._runs.close()
             self._notifier.stop()
             if self._member is not None:
                 self._member.close()
@@ -397,6 +420,14 @@ class LowWatermarkService:
     def _call(self, work: Callable[[], Result], action: str, *, seconds: float = _CALL_SECONDS) -> Result:
         self._check_open(action)
         return self._loop.call(work, action, seconds=seconds)
+
+    def _reach_coordinator(self, member: Member) -> None:
+        try:
+            member.reach()
+        except LowmarkError:
+            member.close()  # nobody gets hold of this service
+            sockets.remove(self.address)
+            raise
 
     def _check_open(self, action: str) -> None:
         if self._stopping:
@@ -450,3 +481,17 @@ class LowWatermarkService:
     def _explained(self, status: StreamStatus, query: str | None) -> str:
         others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
         return "\n".join([explain(status), *map(printable, others)])
+
+
+def _check_session(spark: object) -> None:
+    if hasattr(spark, "_jsparkSession"):
+        return
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise TypeError(
+            "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
+            "accumulators live in another process. Hint: create the service in the driver itself."
+        )
+    raise TypeError(
+        f"LowWatermarkService needs a SparkSession, got {spark!r:.100}. "
+        "Hint: pass spark, as SparkSession.builder.getOrCreate() returns it."
+    )

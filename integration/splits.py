@@ -97,6 +97,13 @@ class SplitKey:
         """True for one integer column, whose value itself is the sketch's key."""
         return len(self.types) == 1 and self.types[0] in _INTEGRAL
 
+    @property
+    def text(self) -> str:
+        """The columns and types, such as "topic string, partition int"; of one integer column any type gives one id."""
+        if self.integral:
+            return f"{self.columns[0]} integer"
+        return ", ".join(f"{column} {kind}" for column, kind in zip(self.columns, self.types, strict=True))
+
     def expression(self) -> str:
         """Return the sketch's key as SQL: a bigint, null where it cannot be told."""
         if self.integral:  # sketches take int and bigint only, and hash both as bigint

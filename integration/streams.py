@@ -14,9 +14,10 @@ from lowmark.sources import Source
 from lowmark.sources.batches import PlanOptions
 from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import DataFrame
 
 from . import plan, wrap
-from .accumulate import BatchTrack, EventTimeMap, TrackParam, Tracks
+from .accumulate import EventTimeMap, TrackParam, TrackShelf
 from .errors import WrapRefused
 from .observe import Measurement
 from .reading import SPLIT_TYPE, AccumulatorRecorder, ServicePeer
@@ -24,8 +25,7 @@ from .run import Stream
 from .splits import SplitKey
 
 if TYPE_CHECKING:
-    from pyspark.accumulators import Accumulator
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["read", "wrapped"]
 
@@ -70,6 +70,31 @@ def wrapped(
     return df, stream
 
 
+def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
+    """Refuse what is of another type than `LowWatermarkService.read` takes, before Python complains of it.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    if not isinstance(source, Source):
+        raise WrapRefused(
+            name,
+            f"expected a source to read, got {source!r:.100}",
+            "pass one that is made with its options, as KafkaSource(...) is.",
+        )
+    for argument, given in (("event_time", event_time), ("split_column", split_column)):
+        if not isinstance(given, str) and (argument, given) != ("event_time", None):
+            raise WrapRefused(
+                name, f"{argument} is {given!r:.100}, expected the name of a column", f'pass {argument}="ts".'
+            )
+    if prepare is not None and not callable(prepare):
+        raise WrapRefused(
+            name,
+            f"prepare is {prepare!r:.100}, expected a function",
+            "pass one that takes the source's DataFrame and returns yours.",
+        )
+
+
 def read(
     spark: SparkSession,
     source: Source[Any, Any],
@@ -99,11 +124,14 @@ def read(
     measured = prepare is None and not strategy.runs_python  # where they are read
     if measured:
         accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
-        tracks = _taker(accumulator)
+        tracks = TrackShelf(accumulator)
         recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
     peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
     df = load(spark, Binding(source, name, options, split_column, peer, recorder))
-    df = df if prepare is None else prepare(df)
+    if prepare is not None:
+        df = prepare(df)
+        if not isinstance(df, DataFrame):
+            raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
@@ -138,10 +166,10 @@ def _types(df: DataFrame) -> dict[str, str]:
 
 def _through_python(
     df: DataFrame, name: str, key: SplitKey, event_time: str, strategy: WatermarkStrategy
-) -> tuple[DataFrame, Callable[[str, int], BatchTrack | None]]:
+) -> tuple[DataFrame, TrackShelf]:
     """Let the rows pass a timestamp assigner or a generator that is written in Python."""
     accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
-    return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), _taker(accumulator)
+    return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), TrackShelf(accumulator)
 
 
 def _measurement(
@@ -164,16 +192,3 @@ def _measurement(
         detail=detail,
         sample_names=names,
     )
-
-
-def _taker(accumulator: Accumulator[Tracks]) -> Callable[[str, int], BatchTrack | None]:
-    """Take what the accumulator holds for a batch, and drop what is older: it is never asked for again."""
-
-    def take(query_id: str, batch_id: int) -> BatchTrack | None:
-        tracks = accumulator.value
-        for query, batch in list(tracks):
-            if query == query_id and batch < batch_id:
-                del tracks[query, batch]
-        return tracks.get((query_id, batch_id))
-
-    return take

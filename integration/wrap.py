@@ -13,11 +13,12 @@ watermark. The data come first in the union, because the first child's metadata 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
@@ -28,14 +29,47 @@ from .run import Stream
 from .splits import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["build", "check_input", "check_session", "split_columns"]
+__all__ = ["build", "check_arguments", "check_input", "check_session", "split_columns"]
 
 log = logging.getLogger("lowmark")
 
 DELAY_KEY = "spark.watermarkDelayMs"
 _TIME, _MARKER, _ROW = COLUMNS
+
+
+def check_arguments(
+    df: object, *, name: str, event_time: object, split: object, splits: Iterable[object] | None
+) -> None:
+    """Refuse what is of another type than `LowWatermarkService.wrap` takes, before Python complains of it.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        raise WrapRefused(name, f"expected a DataFrame to wrap, got {df!r:.100}", "wrap what spark.readStream gives.")
+    _check_text(name, "event_time", event_time, "ts")
+    columns = split if isinstance(split, list | tuple) else [split]
+    for column in columns:
+        _check_text(name, "split", column, "partition")
+    if isinstance(splits, str | bytes) or (splits is not None and not isinstance(splits, Iterable)):
+        raise WrapRefused(
+            name,
+            f"splits is {splits!r:.100}, expected several ids",
+            'pass a list, as splits=["a", "b"], or leave it out where they are not known.',
+        )
+
+
+def _check_text(name: str, argument: str, given: object, example: str) -> None:
+    if isinstance(given, str):
+        return
+    hint = f'pass {argument}="{example}"'
+    if isinstance(given, Column):
+        hint += "; what is computed must be a column first: .withColumn(...)"
+    raise WrapRefused(name, f"{argument} is {given!r:.100}, expected the name of a column", f"{hint}.")
 
 
 def check_input(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> None:
@@ -64,7 +98,14 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
             name, f"the column {taken[0]} has a name that lowmark uses itself", "rename it before wrapping."
         )
     _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
-    if plan.has_watermark(plan.analyzed(df)):
+    analyzed = plan.analyzed(df)
+    if plan.has_heartbeat(analyzed):
+        raise WrapRefused(
+            name,
+            "this DataFrame is wrapped already, or comes from one that is",
+            "wrap a stream once, at its source; one wrapped DataFrame may feed several queries.",
+        )
+    if plan.has_watermark(analyzed):
         raise WrapRefused(
             name,
             "withWatermark already stands on this DataFrame; Spark would go by the largest event time seen anywhere",
@@ -153,7 +194,13 @@ def _refuse_watermark(name: str, *_: object) -> NoReturn:
 def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, delay_ms: int) -> DataFrame:
     source = (
         df.sparkSession.readStream.format(FORMAT)
-        .options(address=address, stream_id=stream.stream_id, stream=stream.name, delay_ms=str(delay_ms))
+        .options(
+            address=address,
+            stream_id=stream.stream_id,
+            stream=stream.name,
+            delay_ms=str(delay_ms),
+            split=stream.key.text,
+        )
         .load()
     )
     columns = [F.col(_TIME).alias(event_time) if c == event_time else _null_like(df, c) for c in df.columns]

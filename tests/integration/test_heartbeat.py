@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from lowmark.integration import heartbeat
-from lowmark.integration.errors import ServiceUnreachable
+from lowmark.integration.errors import QueryRefused, ServiceFailed, ServiceUnreachable
 from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
 from lowmark.integration.rpc import (
     Client,
@@ -60,7 +60,8 @@ def address(tmp_path: Path) -> str:
 @pytest.fixture
 def reader(address: str, monkeypatch: pytest.MonkeyPatch) -> HeartbeatReader:
     monkeypatch.setattr("sys.excepthook", lambda *_: None)  # the reader sets its own, for its own process
-    return HeartbeatReader(address=address, stream_id="id", stream="orders", delay_ms=10_000)
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # likewise
+    return HeartbeatReader(address=address, stream_id="id", stream="orders", delay_ms=10_000, split="split string")
 
 
 def serve(address: str, *replies: HeartbeatReply) -> tuple[Script, Server]:
@@ -73,7 +74,7 @@ def test_the_first_offset_is_new_and_repeats_the_low_watermark(
     reader: HeartbeatReader, address: str, clock: list[int]
 ) -> None:
     script, server = serve(address, at(5, 8))
-    start = HeartbeatOffset("orders", us(5), "before", 7, "old").to_json()
+    start = HeartbeatOffset("orders", us(5), "before", 7, "old", "other int").to_json()
     rows, end = reader.read(start)
     server.stop()
 
@@ -82,6 +83,7 @@ def test_the_first_offset_is_new_and_repeats_the_low_watermark(
     assert end["run"] not in ("before", None)
     (asked,) = script.asked
     assert (asked.first, asked.resumes, asked.epoch, asked.state) == (True, "before", 7, "old")
+    assert (asked.split, end["split"]) == ("other int", "split string")
     assert asked.run == end["run"]
 
 
@@ -149,10 +151,34 @@ def test_attaching_to_nobody_is_an_error(reader: HeartbeatReader, clock: list[in
         reader.read(reader.initialOffset())
 
 
+def test_a_service_that_answers_with_an_error_is_not_called_absent(
+    reader: HeartbeatReader, address: str, clock: list[int]
+) -> None:
+    script, server = serve(address)
+    try:
+        with pytest.raises(ServiceFailed, match=r"the lowmark service at unix:.* answers with an error \(.*index"):
+            reader.read(reader.initialOffset())
+        script.replies.append(at(5, 1))
+        _, offset = reader.read(reader.initialOffset())
+        script.replies.clear()
+        reader.commit(offset)
+        assert reader.read(offset)[1] == offset, "it holds, as it does without a service"
+    finally:
+        server.stop()
+
+
+def test_an_offset_of_an_older_version_has_no_split_columns() -> None:
+    old = {"epoch": 7, "low_us": 5_000, "lowmark": "orders", "run": "token", "state": "state"}
+    found = HeartbeatOffset.find(old)
+
+    assert found == HeartbeatOffset("orders", 5_000, "token", 7, "state")
+    assert found.to_json() == old
+
+
 def test_a_refusal_ends_the_query(reader: HeartbeatReader, address: str, clock: list[int]) -> None:
     _, server = serve(address, HeartbeatReply(None, 0, "", refusal="because"))
     try:
-        with pytest.raises(RuntimeError, match="because"):
+        with pytest.raises(QueryRefused, match="because"):
             reader.read(reader.initialOffset())
     finally:
         server.stop()

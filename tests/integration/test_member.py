@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from lowmark.integration import wire
 from lowmark.integration.coordinator_view import show_coordinator
-from lowmark.integration.errors import AddressRefused, TokenRefused
+from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
 from lowmark.integration.member import Member, ask_status
 from lowmark.integration.member_state import BackOff, GivenUp, MemberState, NewCap, NewLow
 from lowmark.integration.trust import Door
@@ -451,6 +451,28 @@ def test_callbacks_come_from_one_thread_and_one_that_raises_stops_nothing(
             wait_until(lambda low_us=low_us: lows[-1:] == [low_us], "it is heard")  # type: ignore[misc]
     assert threads == {"lowmark-member"}
     assert "a callback of the application raised" in caplog.text
+
+
+def test_a_coordinator_that_does_not_exist_is_said_at_once_and_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), Member(f"unix:{folder}/nobody.sock", random=Random(7)) as alone:
+        with pytest.raises(CoordinatorUnreachable, match=r"cannot create the service: no coordinator answers at unix:"):
+            alone.reach()
+        since_us = alone.since_us
+        wait_until(lambda: alone._state.retry_at_us > since_us + 200_000, "a second attempt")  # type: ignore[operator]
+    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said.startswith(f"no coordinator answers at unix:{folder}/nobody.sock (UNAVAILABLE")
+    assert said.endswith("Hint: start it with `lowmark serve`, or check the address.")
+
+
+def test_a_coordinator_that_answers_is_reached_and_nothing_is_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), serving(Door(f"unix:{folder}/c.sock")) as address, Member(address) as one:
+        one.reach()
+        assert one.connected
+    assert [record for record in caplog.records if record.name == "lowmark.integration.member"] == []
 
 
 ODD_NAMES = (

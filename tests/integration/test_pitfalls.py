@@ -581,7 +581,8 @@ def test_pitfall_45_the_initial_offset_is_always_the_same() -> None:
 
 
 def test_pitfall_49_connect_is_refused() -> None:
-    class ConnectSession: ...
+    class ConnectSession:
+        __module__ = "pyspark.sql.connect.session"  # the real one needs packages that this project does not
 
     with pytest.raises(TypeError, match="Spark Connect session"):
         LowWatermarkService(ConnectSession())  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from lowmark.integration.accumulate import BatchTrack
+from lowmark.integration.accumulate import BatchTrack, TrackParam, TrackShelf
 from lowmark.integration.progress import Progress
 from lowmark.integration.reading import SPLIT_TYPE, Reader
 from lowmark.integration.rpc import Client, HeartbeatRequest, PlannedReply, PlannedRequest, Server
@@ -32,10 +32,14 @@ BOUND = 2 * SECOND + 1_000
 Tracks = dict[tuple[str, int], BatchTrack]
 
 
+def shelf_of(tracks: Tracks) -> TrackShelf:
+    return TrackShelf(SimpleNamespace(value=tracks, accum_param=TrackParam()))  # type: ignore[arg-type]
+
+
 def stream_of(tracks: Tracks, *, promises: bool = True) -> Stream:
     return Stream(
         name="orders", stream_id="s", strategy=STRATEGY, key=KEY, measurement=None, sources=1, kafka=False,
-        declared={}, names={}, tracks=lambda query, batch: tracks.get((query, batch)), reads=True, promises=promises,
+        declared={}, names={}, tracks=shelf_of(tracks), reads=True, promises=promises,
     )  # fmt: skip
 
 

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import ServiceStopped, StreamNameTaken, UnknownStream, WrapRefused
+from lowmark.sources.generator import GeneratorSource
 from lowmark.watermark import WatermarkStrategy
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, start, windows
+from tests.integration.log import LogSource
 
 GOOD: dict[str, Any] = {"name": "orders", "event_time": "ts", "split": "split"}
 
@@ -36,6 +39,17 @@ GOOD: dict[str, Any] = {"name": "orders", "event_time": "ts", "split": "split"}
         ({"name": ""}, "the name is empty"),
         ({"name": "orders\n"}, r"""stream "orders\n": the name holds '\n', which would break log lines"""),
         ({"name": "a\x1b[2J"}, r"""stream "a\x1b[2J": the name holds '\x1b'"""),
+        ({"name": None}, "the name is None, expected a text"),
+        (
+            {"strategy": "10 seconds"},
+            "the strategy is '10 seconds', expected a WatermarkStrategy. Hint: pass one, such",
+        ),
+        ({"event_time": None}, 'event_time is None, expected the name of a column. Hint: pass event_time="ts".'),
+        ({"split": 3}, "split is 3, expected the name of a column"),
+        ({"split": ["split", None]}, "split is None, expected the name of a column"),
+        ({"splits": "abc"}, "splits is 'abc', expected several ids"),
+        ({"splits": 3}, "splits is 3, expected several ids"),
+        ({"max_splits": "9"}, "max_splits is '9'"),
     ],
     ids=str,
 )
@@ -91,9 +105,48 @@ def test_pitfall_08_a_watermark_on_the_input(service: LowWatermarkService, feed:
 
 
 def test_wrapping_what_is_wrapped(service: LowWatermarkService, feed: Feed) -> None:
+    """Nobody wrote a withWatermark: the one in the plan is lowmark's own."""
     wrapped = service.wrap(feed.df, **GOOD)
-    with pytest.raises(WrapRefused, match="withWatermark already stands"):
-        service.wrap(wrapped, **(GOOD | {"name": "again"}))
+    with pytest.raises(WrapRefused, match=r"this DataFrame is wrapped already, or comes from one that is\. Hint: wrap"):
+        service.wrap(wrapped.filter("v > 1"), **(GOOD | {"name": "again"}))
+
+
+@pytest.mark.parametrize("argument", ["event_time", "split"])
+def test_a_column_instead_of_its_name(service: LowWatermarkService, feed: Feed, argument: str) -> None:
+    with pytest.raises(WrapRefused, match=rf"{argument} is Column<'v'>, expected the name of a column.*withColumn"):
+        service.wrap(feed.df, **(GOOD | {argument: F.col("v")}))
+
+
+def test_what_is_no_dataframe(service: LowWatermarkService) -> None:
+    with pytest.raises(WrapRefused, match=r'stream "orders": expected a DataFrame to wrap, got None\. Hint: wrap what'):
+        service.wrap(None, **GOOD)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"source": GeneratorSource}, "expected a source to read, got <class 'lowmark.sources.generator"),
+        ({"source": "orders"}, "expected a source to read, got 'orders'. Hint: pass one that is made with its options"),
+        ({"event_time": 3}, "event_time is 3, expected the name of a column"),
+        ({"split_column": None}, "split_column is None, expected the name of a column"),
+        ({"prepare": "x"}, "prepare is 'x', expected a function"),
+        ({"prepare": lambda _: None}, "prepare returned None, expected a DataFrame"),
+        ({"strategy": 5}, "the strategy is 5, expected a WatermarkStrategy"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_of_read(
+    service: LowWatermarkService, tmp_path: Path, change: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(WrapRefused) as refused:
+        service.read(**({"source": LogSource(tmp_path), "name": "orders"} | change))
+
+    assert text in str(refused.value)
+
+
+def test_a_service_for_what_is_no_session() -> None:
+    with pytest.raises(TypeError, match=r"needs a SparkSession, got None\. Hint: pass spark"):
+        LowWatermarkService(None)  # type: ignore[arg-type]
 
 
 def test_pitfall_07_a_watermark_on_the_result(service: LowWatermarkService, feed: Feed) -> None:
@@ -145,6 +198,25 @@ def test_pitfall_48_a_checkpoint_without_a_heartbeat(
 
     assert "was written without lowmark's heartbeat" in caplog.text
     assert "lowmark offsets CHECKPOINT" in caplog.text
+
+
+def test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    feed.put(("a", 1, 100))
+    before = start(service.wrap(feed.df, **GOOD).select("v"), checkpoint)
+    before.settle()
+    before.query.stop()
+    other = service.wrap(feed.df, **(GOOD | {"name": "again", "split": ["split", "v"]})).select("v")
+    with pytest.raises(StreamingQueryException) as refused:
+        start(other, checkpoint).query.awaitTermination(60)
+
+    said = str(refused.value)
+    assert (
+        'stream "again": its splits are told by (split string, v int), and in the checkpoint by (split string).' in said
+    )
+    assert said.index('stream "again"') < 400, "Spark's own words before it: which query, and where"
+    assert "Traceback" not in said
 
 
 def test_an_unknown_stream(service: LowWatermarkService, feed: Feed) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService, runs
+from lowmark.integration.errors import CoordinatorUnreachable
+from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, start
+from tests.live.servers import wait_until
 
 
 def test_runs_that_ended_long_ago_are_forgotten(
@@ -24,3 +29,68 @@ def test_runs_that_ended_long_ago_are_forgotten(
         remembered = kept.run_statuses()
 
     assert len(remembered) <= 1 + 2, "the newest, one that ended, and one whose end may not be heard of yet"
+
+
+def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    with pytest.raises(CoordinatorUnreachable, match="Hint: start one with `lowmark serve`"):
+        LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock", require_coordinator=True)
+    with pytest.raises(ValueError, match=r"require_coordinator is set, and no coordinator is named\. Hint: "):
+        LowWatermarkService(spark, require_coordinator=True)
+
+    assert {thread.name for thread in threading.enumerate()} - before == set()
+
+
+def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
+    """Not of queries that have ended, and not of those that outlive the service."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda _, time_us: time_us)
+    feed.put(("a", 1, 100))
+    with LowWatermarkService(spark) as service:
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy).select("v")
+        [stream] = service._runs._streams.values()
+        assert stream.tracks is not None
+        tracks = stream.tracks._accumulator.value
+        for n in range(2):
+            assert start(df, str(tmp_path / f"{n}"), trigger={"once": True}).query.awaitTermination(60)
+        wait_until(lambda: not tracks, "the tracks of ended queries are dropped")
+        living = start(df, str(tmp_path / "living"))
+        living.settle()
+    for n in range(3):
+        feed.put(("a", 1, 200 + n))
+        living.settle()
+
+    assert len(living.rows) == 4, "the query lives"
+    assert stream.tracks._accumulator.value == {}
+
+
+def test_a_last_report_is_on_the_disk_and_one_that_is_not_is_done_without(
+    spark: SparkSession,
+    feed: Feed,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that dies may leave the file empty; a query must go on all the same."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def note(number: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{number}").readlink().name)
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    for n in range(2):
+        feed.put(("a", 1, 100 + n))
+        with LowWatermarkService(spark) as service:
+            df = service.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")
+            assert start(df, checkpoint, trigger={"once": True}).query.awaitTermination(60)
+        [left] = Path(checkpoint, "lowmark").glob("[0-9a-f]*")
+        assert f".{left.name}.part" in synced
+        if n == 0:
+            left.write_bytes(b"")
+            left.with_name(f".{left.name}.crc").unlink()
+
+    warned = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert len(warned) == 1

@@ -6,6 +6,7 @@ several runs meet. Method: known rows, the slow partition or stream far behind, 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,30 @@ def test_once_again_and_again_moves_the_watermark_with_each_run(
         progress += history(query)
     assert dropped(progress) == 0
     assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+
+
+def test_rows_of_each_partition_are_counted_in_the_first_batch_and_a_topic_not_subscribed_any_more_is_let_go(
+    spark: SparkSession, kafka: Broker, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = Log.create(kafka, 2), Log.create(kafka, 1)
+    one.produce(apart())
+    two.produce({0: [T0_US]})
+    starting = json.dumps({one.topic: {"0": 10, "1": -2}, two.topic: {"0": -2}})
+    rows, lows = [], []
+    for topics, more in ((f"{one.topic},{two.topic}", 0), (one.topic, 1)):
+        one.produce({p: [END_US] * more for p in range(2)})
+        options = {"subscribe": topics, "startingOffsets": starting, "failOnDataLoss": "false"}
+        with LowWatermarkService(spark) as service:
+            frame = wrapped(service, source(spark, one, **options)).select("ts")
+            writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+            assert writer.trigger(availableNow=True).start().awaitTermination(60)
+            [run] = service.run_statuses()
+        rows.append({name: split.rows for name, split in run.status.splits.items()})
+        lows.append(run.status.low_watermark_us)
+
+    assert rows == [
+        {f"{one.topic}/0": 20, f"{one.topic}/1": 30, f"{two.topic}/0": 1},
+        {f"{one.topic}/0": 1, f"{one.topic}/1": 1},
+    ]
+    assert lows[-1] == LAST_LOW_US
+    assert f"not read any more, so not waited for any more: {two.topic}/0" in caplog.text

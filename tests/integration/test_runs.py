@@ -1,0 +1,208 @@
+"""What runs make of a checkpoint and of Kafka's offsets; no Spark here."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lowmark.integration.checkpoint import Farewell
+from lowmark.integration.progress import Progress, kafka_rows
+from lowmark.integration.rpc import HeartbeatRequest
+from lowmark.integration.run import Stream, StreamRun
+from lowmark.integration.runs import Runs
+from lowmark.integration.splits import SplitKey
+from lowmark.watermark import WatermarkStrategy
+
+KEY = SplitKey(("topic", "partition"), ("string", "int"))
+Offset = Mapping[str, Mapping[str, int]]
+
+
+def stream(*, declared: tuple[tuple[str, int], ...] = (), sources: int = 1) -> Stream:
+    names = KEY.names(declared)
+    return Stream(
+        name="orders", stream_id="s", strategy=WatermarkStrategy.for_monotonous_timestamps(), key=KEY, measurement=None,
+        sources=sources, kafka=True, declared=names, names=dict(names),
+    )  # fmt: skip
+
+
+def progress(batch_id: int, *ends: Offset | None, start: Offset | None = None) -> Progress:
+    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
+    sources = [{"startOffset": start, "endOffset": end} for end in ends] + [{"endOffset": heartbeat}]
+    return Progress.from_json(json.dumps({"id": "q", "runId": "r", "batchId": batch_id, "sources": sources}))
+
+
+def begun(of: Stream, state: str | None = None) -> StreamRun:
+    return StreamRun.attach(of, token="t", resumes=None, state=state, now_us=0)
+
+
+def report(run: StreamRun, batch_id: int, *ends: Offset | None) -> None:
+    run.report(progress(batch_id, *ends), len(ends), planned_at_us=0, now_us=batch_id + 1)
+
+
+def known(run: StreamRun) -> set[str]:
+    return set(run.status(9).splits)
+
+
+# -- partitions that nobody reads any more
+
+
+def test_a_topic_that_is_not_subscribed_any_more_is_let_go_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    before = begun(stream())
+    report(before, 0, {"a": {"0": 1}, "b": {"0": 1, "1": 1}})
+    run = begun(stream(), before.state())
+    report(run, 1, {"a": {"0": 1}, "b": {"0": 1, "1": 1}})  # Spark runs the last batch again
+    assert known(run) == {"a/0", "b/0", "b/1"}
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        report(run, 2, {"a": {"0": 2}})
+        report(run, 3, {"a": {"0": 3}})
+
+    assert known(run) == {"a/0"}
+    assert [record.getMessage() for record in caplog.records] == [
+        'stream "orders": not read any more, so not waited for any more: b/0, b/1'
+    ]
+
+
+def test_a_topic_that_comes_back_is_waited_for_again() -> None:
+    run = begun(stream())
+    for batch_id, offset in enumerate(
+        ({"a": {"0": 1}, "b": {"0": 1}}, {"a": {"0": 2}}, {"a": {"0": 2}, "b": {"0": 1}})
+    ):
+        report(run, batch_id, offset)
+
+    assert known(run) == {"a/0", "b/0"}
+    assert run.status(9).splits["b/0"].state.value == "pending"
+
+
+def test_a_partition_that_is_declared_or_of_a_source_that_says_nothing_yet_is_waited_for() -> None:
+    declared = begun(stream(declared=(("later", 0),)))
+    report(declared, 0, {"a": {"0": 1}})
+    two = begun(stream(sources=2))
+    report(two, 0, {"a": {"0": 1}}, {"b": {"0": 1}})
+    report(two, 1, {"a": {"0": 1}}, None)
+
+    assert known(declared) == {"a/0", "later/0"}
+    assert known(two) == {"a/0", "b/0"}
+
+
+# -- rows of each partition
+
+
+def test_rows_count_from_where_a_source_or_a_new_partition_began() -> None:
+    sources = progress(0, {"a": {"0": 12, "1": 3}}, start={"a": {"0": 10}}).sources
+
+    assert kafka_rows(sources) == {("a", 0): 2, ("a", 1): 3}
+
+
+def test_of_a_source_whose_beginning_is_not_known_nothing_is_counted() -> None:
+    assert kafka_rows(progress(0, {"a": {"0": 12}}).sources) == {}
+
+
+# -- what a checkpoint holds
+
+
+@dataclass
+class Query:
+    """A running query, and what lies in its checkpoint."""
+
+    farewell: Farewell | Exception | None = None
+    active: bool = True
+    run_id: str = "r"
+
+    @property
+    def farewells(self) -> Any:
+        return SimpleNamespace(read=self._read)
+
+    def _read(self, _token: str) -> Farewell | None:
+        if isinstance(self.farewell, Exception):
+            raise self.farewell
+        return self.farewell
+
+    def newest(self, _after: int | None = None) -> None:
+        return None
+
+
+@dataclass
+class Queries:
+    running: list[Query] = field(default_factory=list)
+
+    def find(self) -> None: ...
+
+    def get(self, run_id: str | None) -> Query | None:
+        return next((query for query in self.running if query.run_id == run_id), None)
+
+    def __iter__(self) -> Any:
+        return iter(self.running)
+
+
+def attach(query: Query, **of_offset: Any) -> tuple[Any, StreamRun]:
+    queries: Any = Queries([query])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    reply = runs.heartbeat(HeartbeatRequest("s", "new", resumes="old", first=True, epoch=3, **of_offset))
+    return reply, runs._runs["new"]
+
+
+def state_of(*topics: str) -> str:
+    run = begun(stream())
+    report(run, 0, {topic: {"0": 1} for topic in topics})
+    return run.state()
+
+
+@pytest.mark.parametrize("split", ["topic string, partition int", None], ids=["as before", "of an older version"])
+def test_a_checkpoint_with_the_same_split_columns_or_none_is_gone_on_with(split: str | None) -> None:
+    reply, run = attach(Query(), state=state_of("a"), split=split)
+
+    assert reply.refusal is None
+    assert known(run) == {"a/0"}
+
+
+def test_other_split_columns_than_in_the_checkpoint_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    reply, _ = attach(Query(), state=state_of("a"), split="partition integer")
+
+    assert reply.refusal == (
+        'stream "orders": its splits are told by (topic string, partition int), and in the checkpoint by '
+        "(partition integer). Splits of before would be waited for in vain. "
+        "Hint: pass split= as before, or start with a new checkpoint."
+    )
+    assert reply.refusal in caplog.text
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ValueError("Input data was truncated"),
+        OSError("Checksum error"),
+        Farewell("old", 3, 7, "bm8gc3RhdGU="),
+        Farewell("old", 3, 7, "no base64"),
+    ],
+    ids=["empty", "unreadable", "no state", "no base64"],
+)
+def test_a_last_report_that_cannot_be_read_is_done_without(
+    broken: Farewell | Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply, run = attach(Query(broken), state=state_of("a"))
+
+    assert reply.refusal is None
+    assert known(run) == {"a/0"}
+    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said.startswith('stream "orders": the file lowmark/old in the checkpoint cannot be read (')
+    assert "The query goes on from its last offset" in said
+
+
+def test_the_last_report_goes_before_the_offset_it_followed() -> None:
+    _, run = attach(Query(Farewell("old", 3, 7, state_of("a", "b"))), state=state_of("a"))
+    _, other = attach(Query(Farewell("old", 2, 7, state_of("a", "b"))), state=state_of("a"))
+
+    assert known(run) == {"a/0", "b/0"}
+    assert known(other) == {"a/0"}, "it followed another offset"
+
+
+def test_an_offset_whose_state_cannot_be_read_is_refused() -> None:
+    reply, _ = attach(Query(), state="no base64")
+
+    assert "the state in the checkpoint cannot be read" in reply.refusal
