@@ -72,7 +72,7 @@ class WatermarkStrategy:
         alignment: or None, not aligned.
         grace_us: how long a silent new split may hold; None: 1 minute if it is known empty, else for ever.
         all_idle: what the low watermark does while all splits are idle.
-        all_idle_delay_us: how far ``advance`` stays behind processing time.
+        all_idle_delay_us: how far ``advance`` stays behind the time up to which the sources were read.
         quorum: share of the splits that must take part before idle ones are left out, or None for any.
         percentile: share of the splits that the low watermark waits for, in per cent, more than 1, or None for all of
             them.
@@ -235,7 +235,8 @@ class WatermarkStrategy:
 
         Args:
             what: "hold" (it stays), "max" (it jumps to the largest watermark seen) or "advance" (it follows
-                processing time at a distance of ``delay``).
+                processing time at a distance of ``delay``, up to when the sources were read: not while a batch runs,
+                and not after a restart before they were asked).
             delay: needed for "advance", refused otherwise.
         """
         try:

@@ -480,7 +480,38 @@ def test_when_all_are_idle_it_may_follow_processing_time() -> None:
     history.on(0, batch(0, 0, {"a": 50}))
 
     assert [("a", "idle"), ("low", at(11) - 60_000_000)] == history.on(11, Polled(at(11)))
-    assert [("low", at(12) - 60_000_000)] == history.on(12, Tick())
+    assert [("low", at(12) - 60_000_000)] == history.on(13, Polled(at(12)))
+
+
+def test_while_nothing_is_read_it_does_not_follow_processing_time() -> None:
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+
+    assert history.on(300, Tick()) == []  # a batch runs
+    assert history.on(300, batch(1, 12, {"a": at(290)})) == [("a", "active"), ("low", at(290))]
+
+
+def test_after_a_restart_it_waits_until_the_sources_were_asked() -> None:
+    """What arrived in the hour in which nobody ran must not be late."""
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+    history.restart(3_611)
+
+    assert history.on(3_611, Tick()) == []
+    assert history.coordinator.wake_at_us(at(3_611)) == at(11) + ALL_IDLE_STEP_US
+    history.on(3_612, batch(1, 3_611, {"a": at(20)}, rows={"a": 3}, backlog={"a": 99}))
+    assert (history.low_us, history.status(3_612).returned_late) == (at(20), 0)
+
+
+def test_after_a_restart_of_idle_splits_it_goes_on_with_the_first_poll() -> None:
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+    history.restart(3_611)
+
+    assert [("low", at(3_612) - 60_000_000)] == history.on(3_613, Polled(at(3_612)))
 
 
 # -- what a strategy may give up
