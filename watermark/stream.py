@@ -461,6 +461,7 @@ class StreamCoordinator:
             self._grace.forget(split)
         elif news and self._coalescer.wake(split):  # no usable event time: active, at the watermark it had
             record.pending_since_us = now_us
+            self._time_grace(split)
         if before is SplitState.IDLE and not news:
             self._coalescer.idle(split)
         if before is SplitState.ACTIVE:

@@ -238,6 +238,17 @@ def test_a_split_that_returns_exactly_at_the_low_watermark_is_not_late() -> None
     assert history.on(13, batch(2, 13, {"a": 100, "b": 110})) == [("a", "active")]
 
 
+def test_a_report_that_was_planned_in_a_pause_and_arrives_after_it_starts_no_silence_in_the_pause() -> None:
+    history = History(PLAIN.with_idleness("1 minute", clock="time"))
+    history.on(0, batch(0, 0, {"a": 10}))
+    history.on(50, SplitsPaused(("a",)))
+    history.on(100, SplitsResumed(("a",)))
+    history.on(100, batch(1, 60, {"a": 20}))
+
+    assert history.on(121, Polled(at(121))) == []
+    assert history.on(161, Polled(at(160.000001))) == [("a", "idle")]
+
+
 def test_rows_without_a_usable_time_are_activity() -> None:
     history = history_of(a=50, b=90)
     history.on(12, batch(1, 12, {"b": 100}))
@@ -313,6 +324,20 @@ def test_a_grace_that_is_set_bounds_every_new_split() -> None:
 
     assert history.on(6, Tick()) == [("b", "idle"), ("low", 50)]
     assert history.on(7, batch(1, 7, {"a": 50}, backlog={"b": 9})) == []
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_a_split_that_returns_without_a_usable_time_has_its_grace_anew_whether_the_batch_is_new_or_not(
+    batch_id: int,
+) -> None:
+    history = History(PLAIN.with_grace("5 seconds"))
+    history.on(0, SplitsDiscovered(("b",)))
+    history.on(1, batch(0, 1, {"a": 50}))
+    assert history.on(6, Tick()) == [("b", "idle"), ("low", 50)]
+    assert history.on(8, batch(batch_id, 8, {"a": 60}, rows={"b": 1})) == [("b", "pending")]
+
+    assert history.coordinator.wake_at_us(at(8)) == at(13) + 1
+    assert history.on(14, Tick()) == [("b", "idle"), ("low", 60)]
 
 
 def test_a_paused_new_split_gets_its_grace_when_it_may_be_read() -> None:
