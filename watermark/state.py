@@ -61,8 +61,8 @@ class Signal(Enum):
 class AllIdle(Enum):
     """What the low watermark does while every live split is idle.
 
-    HOLD: it stays. ADVANCE: it follows processing time at a distance. MAX: it jumps to the largest watermark
-        seen.
+    HOLD: it stays. ADVANCE: it follows processing time at a distance, up to when the sources were read. MAX: it
+        jumps to the largest watermark seen.
     """
 
     HOLD = "hold"

@@ -74,9 +74,10 @@ class WatermarkStrategy:
         alignment: or None, not aligned.
         grace_us: how long a silent new split may hold; None: 1 minute if it is known empty, else for ever.
         all_idle: what the low watermark does while all splits are idle.
-        all_idle_delay_us: how far ``advance`` stays behind processing time.
+        all_idle_delay_us: how far ``advance`` stays behind the time up to which the sources were read.
         quorum: share of the splits that must take part before idle ones are left out, or None for any.
-        percentile: share of the splits that the low watermark waits for, in per cent, or None for all of them.
+        percentile: share of the splits that the low watermark waits for, in per cent, more than 1, or None for all of
+            them.
 
     Raises:
         InvalidStrategy: a value is out of range, or a setting lacks the one it needs.
@@ -124,7 +125,7 @@ class WatermarkStrategy:
                 "by the flow no split is idle while all are silent, so nothing would ever follow.",
             )
         _share("with_quorum", self.quorum, 1, "0.5 is half of the splits.")
-        _share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.")
+        _share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.", above=1)
         if self.quorum is not None and self.all_idle is not AllIdle.HOLD:
             raise InvalidStrategy(
                 "with_quorum",
@@ -236,7 +237,8 @@ class WatermarkStrategy:
 
         Args:
             what: "hold" (it stays), "max" (it jumps to the largest watermark seen) or "advance" (it follows
-                processing time at a distance of ``delay``).
+                processing time at a distance of ``delay``, up to when the sources were read: not while a batch runs,
+                and not after a restart before they were asked).
             delay: needed for "advance", refused otherwise.
         """
         try:
@@ -272,7 +274,8 @@ class WatermarkStrategy:
         and ``late_reports`` counts. Of fewer than 100 splits 99.0 passes none.
 
         Args:
-            percentile: more than 0, at most 100, which is the true minimum.
+            percentile: in per cent, more than 1, at most 100, which is the true minimum; 0.99 is refused, as it would
+                pass nearly all of them.
 
         Raises:
             InvalidStrategy: the percentile is out of range.
@@ -338,11 +341,11 @@ def _at_least(setting: str, got_us: int | None, least_us: int) -> None:
         raise InvalidStrategy(setting, format_duration_us(got_us), expected, "leave it out to keep the default.")
 
 
-def _share(setting: str, got: float | None, most: int, hint: str) -> None:
+def _share(setting: str, got: float | None, most: int, hint: str, above: int = 0) -> None:
     given: object = got  # whatever the types say
-    if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given <= most):
+    if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool) and above < given <= most):
         return
-    raise InvalidStrategy(setting, repr(got), f"more than 0, at most {most}", hint)
+    raise InvalidStrategy(setting, repr(got), f"more than {above}, at most {most}", hint)
 
 
 def _check_alignment(alignment: AlignmentParams) -> None:

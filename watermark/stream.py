@@ -64,8 +64,8 @@ KNOWN_EMPTY_GRACE_US = 60_000_000
 minute."""
 
 ALL_IDLE_STEP_US = 1_000_000
-"""While all splits are idle and the low watermark follows processing time, callers are asked to look this
-often."""
+"""While all splits are idle and the low watermark follows the time up to which they were read, callers are asked to
+look this often."""
 
 _WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
@@ -186,7 +186,7 @@ class StreamCoordinator:
         delay_us = self._strategy.all_idle_delay_us
         if delay_us is not None and self._coalescer.all_idle:
             low_us = self._coalescer.low_us
-            moments.append(now_us if low_us is None else max(now_us, low_us + delay_us + ALL_IDLE_STEP_US))
+            moments.append(now_us if low_us is None else low_us + delay_us + ALL_IDLE_STEP_US)
         return min(moments, default=None)
 
     @property
@@ -353,21 +353,21 @@ class StreamCoordinator:
             self._coalescer.regressions = regressions  # they were counted when the batch came first
 
     def _plan(self, event: BatchPlanned, now_us: int) -> None:
-        """Take a promise like a report, but count nothing: no row was seen."""
+        """Take a promise like a report, but count nothing: no row was seen.
+
+        Nor is it known before the report who had rows in the batch without a promise of more, so until then nobody's
+        silence goes on: neither was read up to here, nor do rows flow.
+        """
         regressions, why = self._coalescer.regressions, "its next row is known"
         cohort = self._cohort
         promise = None if cohort is None else cohort.sort_out(event.watermarks_us)
         if cohort is not None and promise is not None:
             self._discover((*promise.others, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
-            self._read(event.planned_at_us)
-            rose = cohort.promise(promise, event.planned_at_us)
-            if rose:
+            if cohort.promise(promise, event.planned_at_us):
                 self._coalescer.report_array(cohort.splits, cohort.watermarks_us)
                 self._material = True
             if event.watermarks_us:
                 self._stir(event.planned_at_us)
-            if rose or self._raises(promise.others, event.watermarks_us):
-                self._flow(event.planned_at_us)
             for split in sorted(promise.others, key=split_order):
                 self._deliver(split, event, why, now_us)
         else:
@@ -382,11 +382,12 @@ class StreamCoordinator:
                 raise InvalidWatermark(split, watermark_us)
         delivered = [*event.watermarks_us, *(split for split, rows in _rows(event).items() if rows > 0)]
         self._discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
-        self._read(event.planned_at_us)
         if delivered:
             self._stir(event.planned_at_us)
-        if delivered and (isinstance(event, BatchReported) or self._raises(delivered, event.watermarks_us)):
-            self._flow(event.planned_at_us)
+        if isinstance(event, BatchReported):
+            self._read(event.planned_at_us)
+            if delivered:
+                self._flow(event.planned_at_us)
         for split in sorted(set(delivered), key=split_order):
             self._deliver(split, event, why, now_us)
 
@@ -460,6 +461,7 @@ class StreamCoordinator:
             self._grace.forget(split)
         elif news and self._coalescer.wake(split):  # no usable event time: active, at the watermark it had
             record.pending_since_us = now_us
+            self._time_grace(split)
         if before is SplitState.IDLE and not news:
             self._coalescer.idle(split)
         if before is SplitState.ACTIVE:
@@ -568,15 +570,6 @@ class StreamCoordinator:
         if self._idleness is not None:
             self._idleness.delivered(at_us)
 
-    def _raises(self, splits: Iterable[SplitId], watermarks_us: Mapping[SplitId, int]) -> bool:
-        """Whether one of these promises is more than was known; said once more, it is no evidence that rows flow."""
-        for split in splits:
-            seen_us = self._lineage.watermark_us(split)
-            higher = seen_us is None or watermarks_us[split] > seen_us
-            if higher and self._lineage.state(split) is not SplitState.FINISHED:
-                return True
-        return False
-
     @property
     def _by_time(self) -> bool:
         return self._strategy.silence_clock is IdleClock.TIME
@@ -652,7 +645,8 @@ class StreamCoordinator:
             if after is not before:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
         effects += self._late
-        if advance := self._coalescer.advance(now_us):
+        # With ``advance`` it follows what was read: what arrived since, or while nobody ran, is not known yet.
+        if advance := self._coalescer.advance(self._read_until_us):
             self._material, self._moved_at_us = True, now_us
             effects.append(
                 NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, advance.after_us)

@@ -139,18 +139,15 @@ class Definition:
     def read(self, until_us: int) -> None:
         self.read_until_us = until_us if self.read_until_us is None else max(self.read_until_us, until_us)
 
-    def rises(self, name: str, watermark_us: int) -> bool:
-        split = self.splits[name]
-        return split.state is not FINISHED and (split.watermark_us is None or watermark_us > split.watermark_us)
-
     def report(self, event: BatchReported, now_us: int, *, promised: bool = False) -> None:
         fresh = not self.batches or event.batch_id > max(self.batches)
-        self.read(event.planned_at_us)
+        if not promised:
+            self.read(event.planned_at_us)
         for name in (*event.watermarks_us, *event.rows, *event.backlog_rows):
             self.discover(str(name), event.planned_at_us)
         if event.watermarks_us or event.rows:
             self.stir(event.planned_at_us)
-            if not promised or any(self.rises(str(name), us) for name, us in event.watermarks_us.items()):
+            if not promised:
                 self.flows(event.planned_at_us)
         for name in {*event.watermarks_us, *event.rows}:
             split = self.splits[str(name)]
@@ -169,7 +166,7 @@ class Definition:
                     self.stir(now_us)
 
     def plan(self, event: BatchPlanned, now_us: int) -> None:
-        """What is promised is as good as delivered; every plan is news of the backlog."""
+        """What is promised is as good as delivered; every plan is news of the backlog. The batch is not read yet."""
         counted, self.batches = self.batches, []
         as_report = BatchReported(0, event.planned_at_us, event.watermarks_us, backlog_rows=event.backlog_rows)
         self.report(as_report, now_us, promised=True)
@@ -248,7 +245,8 @@ class Definition:
         if idle and self.strategy.all_idle is AllIdle.MAX:
             return max((value for value in idle if value is not None), default=None)
         if idle and self.strategy.all_idle is AllIdle.ADVANCE:
-            return (now_us - DELAY_US) // 1_000 * 1_000
+            read_us = self.read_until_us
+            return None if read_us is None else (read_us - DELAY_US) // 1_000 * 1_000
         return None
 
 

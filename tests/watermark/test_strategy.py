@@ -132,9 +132,9 @@ def test_a_quorum_is_a_share(share: float) -> None:
         WatermarkStrategy.for_monotonous_timestamps().with_quorum(share)
 
 
-@pytest.mark.parametrize("percentile", [0, -1, 100.5, float("nan"), True, "99"])
+@pytest.mark.parametrize("percentile", [0, -1, 0.99, 1, 100.5, float("nan"), True, "99"])
 def test_a_percentile_is_per_cent(percentile: float) -> None:
-    with pytest.raises(InvalidStrategy, match="with_percentile: expected more than 0, at most 100, got"):
+    with pytest.raises(InvalidStrategy, match=r"expected more than 1, at most 100, got .* Hint: 99\.0"):
         WatermarkStrategy.for_monotonous_timestamps().with_percentile(percentile)
 
 

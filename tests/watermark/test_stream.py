@@ -238,6 +238,17 @@ def test_a_split_that_returns_exactly_at_the_low_watermark_is_not_late() -> None
     assert history.on(13, batch(2, 13, {"a": 100, "b": 110})) == [("a", "active")]
 
 
+def test_a_report_that_was_planned_in_a_pause_and_arrives_after_it_starts_no_silence_in_the_pause() -> None:
+    history = History(PLAIN.with_idleness("1 minute", clock="time"))
+    history.on(0, batch(0, 0, {"a": 10}))
+    history.on(50, SplitsPaused(("a",)))
+    history.on(100, SplitsResumed(("a",)))
+    history.on(100, batch(1, 60, {"a": 20}))
+
+    assert history.on(121, Polled(at(121))) == []
+    assert history.on(161, Polled(at(160.000001))) == [("a", "idle")]
+
+
 def test_rows_without_a_usable_time_are_activity() -> None:
     history = history_of(a=50, b=90)
     history.on(12, batch(1, 12, {"b": 100}))
@@ -313,6 +324,20 @@ def test_a_grace_that_is_set_bounds_every_new_split() -> None:
 
     assert history.on(6, Tick()) == [("b", "idle"), ("low", 50)]
     assert history.on(7, batch(1, 7, {"a": 50}, backlog={"b": 9})) == []
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_a_split_that_returns_without_a_usable_time_has_its_grace_anew_whether_the_batch_is_new_or_not(
+    batch_id: int,
+) -> None:
+    history = History(PLAIN.with_grace("5 seconds"))
+    history.on(0, SplitsDiscovered(("b",)))
+    history.on(1, batch(0, 1, {"a": 50}))
+    assert history.on(6, Tick()) == [("b", "idle"), ("low", 50)]
+    assert history.on(8, batch(batch_id, 8, {"a": 60}, rows={"b": 1})) == [("b", "pending")]
+
+    assert history.coordinator.wake_at_us(at(8)) == at(13) + 1
+    assert history.on(14, Tick()) == [("b", "idle"), ("low", 60)]
 
 
 def test_a_paused_new_split_gets_its_grace_when_it_may_be_read() -> None:
@@ -480,7 +505,38 @@ def test_when_all_are_idle_it_may_follow_processing_time() -> None:
     history.on(0, batch(0, 0, {"a": 50}))
 
     assert [("a", "idle"), ("low", at(11) - 60_000_000)] == history.on(11, Polled(at(11)))
-    assert [("low", at(12) - 60_000_000)] == history.on(12, Tick())
+    assert [("low", at(12) - 60_000_000)] == history.on(13, Polled(at(12)))
+
+
+def test_while_nothing_is_read_it_does_not_follow_processing_time() -> None:
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+
+    assert history.on(300, Tick()) == []  # a batch runs
+    assert history.on(300, batch(1, 12, {"a": at(290)})) == [("a", "active"), ("low", at(290))]
+
+
+def test_after_a_restart_it_waits_until_the_sources_were_asked() -> None:
+    """What arrived in the hour in which nobody ran must not be late."""
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+    history.restart(3_611)
+
+    assert history.on(3_611, Tick()) == []
+    assert history.coordinator.wake_at_us(at(3_611)) == at(11) + ALL_IDLE_STEP_US
+    history.on(3_612, batch(1, 3_611, {"a": at(20)}, rows={"a": 3}, backlog={"a": 99}))
+    assert (history.low_us, history.status(3_612).returned_late) == (at(20), 0)
+
+
+def test_after_a_restart_of_idle_splits_it_goes_on_with_the_first_poll() -> None:
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+    history.restart(3_611)
+
+    assert [("low", at(3_612) - 60_000_000)] == history.on(3_613, Polled(at(3_612)))
 
 
 # -- what a strategy may give up
