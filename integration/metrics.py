@@ -23,14 +23,19 @@ import heapq
 import importlib.metadata
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from itertools import islice
+from socketserver import ThreadingMixIn
+from typing import Any, Protocol
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from lowmark.watermark import SplitState, SplitStatus
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -45,9 +50,13 @@ log = logging.getLogger("lowmark")
 _MAX_SPLITS_SHOWN = 100
 _LAGGARDS_SHOWN = 10
 _ENDED_KEPT = 100
+_PAST_SPLITS_KEPT = 1_000  # of one query
 _TOKENS_KEPT = 1_000  # more than a service remembers runs
 # Less than Prometheus' own 10 seconds: a loop that is busy must not look like a driver that is gone.
 _SNAPSHOT_SECONDS = 5.0
+# A scrape takes milliseconds; Prometheus itself gives up after 10 seconds.
+_CLIENT_SECONDS = 15.0
+_MOST_CLIENTS = 16
 
 Labels = tuple[str, str]  # stream, query
 _QUERY_LABELS = ("stream", "query")
@@ -86,16 +95,82 @@ class MetricsServer:
         registry = CollectorRegistry()
         registry.register(StreamCollector(runs))
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            self._server = _listening(host, port, registry)
         except OSError as failed:
             raise MetricsUnavailable(host, port, _cause(failed)) from failed
         self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="lowmark-metrics", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop answering and free the port. May be called more than once."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Quiet(WSGIRequestHandler):
+    """Logs no requests."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name in the base class
+        pass
+
+
+class _BoundedServer(ThreadingMixIn, WSGIServer):
+    """A thread a client, and a bound for both: who is slow is hung up on, or makes room for who comes.
+
+    prometheus_client's own server has neither, and keeps a thread for every client that never ends its request.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        self._lock = threading.Lock()
+        self._since_us: dict[socket.socket, int] = {}  # clients by when they came, the oldest first
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            while len(self._since_us) >= _MOST_CLIENTS:
+                self._hang_up(next(iter(self._since_us)))
+            self._since_us[request] = monotonic_us()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._since_us.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:  # twice a second
+        since_us = monotonic_us() - int(_CLIENT_SECONDS * 1e6)
+        with self._lock:
+            for client in [client for client, at_us in self._since_us.items() if at_us <= since_us]:
+                self._hang_up(client)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # of the base class
+        log.debug("a client of the metrics was hung up on: %r", sys.exc_info()[1])
+
+    def server_close(self) -> None:
+        super().server_close()
+        with self._lock:
+            for client in list(self._since_us):
+                self._hang_up(client)
+
+    def _hang_up(self, client: socket.socket) -> None:
+        """Its thread, which reads or writes, finds the connection closed and ends. The lock is held."""
+        del self._since_us[client]
+        with suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+
+
+def _listening(host: str, port: int, registry: CollectorRegistry) -> _BoundedServer:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, *_, address = found[0]
+
+    class Server(_BoundedServer):
+        address_family = family
+
+    return make_server(str(address[0]), port, make_wsgi_app(registry), Server, _Quiet)
 
 
 def _cause(failed: OSError) -> str:
@@ -272,7 +347,8 @@ class _Past:
 
     Attributes:
         counts: as `_COUNTERS`.
-        splits: name -> counts as `_SPLIT_COUNTERS`.
+        splits: name -> counts as `_SPLIT_COUNTERS`, of the splits that the run that ended last had. Others are not
+            shown; one that comes back begins anew, which Prometheus takes for the restart that it is.
         failed, refused: of the run that ended last.
     """
 
@@ -283,8 +359,8 @@ class _Past:
 
     def add(self, run: RunStatus) -> None:
         self.counts = _added(self.counts, _counts(run))
-        for name, split in run.status.splits.items():
-            self.splits[name] = self.split_counts(name, split)
+        kept = islice(run.status.splits.items(), _PAST_SPLITS_KEPT)
+        self.splits = {name: self.split_counts(name, split) for name, split in kept}
         self.failed, self.refused = run.failed, run.refused
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:

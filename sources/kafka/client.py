@@ -37,6 +37,8 @@ DEFAULTS: Mapping[str, object] = {
     "socket.keepalive.enable": True,
 }
 _SECRET = re.compile(r"password|secret|token|jaas|\.pem$|username|oauthbearer\.config|assertion", re.IGNORECASE)
+_USER = re.compile(r"username", re.IGNORECASE)
+_SHORT_SECRET = 6  # characters
 _log = logging.getLogger("lowmark")
 
 
@@ -104,6 +106,7 @@ class KafkaSettings:
         self.bootstrap_servers, self.give_up_after_seconds = bootstrap_servers, give_up_after_seconds
         self.read_committed = read_committed
         self._options = dict(options)
+        self._secrets = _secrets(self._options)
 
     def __repr__(self) -> str:
         names = f", options: {', '.join(sorted(self._options))}" if self._options else ""
@@ -121,10 +124,22 @@ class KafkaSettings:
 
     def redact(self, text: str) -> str:
         """Return the text without the values of secrets."""
-        for name, value in self._options.items():
-            if _SECRET.search(name) and str(value):
-                text = text.replace(str(value), "***")
-        return text
+        return text if self._secrets is None else self._secrets.sub("***", text)
+
+
+def _secrets(options: Mapping[str, object]) -> re.Pattern[str] | None:
+    """What finds the values of secrets in a text, the longest first; None if there are none.
+
+    A user's name, and a secret of a few characters, is one where it stands by itself: inside a word it is there by
+    chance. A longer secret is one wherever it is.
+    """
+    secrets = [(name, str(value)) for name, value in options.items() if _SECRET.search(name) and str(value)]
+    anywhere = {value for name, value in secrets if len(value) >= _SHORT_SECRET and not _USER.search(name)}
+    patterns = [
+        re.escape(value) if value in anywhere else rf"(?<!\w)(?<!\w[.-]){re.escape(value)}(?!\w)(?![.-]\w)"
+        for value in sorted({value for _, value in secrets}, key=len, reverse=True)
+    ]
+    return re.compile("|".join(patterns)) if patterns else None
 
 
 class ClientErrors:

@@ -9,13 +9,14 @@ import random
 import socket
 import subprocess
 import threading
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from lowmark.integration import LowWatermarkService
+from lowmark.integration import LowWatermarkService, metrics
 from lowmark.integration.errors import MetricsUnavailable
 from lowmark.integration.metrics import MetricsServer, StreamCollector
 from lowmark.integration.run import RunStatus
@@ -418,6 +419,33 @@ def test_no_counter_goes_down_whatever_happens_to_queries() -> None:
         assert last, f"seed {seed} scraped nothing"
 
 
+def test_of_splits_that_are_gone_nothing_is_kept() -> None:
+    """A source of files has other splits in every run."""
+    service = FakeService()
+    collector = StreamCollector(service)
+    for number in range(5):
+        run = FakeRun(f"run-{number}")
+        names = ["kept", *(f"{number}/{each}" for each in range(300))]
+        run.report(dict.fromkeys(names, number))
+        service.runs = [run]
+        list(collector.collect())
+        run.ended = True
+        list(collector.collect())
+    (past,) = collector._past.values()
+
+    assert len(past.splits) == 301
+    assert past.splits["kept"][0] == 5, "rows of the five runs"
+
+
+def test_of_very_many_splits_some_are_kept() -> None:
+    run = FakeRun("run", ended=True)
+    run.report({str(each): 1 for each in range(metrics._PAST_SPLITS_KEPT + 100)})
+    collector = StreamCollector(FakeService([run]))
+    list(collector.collect())
+
+    assert len(collector._past["orders", "q"].splits) == metrics._PAST_SPLITS_KEPT
+
+
 def test_a_failed_query_stays_visible_until_it_runs_again() -> None:
     run = two_splits()
     service = FakeService([run])
@@ -497,6 +525,58 @@ def test_http_serves_both_text_formats_on_a_free_port() -> None:
         assert 'lowmark_low_watermark_timestamp_seconds{query="q",stream="orders"} 10.0' in text
     finally:
         server.stop()
+
+
+@contextmanager
+def slow_clients(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Clients that begin a request and never end it, nor read."""
+    with ExitStack() as opened:
+        clients = []
+        for _ in range(count):
+            client = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+            clients.append(client)
+        yield clients
+
+
+def metrics_threads() -> list[threading.Thread]:
+    """The threads that answer clients."""
+    return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+
+
+def ended(client: socket.socket) -> bool:
+    """Waits until the other side hangs up."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_slow_clients_take_a_bounded_number_of_threads_and_no_scrape_waits_for_them() -> None:
+    server = MetricsServer(FakeService([two_splits()]), port=0)
+    with slow_clients(server.port, 50) as clients:
+        status, text = http_get(f"http://127.0.0.1:{server.port}/metrics")
+        assert (status, "lowmark_rows_total" in text) == (200, True)
+        assert all(map(ended, clients[: 50 - metrics._MOST_CLIENTS])), "the oldest made room"
+        wait_until(lambda: len(metrics_threads()) <= metrics._MOST_CLIENTS, "the threads of the others end")
+    server.stop()
+
+
+def test_a_slow_client_is_hung_up_on_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_CLIENT_SECONDS", 0.2)
+    server = MetricsServer(FakeService([two_splits()]), port=0)
+    with slow_clients(server.port, 3) as clients:
+        assert all(map(ended, clients))
+        wait_until(lambda: not metrics_threads(), "their threads end")
+    server.stop()
+
+
+def test_stop_hangs_up_on_whoever_is_there() -> None:
+    server = MetricsServer(FakeService([two_splits()]), port=0)
+    with slow_clients(server.port, 3) as clients:
+        wait_until(lambda: len(metrics_threads()) == 3, "they are there")
+        server.stop()
+        assert all(map(ended, clients))
 
 
 def test_stop_frees_the_port_and_may_come_twice() -> None:

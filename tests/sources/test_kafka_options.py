@@ -182,6 +182,32 @@ def test_the_options_of_spark_that_make_no_sense(options: dict[str, str | None],
         KafkaSource.from_options({name: value for name, value in {**SPARK, **options}.items() if value is not None})
 
 
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("some time ago: me.example.com:9092 timed out", "some time ago: me.example.com:9092 timed out"),
+        ('denied: user "me", me@REALM, User:me.', 'denied: user "***", ***@REALM, User:***.'),
+        ("key=k3 of k3y", "key=*** of k3y"),
+        ("jaas%3Dcorrect-horse%20", "jaas%3D***%20"),
+        ("me-and-all-the-others", "***"),
+        ("a word of them", "a word of them"),
+    ],
+)
+def test_a_user_name_and_a_short_secret_are_hidden_where_they_stand_as_values(text: str, redacted: str) -> None:
+    options = {
+        "sasl.username": "me",
+        "ssl.key.password": "k3",
+        "sasl.password": "correct-horse",
+        "sasl.oauthbearer.client.secret": "me-and-all-the-others",
+        "ssl.keystore.password": "",
+        "client.id": "a",
+    }
+    settings = KafkaSettings("me.example.com:9092", options, 60.0, read_committed=True)
+
+    assert settings.redact(text) == redacted
+    assert pickle.loads(pickle.dumps(settings)).redact(text) == redacted  # noqa: TID251  # our own
+
+
 def test_a_log_line_of_a_kind_is_not_repeated_at_once(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     log = LibrdkafkaLog(lambda text: text.replace("secret", "***"), frozenset({"CONFWARN"}), lambda: now[0])
