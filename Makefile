@@ -15,6 +15,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 WORKERS ?= 2
+CHECK_WORKERS ?= 3
 
 bin := .venv/bin
 say = printf 'lowmark: %s\n'
@@ -25,7 +26,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka test lint bench fuzz torture java jars servers clean again
+.PHONY: help venv demo demo-kafka check test lint format bench fuzz torture java jars servers clean again
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -39,11 +40,21 @@ demo: java .venv/.installed ## the main job, native Spark beside lowmark, no ser
 demo-kafka: java .venv/.installed jars ## the same on a real Kafka broker, started and stopped here
 	@$(bin)/python -m tests.live.demo_kafka $(DEMO_ARGS)
 
+# The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half. One process more
+# than cores: some of these tests wait. What takes half a minute on a busy machine is no quick test.
+check: lint ## before every commit: ruff, mypy --strict, all tests that need no JVM and no server
+	@$(bin)/python -m pytest --numprocesses $(CHECK_WORKERS) --dist worksteal --timeout 60 -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
+
+format: .venv/.installed-test ## the code as ruff lays it out, imports in order
+	@$(bin)/ruff check --fix-only --quiet .
+	@$(bin)/ruff format --quiet .
+
 test: lint servers ## everything: ruff, mypy --strict, all tests on real servers
 	@$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: .venv/.installed-test ## ruff and mypy --strict
 	@$(bin)/ruff check .
+	@$(bin)/ruff format --check .
 	@$(bin)/mypy
 
 bench: java .venv/.installed-test jars ## native Spark against lowmark, as a table and as JSON

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from lowmark.integration.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
+from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SERVERS = {"kafka", "kafka_jars", "prometheus_binary"}  # fixtures: who takes one starts a server, or needs it
 
 # Warnings and errors of the JVM go to a file beside the test's folders, not between pytest's lines.
 LOG4J = """\
@@ -38,7 +41,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes the session is a `spark` test, what takes the broker a `live` one, marked or not."""
     for item in items:
-        if "kafka" in getattr(item, "fixturenames", ()):
+        if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("live")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
@@ -86,9 +89,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
     }
-    session = (
-        SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
-    )
+    session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
     yield session
     session.stop()
 

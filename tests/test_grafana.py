@@ -227,8 +227,16 @@ def test_alerts_and_their_cases_name_only_metrics_that_exist() -> None:
 def test_every_alert_says_what_it_means_and_what_to_do(name: str) -> None:
     block = alerts(ALERTS)[name]
     assert re.search(r"severity: (critical|warning)\n", block)
-    for annotation in ("summary", "meaning", "action"):
+    for annotation in ("summary", "description", "action"):
         assert re.search(rf"(?m)^          {annotation}: .*\S", block), f"{name} lacks {annotation}"
+    assert f'          runbook_url: "docs/alerts.md#{name.lower()}"\n' in block  # as headings are linked
+
+
+def test_every_alert_has_its_paragraph_in_the_docs_and_no_other_has() -> None:
+    page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    paragraphs = re.findall(r"(?m)^### (\w+)\n\n\*(critical|warning)\*, .*\S", page)
+    severities = re.findall(r"alert: (\w+)\n(?s:.*?)severity: (\w+)\n", ALERTS)
+    assert paragraphs == severities  # in one order, with the severity of the rule
 
 
 def promtool(

@@ -28,9 +28,7 @@ def make(clone: Path, *arguments: str, **environment: str) -> tuple[int, list[st
     if shutil.which("make") is None:
         pytest.skip("make is missing")
     # A make that runs the tests hands its flags down; these runs are users' own.
-    inherited = {
-        key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS", "PYTHON"))
-    }
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS", "PYTHON"))}
     done = subprocess.run(
         ["make", "--no-print-directory", "-C", str(clone), *arguments],
         env={**inherited, "JAVA_HOME": "", "LC_ALL": "C", **environment},
@@ -54,7 +52,9 @@ def test_help_lists_the_targets_a_user_runs(clone: Path) -> None:
     code, lines = make(clone)
     assert code == 0
     told = {line.split()[1] for line in lines}
-    assert told >= {"venv", "demo", "demo-kafka", "test", "lint", "bench", "torture", "clean", "help"}
+    assert told >= {
+        "venv", "demo", "demo-kafka", "check", "test", "lint", "format", "bench", "torture", "clean", "help",
+    }  # fmt: skip
 
 
 def test_no_python_that_is_new_enough(clone: Path) -> None:

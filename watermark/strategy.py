@@ -220,7 +220,12 @@ class WatermarkStrategy:
             )
         drift_us = duration_us(max_drift, what="max drift")
         interval_us = duration_us(update_interval, what="update interval")
-        return replace(self, alignment=AlignmentParams(group, drift_us, interval_us))
+        aligned = replace(self, alignment=AlignmentParams(group, drift_us, interval_us))
+        # Here and not in AlignmentParams: a coordinator goes on with the names that are in its journal.
+        if (unfit := unfit_character(group)) is not None:
+            setting, expected = "with_watermark_alignment(group=)", f"a name without {unfit}"
+            raise InvalidStrategy(setting, repr(group), expected, "the name stands in log lines and metrics.")
+        return aligned
 
     def without_watermark_alignment(self) -> WatermarkStrategy:
         """Let splits drift apart without limit: the default."""
@@ -353,8 +358,5 @@ def _check_alignment(alignment: AlignmentParams) -> None:
     if not isinstance(group, str) or not group:
         setting = "with_watermark_alignment(group=)"
         raise InvalidStrategy(setting, repr(group), "a name", "streams of one group name are aligned.")
-    if (unfit := unfit_character(group)) is not None:
-        setting, expected = "with_watermark_alignment(group=)", f"a name without {unfit}"
-        raise InvalidStrategy(setting, repr(group), expected, "the name stands in log lines and metrics.")
     _at_least("with_watermark_alignment(max_drift=)", alignment.max_drift_us, 0)
     _at_least("with_watermark_alignment(update_interval=)", alignment.update_interval_us, 1)

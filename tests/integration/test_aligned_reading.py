@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lowmark.integration.accumulate import BatchTrack
+from lowmark.integration.accumulate import BatchTrack, TrackShelf
 from lowmark.integration.cooperation import Cooperation
 from lowmark.integration.progress import Progress
 from lowmark.integration.reading import SPLIT_TYPE, Reader
@@ -71,7 +73,7 @@ class Query:
         self.tracks: dict[tuple[str, int], BatchTrack] = {}
         stream = Stream(
             name=name, stream_id=name, strategy=strategy, key=KEY, measurement=None, sources=1, kafka=False,
-            declared={}, names={}, tracks=lambda query, batch: self.tracks.get((query, batch)), reads=True,
+            declared={}, names={}, tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True,
             promises=True,
         )  # fmt: skip
         streams.cooperation.check(stream)
@@ -109,7 +111,9 @@ class Query:
                 times = [at for step in self.source.steps[split.start : split.stop] for at in step]
                 tracker = SplitTracker()
                 tracker.observe_many(KEY.split_id(("a",)), SplitMark(max(times), min(times), len(times)))
-                self.tracks[self.run.token, end.checkpoint - 1] = BatchTrack(tracker, {KEY.split_id(("a",)): "a"})
+                track = BatchTrack(tracker)
+                track.names[KEY.split_id(("a",))] = "a"
+                self.tracks[self.run.token, end.checkpoint - 1] = track
                 self.rows += times
         self.planner.committed(end)
         self.at = end

@@ -139,7 +139,7 @@ def test_wrong_arguments_of_read(
     service: LowWatermarkService, tmp_path: Path, change: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(WrapRefused) as refused:
-        service.read(**({"source": LogSource(tmp_path), "name": "orders"} | change))
+        service.read(**{"source": LogSource(tmp_path), "name": "orders", **change})
 
     assert text in str(refused.value)
 

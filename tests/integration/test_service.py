@@ -43,9 +43,14 @@ def test_a_coordinator_that_is_required_and_does_not_answer_refuses_the_service(
     assert {thread.name for thread in threading.enumerate()} - before == set()
 
 
+def _as_it_is(row: object, time_us: int | None) -> int:
+    assert time_us is not None
+    return time_us
+
+
 def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, tmp_path: Path) -> None:
     """Not of queries that have ended, and not of those that outlive the service."""
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda _, time_us: time_us)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(_as_it_is)
     feed.put(("a", 1, 100))
     with LowWatermarkService(spark) as service:
         df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy).select("v")

@@ -18,6 +18,7 @@ from lowmark.watermark import (
     IdleClock,
     InvalidSplitId,
     InvalidWatermark,
+    NotifyNewLowWatermark,
     Polled,
     SplitColumn,
     SplitId,
@@ -142,7 +143,7 @@ def test_the_usual_batch_meets_a_cohort_and_anything_else_dissolves_it() -> None
     coordinator = coordinator_of(STRATEGIES[1])
     met = []
     for batch_id in range(5):
-        watermarks = dict.fromkeys(SPLITS, batch_id)
+        watermarks: dict[SplitId, int] = dict.fromkeys(SPLITS, batch_id)
         coordinator.handle(BatchReported(batch_id, batch_id, column(watermarks)), batch_id)
         met.append(coordinator._cohort is not None)
     for event in (Tick(), SplitsDiscovered((7,)), SplitsPaused((3,))):
@@ -212,7 +213,7 @@ def test_a_split_with_rows_waiting_lags_once_a_batch_had_none_of_it() -> None:
 def test_a_cohort_goes_on_over_plans_of_all_of_some_and_of_others(columns: bool) -> None:
     coordinator = gathered(STRATEGIES[1])
     for number, splits in enumerate((SPLITS, SPLITS[:2], (), (*SPLITS, 7)), 2):
-        promised = dict.fromkeys(splits, number)
+        promised: dict[SplitId, int] = dict.fromkeys(splits, number)
         coordinator.handle(BatchPlanned(8, column(promised) if columns else promised, {7: 3}), 9)
         assert coordinator._cohort is not None
 
@@ -246,7 +247,9 @@ def test_nobody_is_left_out_for_rows_that_are_planned_and_not_reported_yet(strat
         coordinator.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us), dict.fromkeys(SPLITS, 0)), us)
 
     assert coordinator._cohort is not None
-    assert coordinator.handle(BatchReported(2, 49, dict.fromkeys(SPLITS, 50)), 50)[-1].new_low_watermark == 50
+    risen = coordinator.handle(BatchReported(2, 49, dict.fromkeys(SPLITS, 50)), 50)[-1]
+    assert isinstance(risen, NotifyNewLowWatermark)
+    assert risen.new_low_watermark == 50
 
 
 def test_a_plan_that_is_refused_changes_nothing() -> None:

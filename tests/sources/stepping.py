@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from lowmark.sources import (
@@ -32,8 +32,8 @@ class SteppingReader(SplitReader[SourceSplit]):
         steps: fetches it has leave for; None: any number.
     """
 
-    def __init__(self, values: dict[str, Sequence[int]], *, steps: int | None = None) -> None:
-        self.values = values
+    def __init__(self, values: Mapping[str, Sequence[int]], *, steps: int | None = None) -> None:
+        self.values = dict(values)
         self.splits: dict[str, int] = {}
         self.calls: list[str] = []
         self.fail: deque[Exception | None] = deque()
@@ -86,5 +86,3 @@ class SteppingReader(SplitReader[SourceSplit]):
     def close(self) -> None:
         self.calls.append("close")
         self.closed.set()
-
-

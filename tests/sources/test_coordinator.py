@@ -472,7 +472,12 @@ def test_who_asks_when_it_is_closed_hears_of_it() -> None:
     entered, hold = threading.Event(), threading.Event()
     coordinator = make(ListSource(), Gateway())
     coordinator.start()
-    coordinator._ask("hold", lambda: entered.set() or hold.wait(DEADLINE_SECONDS))
+
+    def hold_on() -> bool:
+        entered.set()
+        return hold.wait(DEADLINE_SECONDS)
+
+    coordinator._ask("hold", hold_on)
     assert entered.wait(DEADLINE_SECONDS)
     asked = coordinator.request_splits()
     closer = threading.Thread(target=coordinator.close)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -220,7 +220,7 @@ def test_splits_are_read_one_by_one_where_the_source_says_so() -> None:
 class Stepping(Given):
     """A source of stepping readers."""
 
-    def __init__(self, rows_of: dict[str, Sequence[int]], fetching: Fetching, *, steps: int | None = None) -> None:
+    def __init__(self, rows_of: Mapping[str, Sequence[int]], fetching: Fetching, *, steps: int | None = None) -> None:
         super().__init__()
         self.rows_of, self.fetching, self.steps = rows_of, fetching, steps
         self.readers: list[SteppingReader] = []
@@ -238,7 +238,7 @@ def to_the_end(stepping: Stepping, *names: str) -> list[SourceSplit]:
     return [SourceSplit(split_id=name, start=0, stop=len(stepping.rows_of[name])) for name in names]
 
 
-def values(stepping: Stepping, *names: str) -> list[tuple[str, int]]:
+def values(stepping: Stepping, *names: str) -> list[tuple[str, Any]]:
     parts = read_slices(stepping, to_the_end(stepping, *names), stalled_seconds=SECONDS)
     return [(part.split_id, value) for part in parts for value in part.rows["value"].to_pylist()]
 
@@ -362,7 +362,7 @@ def test_who_stops_early_wakes_fetches_up_and_closes_every_reader_once(steps: in
 class Deaf(SteppingReader):
     """Gives a row, and then does not wake up until it is let go."""
 
-    def __init__(self, rows_of: dict[str, Sequence[int]]) -> None:
+    def __init__(self, rows_of: Mapping[str, Sequence[int]]) -> None:
         super().__init__(rows_of)
         self.inside, self.let_go, self.wakes = threading.Event(), threading.Event(), 0
 
