@@ -26,6 +26,7 @@ from .errors import (
     InvalidWatermark,
     LowmarkError,
     StaleRun,
+    TooManyTasks,
     UnknownSplit,
     UnknownTask,
 )
@@ -165,6 +166,7 @@ __all__ = [
     "TaskStatus",
     "Tick",
     "TimestampAssigner",
+    "TooManyTasks",
     "UnknownSplit",
     "UnknownTask",
     "VirtualClock",
