@@ -178,7 +178,8 @@ class Authority:
         lease_us: likewise, for those who ask for no other.
 
     Attributes:
-        failed: what ended the journal, once something did; then nobody is told anything, and `say` is cancelled.
+        failed: what ended the journal or the coordinator itself, once something did; then nobody is told anything, and
+            `say` is cancelled.
         closing: whether ``close`` was called; then likewise.
     """
 
@@ -271,9 +272,14 @@ class Authority:
 
     def tick(self) -> None:
         """Let time do what it does."""
-        self._timer = None
-        self._held += self._coordinator.handle(Tick(), self._now_us())
-        self._follow_up()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            self._held += self._coordinator.handle(Tick(), self._now_us())
+            self._follow_up()
+        except Exception as failed:  # noqa: BLE001  # whatever it is: nobody would be told anything any more
+            self._fail(failed)
 
     async def close(self) -> None:
         """End every watch, and let the journal finish. Nothing is taken in afterwards."""
@@ -347,12 +353,17 @@ class Authority:
                 self._release(held)
             held, self._held = self._held, []
             self._release(held)
-        except Exception as failed:  # noqa: BLE001  # whatever it is, nothing more may be told: `serve` raises it
-            self.failed.set_exception(failed)
-            for _, safe in self._waiting:
-                safe.cancel()
+        except Exception as failed:  # noqa: BLE001  # whatever it is, nothing more may be told
+            self._fail(failed)
         finally:
             self._writing = None
+
+    def _fail(self, failed: Exception) -> None:
+        """It cannot go on: `serve` raises this, so that the process ends and another begins from the journal."""
+        if not self.failed.done():
+            self.failed.set_exception(failed)
+        for _, safe in self._waiting:
+            safe.cancel()
 
     async def _keep(self, journal: Journal, state: bytes) -> None:
         """Write. Without a descriptor, or for a while without room, everybody keeps what he has, and it tries again."""
@@ -407,8 +418,12 @@ class Authority:
     def _tell_some(self) -> None:
         """Tell some, the others after whoever else has something to do, and then begin to ask."""
         self._telling = None
-        for _ in range(min(len(self._untold), _TOLD_AT_ONCE)):
-            self._tell(self._untold.popleft())
+        try:
+            for _ in range(min(len(self._untold), _TOLD_AT_ONCE)):
+                self._tell(self._untold.popleft())
+        except Exception as failed:  # noqa: BLE001  # as in `tick`
+            self._fail(failed)
+            return
         if self._untold:
             self._telling = self._loop.call_soon(self._tell_some)
         elif self._questions and self._asking is None:
@@ -449,11 +464,14 @@ class Authority:
     def _plan(self) -> None:
         now_us = self._now_us()
         wake_at_us = self._coordinator.wake_at_us(now_us)
+        at = None if wake_at_us is None else self._loop.time() + max(wake_at_us - now_us, _SHORTEST_US) / 1e6
         if self._timer is not None:
+            if at is not None and self._timer.when() <= at:
+                return  # else messages that keep coming would put it off for ever
             self._timer.cancel()
             self._timer = None
-        if wake_at_us is not None:
-            self._timer = self._loop.call_later(max(wake_at_us - now_us, _SHORTEST_US) / 1e6, self.tick)
+        if at is not None:
+            self._timer = self._loop.call_at(at, self.tick)
 
 
 def _task_of(effect: CoordinatorEffect) -> TaskId:
@@ -481,6 +499,7 @@ async def serve(
     Raises:
         AddressRefused, SocketsRefused, TokenRefused: see ``Door``.
         JournalRefused: the journal could not be written any more.
+        Exception: what else ended it; the journal has all that was told.
     """
     token = door.token()
     server = grpc.aio.server(
@@ -528,7 +547,7 @@ def _handlers(authority: Authority, listening: set[asyncio.Task[Any]]) -> dict[s
                 await context.write(encode(await authority.say(await _question(SAY, data, context))))
         except asyncio.CancelledError:
             if authority.failed.done():
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator's journal cannot be written")
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator cannot go on; its log says why")
             if not authority.closing:
                 raise  # the caller hung up
         finally:

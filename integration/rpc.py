@@ -20,6 +20,7 @@ import grpc
 import msgspec
 
 from .errors import ServiceFailed, ServiceUnreachable
+from .sockets import target
 
 __all__ = [
     "Client",
@@ -212,7 +213,7 @@ class Server:
             STATUS.name: _handler(STATUS, status),
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
-        self._server.add_insecure_port(address)
+        self._server.add_insecure_port(target(address))
         self._server.start()
 
     def stop(self) -> None:
@@ -231,7 +232,7 @@ class Client:
     def __init__(self, address: str, *, deadline_seconds: float = 10.0) -> None:
         self.address = address
         self._deadline_seconds = deadline_seconds
-        self._channel = grpc.insecure_channel(address, options=_CLIENT_OPTIONS)
+        self._channel = grpc.insecure_channel(target(address), options=_CLIENT_OPTIONS)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         return self._call(HEARTBEAT, request, f"ask for the low watermark of stream {request.stream_id}")

@@ -43,6 +43,7 @@ def run_coordinator(
         AddressRefused, SocketsRefused, TokenRefused: see `Door`.
         ValueError: a number is out of range.
     """
+    door.check()  # before a file is made for it
     path = default_journal(door.address) if journal is None else journal
     kept = Journal(path)
     came: list[signal.Signals] = []

@@ -3,7 +3,8 @@
     $XDG_RUNTIME_DIR/lowmark-<uid>/<pid>-<random>.sock        else the temporary folder instead of $XDG_RUNTIME_DIR
 
 The folder is 0700 and belongs to the user: it is the lock on the door, so one that is not is refused. A socket's path
-may have 107 bytes at most; where it would be longer, the next place is taken.
+may have 107 bytes at most; where it would be longer, the next place is taken. Likewise where somebody else has made the
+folder: in the temporary folder everybody can; the last place is in the user's home.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from .errors import SocketsRefused
 
 __all__ = [
+    "LONGEST_PATH_BYTES",
     "answers",
     "check_private",
     "find_addresses",
@@ -27,9 +30,10 @@ __all__ = [
     "new_address",
     "remove",
     "room_for_connections",
+    "target",
 ]
 
-_LONGEST_PATH_BYTES = 107
+LONGEST_PATH_BYTES = 107
 _MOST_CONNECTIONS = 8_192  # of one server: 100 KB each at most
 _OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections that are being refused
 _SCHEME = "unix:"
@@ -39,46 +43,58 @@ def folders() -> list[Path]:
     """Return the folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     # /tmp last: a temporary folder may be set to a path too long for a socket.
-    bases = [*([runtime] if runtime and Path(runtime).is_dir() else []), tempfile.gettempdir(), "/tmp"]  # noqa: S108
-    return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases))
+    bases = [*([runtime] if runtime and Path(runtime).is_dir() else []), tempfile.gettempdir(), "/tmp", _home()]  # noqa: S108
+    return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
+
+
+def _home() -> str:
+    """The last place, which nobody else can take; not absolute if the user has no home."""
+    return os.path.expanduser("~/.cache")  # noqa: PTH111  # which does not raise then
 
 
 def new_address() -> str:
     """Return the address for a new service's socket, in a folder that only this user can enter.
 
     Raises:
-        SocketsRefused: the folder cannot be made, is somebody else's, or its path is too long.
+        SocketsRefused: of every folder: it cannot be made, is somebody else's, or its path is too long.
     """
     name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
     places = folders()
-    folder = next((f for f in places if len(os.fsencode(f / name)) <= _LONGEST_PATH_BYTES), None)
-    if folder is None:
+    fitting = [folder for folder in places if len(os.fsencode(folder / name)) <= LONGEST_PATH_BYTES]
+    if not fitting:
         raise SocketsRefused(
             str(places[0]),
-            f"a socket in it would have a path longer than {_LONGEST_PATH_BYTES} bytes",
+            f"a socket in it would have a path longer than {LONGEST_PATH_BYTES} bytes",
             "set XDG_RUNTIME_DIR to a folder with a shorter path.",
         )
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
-    except OSError as failed:
-        raise SocketsRefused(
-            str(folder), f"it cannot be made ({failed.strerror})", "set XDG_RUNTIME_DIR to a folder of yours."
-        ) from failed
-    check_private(folder)
-    return f"{_SCHEME}{folder / name}"
+    for folder in fitting:
+        try:
+            folder.mkdir(mode=0o700, parents=str(folder.parent) == _home())
+        except FileExistsError:
+            if _somebody_elses(folder) and folder != fitting[-1]:
+                continue
+        except OSError as failed:
+            if folder != fitting[-1]:
+                continue
+            raise SocketsRefused(
+                str(folder), f"it cannot be made ({failed.strerror})", "set XDG_RUNTIME_DIR to a folder of yours."
+            ) from failed
+        check_private(folder)
+        return f"{_SCHEME}{folder / name}"
+    raise AssertionError("the last folder is taken or refused")
 
 
 def find_addresses() -> list[str]:
     """Return the addresses at which somebody listens, sorted. Sockets of processes that are gone are removed.
 
+    A folder that is somebody else's is passed over: no service of this user is there.
+
     Raises:
-        SocketsRefused: a folder is somebody else's, who could answer in a service's place.
+        SocketsRefused: others may enter a folder of this user's, and could answer in a service's place.
     """
     found = []
     for folder in folders():
-        if folder.is_dir():
+        if folder.is_dir() and not _somebody_elses(folder):
             check_private(folder)
             found += [f"{_SCHEME}{path}" for path in _listening(folder)]
     return sorted(found)
@@ -87,6 +103,17 @@ def find_addresses() -> list[str]:
 def remove(address: str) -> None:
     """Remove a socket, if the server has not done so itself."""
     Path(address.removeprefix(_SCHEME)).unlink(missing_ok=True)
+
+
+def target(address: str) -> str:
+    """What gRPC takes for an address: it decodes what stands behind a % in a socket's path.
+
+    >>> target("unix:/run/50%41/c.sock"), target("localhost:7461")
+    ('unix:/run/50%2541/c.sock', 'localhost:7461')
+    """
+    if not address.startswith(_SCHEME):
+        return address
+    return f"{_SCHEME}{quote(os.fsencode(address.removeprefix(_SCHEME)))}"
 
 
 def check_private(folder: Path) -> None:
@@ -106,6 +133,13 @@ def check_private(folder: Path) -> None:
             f"its permissions are {stat.S_IMODE(found.st_mode):04o}, expected 0700",
             f"look who else used it, then run: chmod 700 {folder}",
         )
+
+
+def _somebody_elses(folder: Path) -> bool:
+    try:
+        return folder.lstat().st_uid != os.getuid()
+    except OSError:
+        return False
 
 
 def room_for_connections() -> int:

@@ -8,6 +8,7 @@ Anything less is refused before a port is opened. A token is compared in constan
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import stat
@@ -27,6 +28,7 @@ __all__ = ["Caller", "Door", "TokenCheck", "default_address", "read_token"]
 _UNIX = "unix:"
 _LEAST_TOKEN = 16  # characters: what a person makes up on the spot is shorter
 _HEADER = "authorization"
+_LAST_PORT = 65_535
 _SOCKET_NAME = "coordinator.sock"
 
 # Messages to a caller may be as large as a status of 100,000 tasks. A connection that is cut without a word is noticed.
@@ -54,10 +56,10 @@ def read_token(file: Path) -> str:
         TokenRefused: it cannot be read, others can read it, or it is too short or not one line of plain characters.
     """
     try:
-        mode = file.stat().st_mode
-        text = file.read_bytes().strip()
+        mode, text = _regular(file)
     except OSError as failed:
         raise TokenRefused(str(file), f"it cannot be read ({failed.strerror})", "name a file of yours.") from failed
+    text = text.strip()
     if mode & 0o077:
         raise TokenRefused(
             str(file), f"its permissions are {stat.S_IMODE(mode):04o}, expected 0600", f"run: chmod 600 {file}"
@@ -90,6 +92,18 @@ class Door:
         """The token every call must carry. Raises TokenRefused."""
         return None if self.token_file is None else read_token(self.token_file)
 
+    def check(self) -> None:
+        """See whether it may be opened, before anything is made for it.
+
+        Raises:
+            AddressRefused, SocketsRefused, TokenRefused: see ``open`` and ``token``.
+        """
+        self.token()
+        if self.address.startswith(_UNIX):
+            self._check_unix()
+        else:
+            self._check_tcp()
+
     def open(self, server: grpc.aio.Server) -> str:
         """Have a server listen.
 
@@ -102,9 +116,20 @@ class Door:
         """
         if self.address.startswith(_UNIX):
             return self._open_unix(server)
-        host, colon, port = self.address.rpartition(":")
-        if not (host and colon and port.isdigit()):
-            raise AddressRefused(self.address, "it is neither unix:/path nor host:port", "write it as one of the two.")
+        pair = self._check_tcp()
+        try:
+            bound = server.add_secure_port(self.address, grpc.ssl_server_credentials([pair]))
+        except RuntimeError as failed:
+            raise AddressRefused(
+                self.address,
+                f"cannot listen there ({failed})",
+                "name a free port of this machine, and a certificate and key that belong together.",
+            ) from failed
+        return f"{self.address.rpartition(':')[0]}:{bound}"
+
+    def _check_tcp(self) -> tuple[bytes, bytes]:
+        """Returns key and certificate."""
+        _check_host_port(self.address)
         missing = [
             option
             for option, given in (
@@ -121,18 +146,10 @@ class Door:
                 f"{'is' if len(missing) == 1 else 'are'} missing",
                 "pass --tls-cert, --tls-key and --token-file, or a unix:/path address for callers on this machine.",
             )
-        pair = (_read(self.address, self.tls_key), _read(self.address, self.tls_cert))
-        try:
-            bound = server.add_secure_port(self.address, grpc.ssl_server_credentials([pair]))
-        except RuntimeError as failed:
-            raise AddressRefused(
-                self.address,
-                f"cannot listen there ({failed})",
-                "name a free port of this machine, and a certificate and key that belong together.",
-            ) from failed
-        return f"{host}:{bound}"
+        return _read(self.address, self.tls_key), _read(self.address, self.tls_cert)
 
-    def _open_unix(self, server: grpc.aio.Server) -> str:
+    def _check_unix(self) -> Path:
+        """Returns the path of the socket."""
         if self.tls_cert is not None or self.tls_key is not None:
             raise AddressRefused(
                 self.address, "TLS is for host:port; a socket's folder is its lock", "leave both TLS options out."
@@ -140,6 +157,22 @@ class Door:
         path = Path(self.address.removeprefix(_UNIX))
         if not path.is_absolute():
             raise AddressRefused(self.address, "the path is relative", "write unix:/path/of/socket.")
+        if len(os.fsencode(path)) > sockets.LONGEST_PATH_BYTES:
+            raise AddressRefused(
+                self.address,
+                f"a socket's path has {sockets.LONGEST_PATH_BYTES} bytes at most, this one {len(os.fsencode(path))}",
+                "name a shorter one.",
+            )
+        if path.parent.exists():
+            sockets.check_private(path.parent)
+            if sockets.answers(path):  # gRPC itself would take the socket away from whoever listens
+                raise AddressRefused(
+                    self.address, "somebody listens there already", "stop that one, or serve at another --address."
+                )
+        return path
+
+    def _open_unix(self, server: grpc.aio.Server) -> str:
+        path = self._check_unix()
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
         except OSError as failed:
@@ -147,12 +180,8 @@ class Door:
                 str(path.parent), f"it cannot be made ({failed.strerror})", "name a folder of yours."
             ) from failed
         sockets.check_private(path.parent)
-        if sockets.answers(path):  # gRPC itself would take the socket away from whoever listens
-            raise AddressRefused(
-                self.address, "somebody listens there already", "stop that one, or serve at another --address."
-            )
         try:
-            server.add_insecure_port(self.address)
+            server.add_insecure_port(sockets.target(self.address))
         except RuntimeError as failed:
             raise AddressRefused(
                 self.address, f"cannot listen there ({failed})", "name a path of at most 107 bytes."
@@ -176,6 +205,8 @@ class Caller:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
+        if not self.address.startswith(_UNIX):
+            _check_host_port(self.address)
         missing = [n for n, given in (("tls_ca", self.tls_ca), ("token_file", self.token_file)) if given is None]
         if missing and not self.address.startswith(_UNIX):
             raise AddressRefused(
@@ -192,7 +223,7 @@ class Caller:
     def channel(self) -> grpc.Channel:
         """A new connection, made when it is first used. Raises AddressRefused: the certificate cannot be read."""
         if self.address.startswith(_UNIX):
-            return grpc.insecure_channel(self.address, options=_CLIENT_OPTIONS)
+            return grpc.insecure_channel(sockets.target(self.address), options=_CLIENT_OPTIONS)
         assert self.tls_ca is not None  # __post_init__
         trusted = grpc.ssl_channel_credentials(_read(self.address, self.tls_ca))
         return grpc.secure_channel(self.address, trusted, options=_CLIENT_OPTIONS)
@@ -225,9 +256,26 @@ async def _unknown_caller(_requests: Any, context: Any) -> None:
     )
 
 
+def _check_host_port(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit()):
+        raise AddressRefused(address, "it is neither unix:/path nor host:port", "write it as one of the two.")
+    if len(port) > 5 or int(port) > _LAST_PORT:
+        raise AddressRefused(address, f"a port is at most {_LAST_PORT}", "name one from 1, or 0 for any.")
+
+
+def _regular(file: Path) -> tuple[int, bytes]:
+    """The mode of a file, and what is in it. Raises OSError: also if it is a pipe, which would be waited for."""
+    with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:  # noqa: PTH123  # a descriptor
+        mode = os.fstat(opened.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        return mode, opened.read()
+
+
 def _read(address: str, file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return _regular(file)[1]
     except OSError as failed:
         raise AddressRefused(
             address, f"{os.fspath(file)} cannot be read ({failed.strerror})", "name a PEM file of yours."

@@ -38,6 +38,7 @@ from lowmark.watermark import (
     TaskFinished,
     TaskId,
     TaskRegistered,
+    TooManyTasks,
     UnknownTask,
 )
 
@@ -196,7 +197,7 @@ class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True)
     """A statement was refused, and changed nothing.
 
     Attributes:
-        status: the name of a gRPC status: INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION.
+        status: the name of a gRPC status: INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION or RESOURCE_EXHAUSTED.
         error: the error's name, such as ``StaleRun``.
         text: its sentence.
     """
@@ -432,4 +433,6 @@ def _status(error: Exception) -> grpc.StatusCode:
         return grpc.StatusCode.NOT_FOUND
     if isinstance(error, StaleRun | DisagreeingGroup):
         return grpc.StatusCode.FAILED_PRECONDITION
+    if isinstance(error, TooManyTasks):
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
     return grpc.StatusCode.INVALID_ARGUMENT

@@ -24,6 +24,7 @@ from .errors import (
     InvalidWatermark,
     LowmarkError,
     StaleRun,
+    TooManyTasks,
     UnknownSplit,
     UnknownTask,
 )
@@ -158,6 +159,7 @@ __all__ = [
     "TaskStatus",
     "Tick",
     "TimestampAssigner",
+    "TooManyTasks",
     "UnknownSplit",
     "UnknownTask",
     "WatermarkGenerator",

@@ -485,7 +485,7 @@ class AlignmentGroup:
             state=member.state,
             low_us=member.low_us,
             next_wanted_us=member.next_wanted_us,
-            ahead_us=None if member.low_us is None or minimum_us is None else member.low_us - minimum_us,
+            ahead_us=None if member.low_us is None or minimum_us is None else _within(member.low_us - minimum_us),
             cap=cap,
             throttled=member.throttled,
             priority=member.priority,
@@ -508,6 +508,11 @@ class AlignmentGroup:
         if decision.bounds[member.priority] < decision.cap:
             return "waits: members of a higher priority have not sent that yet"
         return f"waits: it is beyond the cap, which task {decision.holder} holds"
+
+
+def _within(us: int) -> int:
+    """A difference of two times, in the 64 bits that others can read."""
+    return max(_LEAST_US, min(us, _MOST_US))
 
 
 def _plain(report: _Report) -> dict[str, Any]:

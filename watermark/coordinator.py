@@ -22,21 +22,22 @@ Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the autho
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any
+
+from sortedcontainers import SortedList
 
 from .alignment import AlignmentGroup
 from .cap import CapAnnounced
 from .coordinator_snapshot import EncodedParts, decode, encode, json_object, to_json
 from .coordinator_status import CoordinatorStatus, source_status
 from .duration import format_duration_us
-from .errors import CorruptSnapshot, InvalidMessage
+from .errors import CorruptSnapshot, InvalidMessage, TooManyTasks
 from .events import Tick
 from .membership import Membership
-from .message_check import check_registration, check_reply, check_sender
+from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender
 from .protocol import (
     LeaseRenewed,
     NotifyNewLowWatermark,
@@ -59,6 +60,9 @@ EMPTY_SOURCE_KEPT_US = 3_600_000_000
 """How long the low watermark of a source without tasks is remembered: 1 hour in which the coordinator was called."""
 
 _MOMENTS = (0, 4, 2, 6, 1, 5, 3, 7)  # in an interval, when rounds are begun; of few sources or many they lie evenly
+_ANNOUNCEMENTS = 20  # of one group in an interval, at most
+_ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups in a call that is about time, and in one that is not
+
 _BY_PARTS = attrgetter("parts")
 _INT64 = range(-(2**63), 2**63)
 
@@ -98,6 +102,8 @@ class LowWatermarkCoordinator:
         for what, us in (("interval", interval_us), ("lease", lease_us), ("alignment grace", alignment_grace_us)):
             if us is not None and us <= 0:
                 raise ValueError(f"coordinator: expected a {what} of more than 0 us, got {us}")
+        if lease_us > MOST_LEASE_US:
+            raise ValueError(f"coordinator: expected a lease of at most {MOST_LEASE_US} us (7 days), got {lease_us}")
         if not 0 < quorum <= 1:
             raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {quorum}")
         self._interval_us, self._lease_us, self._quorum = interval_us, lease_us, quorum
@@ -112,11 +118,13 @@ class LowWatermarkCoordinator:
         self._encoded_sources: EncodedParts[tuple[str, str]] = EncodedParts(self._encoded_source)
         self._encoded_group_of: EncodedParts[TaskId] = EncodedParts(self._encoded_group_of_task, _BY_PARTS)
         self._encoded_spoke_us: EncodedParts[TaskId] = EncodedParts(self._encoded_spoke, _BY_PARTS)
-        self._announce_us: int | None = None  # when the next group announces its cap
+        self._announce_us: dict[str, int] = {}  # when a group announces its cap
+        self._announcements: SortedList[tuple[int, str]] = SortedList()  # these, in order
+        self._announced_us: dict[str, int] = {}  # when it did last
         self._beats_us: dict[tuple[str, str], int] = {}  # when a source begins its next round, if somebody is live
         self._beat_zero_us, self._next_beat = 0, 0  # the first moment, and which one is given next
         self._look_us: dict[tuple[str, str], int] = {}  # that, or the deadline of its open round
-        self._looks: list[tuple[int, tuple[str, str]]] = []  # a heap of these, and of some that hold no more
+        self._looks: SortedList[tuple[int, tuple[str, str]]] = SortedList()  # these, in order
         self._now_us: int | None = None
         self._lost = 0
         self._clock_steps_back = 0
@@ -139,6 +147,7 @@ class LowWatermarkCoordinator:
             UnknownTask: it never registered, or was lost, or deregistered; it has to register, with a new token.
             StaleRun: the message is of a run that was replaced or is over.
             DisagreeingGroup: it wants other parameters than its alignment group has.
+            TooManyTasks: there is no room for another task.
             InvalidMessage: a field holds what it cannot. Whatever is raised, nothing was changed.
         """
         now_us = self._forward(now_us)
@@ -161,15 +170,14 @@ class LowWatermarkCoordinator:
         effects += self._lose(now_us)
         effects += self._look(now_us)
         self._forget_empty()
-        effects += self._announce(now_us)
+        effects += self._announce(now_us, _ANNOUNCED_AT_ONCE if isinstance(event, Tick) else _ANNOUNCED_BESIDE)
         return effects
 
     def wake_at_us(self, now_us: int) -> int | None:
         """When to call ``handle(Tick(), ...)`` if nothing happens before; None while there is nothing to do."""
-        while self._looks and not self._holds(*self._looks[0]):
-            heapq.heappop(self._looks)
         look_us = self._looks[0][0] if self._looks else None
-        moments = (look_us, self._members.next_deadline_us(self._time(now_us)), self._announce_us)
+        announce_us = self._announcements[0][0] if self._announcements else None
+        moments = (look_us, self._members.next_deadline_us(self._time(now_us)), announce_us)
         return min((us for us in moments if us is not None), default=None)
 
     def low_watermark_us(self, job_id: str, source_id: str) -> int | None:
@@ -296,7 +304,8 @@ class LowWatermarkCoordinator:
         for task in self._group_of:
             self._encoded_group_of.changed(task)
             self._encoded_spoke_us.changed(task)
-        self._plan_announcement()
+        for name in self._groups:
+            self._plan_announcement(name)
 
     # -- what the events do
 
@@ -324,7 +333,8 @@ class LowWatermarkCoordinator:
         if not self._members.check_registration(task, event.run):
             self._members.renew(task, event.run, now_us)
             return self._tell(task, now_us)
-        self._join_group(event, now_us)  # which may refuse it, so it comes first
+        self._check_room(task)
+        self._join_group(event, now_us)  # which may refuse it, so it comes before what changes something
         lease_us = self._lease_us if event.lease_us is None else event.lease_us
         self._members.register(task, event.run, lease_us=lease_us, now_us=now_us)
         key = _key(task)
@@ -332,8 +342,7 @@ class LowWatermarkCoordinator:
             self._sources[key] = SourceRounds(*key, quorum=self._quorum, on_change=self._changed(*key))
         self._emptied_us.pop(key, None)
         rounds = self._sources[key]
-        rounds.expect(event.expected_tasks)
-        behind_us = rounds.begin(task.task_id, event.low_watermark_us)
+        behind_us = rounds.begin(task.task_id, event.low_watermark_us, event.expected_tasks)
         self._tell_group(task, now_us)
         self._epoch += 1
         if key not in self._beats_us:
@@ -353,7 +362,7 @@ class LowWatermarkCoordinator:
         self._epoch += 1
         if task in self._group_of:
             self._groups[self._group_of[task]].finish(task)
-            self._plan_announcement()
+            self._plan_announcement(self._group_of[task])
         return self._end_if_complete(task, now_us)
 
     def _deregister(self, event: TaskDeregistered, now_us: int) -> list[CoordinatorEffect]:
@@ -388,7 +397,7 @@ class LowWatermarkCoordinator:
         if params is not None:
             self._group_of[task] = params.group
             self._encoded_group_of.changed(task)
-        self._plan_announcement()
+            self._plan_announcement(params.group)
 
     def _leave_group(self, task: TaskId) -> None:
         name = self._group_of.pop(task, None)
@@ -399,7 +408,8 @@ class LowWatermarkCoordinator:
             self._groups[name].leave(task)
             if not len(self._groups[name]):
                 del self._groups[name]
-            self._plan_announcement()
+                self._announced_us.pop(name, None)
+            self._plan_announcement(name)
 
     def _state(self, task: TaskId) -> SplitState | None:
         rounds = self._sources.get(_key(task))
@@ -420,18 +430,36 @@ class LowWatermarkCoordinator:
             wanted_us = rounds.answers[task.task_id].next_wanted_us
             group.report(task, rounds.task_low_us(task.task_id), at_us=at_us, next_wanted_us=wanted_us)
 
-    def _announce(self, now_us: int) -> list[CoordinatorEffect]:
-        if self._announce_us is None or now_us < self._announce_us:
-            return []
+    def _announce(self, now_us: int, most: int) -> list[CoordinatorEffect]:
+        """Let the groups whose moment has come announce, some in a call: who calls may have nothing to do with them."""
         effects: list[CoordinatorEffect] = []
-        for name in sorted(self._groups):
+        for _ in range(most):
+            if not self._announcements or now_us < self._announcements[0][0]:
+                break
+            _, name = self._announcements[0]
             effects += self._groups[name].announce(now_us)
-        self._plan_announcement()
+            self._announced_us[name] = now_us
+            self._plan_announcement(name)
         return effects
 
-    def _plan_announcement(self) -> None:
-        moments = (group.wake_at_us for group in self._groups.values())
-        self._announce_us = min((us for us in moments if us is not None), default=None)
+    def _plan_announcement(self, name: str) -> None:
+        """Note when a group announces next: as it says, but not at once again, whatever interval it was given."""
+        group = self._groups.get(name)
+        us = None if group is None else group.wake_at_us
+        if us is not None and name in self._announced_us:
+            us = max(us, self._announced_us[name] + self._interval_us // _ANNOUNCEMENTS)
+        before_us = self._announce_us.pop(name, None)
+        if before_us is not None:
+            self._announcements.remove((before_us, name))
+        if us is not None:
+            self._announce_us[name] = us
+            self._announcements.add((us, name))
+
+    def _check_room(self, task: TaskId) -> None:
+        """Raises TooManyTasks."""
+        taken = len(self._members) + len(self._emptied_us) - (_key(task) in self._emptied_us)
+        if task not in self._members and taken >= MOST_TASKS:
+            raise TooManyTasks(str(task), MOST_TASKS)
 
     # -- what time does
 
@@ -454,10 +482,9 @@ class LowWatermarkCoordinator:
         """Look at the sources whose moment has come. Others cost nothing."""
         effects: list[CoordinatorEffect] = []
         while self._looks and self._looks[0][0] <= now_us:
-            us, key = heapq.heappop(self._looks)
-            if self._holds(us, key):
-                del self._look_us[key]
-                effects += self._look_at(key, now_us)
+            _, key = self._looks[0]
+            self._stop_looking(key)
+            effects += self._look_at(key, now_us)
         return effects
 
     def _look_at(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:
@@ -492,12 +519,14 @@ class LowWatermarkCoordinator:
         if deadline_us is not None:
             us = min(us, deadline_us)
         if key not in self._look_us or us < self._look_us[key]:
+            self._stop_looking(key)
             self._look_us[key] = us
-            heapq.heappush(self._looks, (us, key))
+            self._looks.add((us, key))
 
-    def _holds(self, us: int, key: tuple[str, str]) -> bool:
-        """Whether an entry of the heap is the one that counts for its source."""
-        return self._look_us.get(key) == us
+    def _stop_looking(self, key: tuple[str, str]) -> None:
+        us = self._look_us.pop(key, None)
+        if us is not None:
+            self._looks.remove((us, key))
 
     def _forget_empty(self) -> None:
         """Forget the sources that have had no task for long enough."""
@@ -508,7 +537,7 @@ class LowWatermarkCoordinator:
             del self._emptied_us[key], self._sources[key]
             self._encoded_sources.changed(key)
             self._beats_us.pop(key, None)
-            self._look_us.pop(key, None)
+            self._stop_looking(key)
             self._epoch += 1
 
     def _shortest_lease_us(self, rounds: SourceRounds) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections import Counter
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ class TaskStatus:
 
     Attributes:
         task: who.
-        run: the token of its run.
+        run: what tells its run from others, 12 characters; not the token, with which anybody could speak for it.
         state: PENDING (has not said a low watermark), ACTIVE, IDLE (left out) or FINISHED.
         low_watermark_us: the largest it said; also while it is left out.
         lease_left_us: how long it may still be silent; None once it has deregistered.
@@ -91,6 +92,15 @@ class CoordinatorStatus:
     clock_steps_back: int
 
 
+def run_mark(run: str) -> str:
+    """What a person may see of a run token: the same for the same token, and of no use for anything else.
+
+    >>> run_mark("run-1")
+    '4e65d3fbe8ad'
+    """
+    return hashlib.sha256(run.encode()).hexdigest()[:12]
+
+
 def source_status(
     rounds: SourceRounds,
     members: Membership,
@@ -112,7 +122,7 @@ def source_status(
         member = task in members and not rounds.answers[task.task_id].gone
         return TaskStatus(
             task=task,
-            run=members.run(task) if member else "",
+            run=run_mark(members.run(task)) if member else "",
             state=rounds.state(task.task_id),
             low_watermark_us=rounds.task_low_us(task.task_id),
             lease_left_us=members.lease_left_us(task, now_us) if member else None,

@@ -13,6 +13,7 @@
     ├── DisagreeingGroup  (ValueError)    two members of one alignment group with different parameters
     ├── UnknownTask       (LookupError)   a report of a task that never joined, or left
     ├── StaleRun          (RuntimeError)  a message of a run of a task that was replaced, or is over
+    ├── TooManyTasks      (RuntimeError)  a registration beyond what one coordinator takes
     └── InvalidMessage    (ValueError)    a message with a field that cannot be
 
 Spark carries only the *text* of an error from a Python worker to the driver, so every message stands on its
@@ -291,6 +292,25 @@ class StaleRun(LowmarkError, RuntimeError):
         return (
             f"run {self.run!r} of task {self.task} {self.what}; its message was not counted. Hint: if this process "
             "is the one that should run, let it register with a new run token; else stop it."
+        )
+
+
+class TooManyTasks(LowmarkError, RuntimeError):
+    """A task wants to register, and there is no room for another.
+
+    Attributes:
+        task: who.
+        most: how many a coordinator takes.
+    """
+
+    def __init__(self, task: str, most: int) -> None:
+        super().__init__(task, most)
+        self.task, self.most = task, most
+
+    def __str__(self) -> str:
+        return (
+            f"task {self.task} was not registered: the coordinator has {self.most:,} tasks, which is all it takes. "
+            "Hint: look in its status for tasks that nobody needs; else serve some of the jobs by another coordinator."
         )
 
 

@@ -14,20 +14,20 @@ Source: the sequencers of MillWheel (section 7.2); Numaflow's processor manager 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from sortedcontainers import SortedList
+
 from .coordinator_snapshot import EncodedParts, to_json
 from .errors import StaleRun, UnknownTask
+from .message_check import MOST_LEASE_US
 from .protocol import TaskId
 
 RETIRED_RUNS = 4_096
 """How many tokens of runs that are over are remembered, beside one for every member; the oldest go first."""
-
-_SLACK = 64  # heap entries of members that left, tolerated beyond one per member
 
 
 @dataclass(slots=True, eq=False)
@@ -35,11 +35,11 @@ class _Lease:
     run: str
     lease_us: int
     heard_us: int  # on the clock of listening; never decreases
-    gone: bool = False
+    look_us: int = 0  # when it is looked at next: not after it ends
 
 
 class Membership:
-    """The tasks that are alive, each with its run token and its lease. O(log n) amortised.
+    """The tasks that are alive, each with its run token and its lease. O(log n).
 
     Args:
         most_gap_us: the longest time between two calls in which silence counts.
@@ -61,8 +61,7 @@ class Membership:
             raise ValueError(f"membership: expected a gap of more than 0 us, got {most_gap_us}")
         self._most_gap_us = most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
-        self._heap: list[tuple[int, int, TaskId, _Lease]] = []  # (lower bound of the end, serial, ...)
-        self._serial = 0  # keeps leases from being compared
+        self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # of every lease; see `_look`
         self._retired: dict[tuple[TaskId, str], str] = {}  # in the order in which they ended, with the text of each
         self._encoded_runs: EncodedParts[TaskId] = EncodedParts(self._encoded_run, attrgetter("parts"))
         self._now_us: int | None = None  # of the newest call
@@ -163,27 +162,19 @@ class Membership:
         lease = self._leases.pop(task, None)
         if lease is None:
             return False
-        lease.gone = True
+        self._looks.remove((lease.look_us, task.parts))
         self._encoded_runs.changed(task)
         self._retire(task, lease.run)
-        if len(self._heap) > 2 * len(self._leases) + _SLACK:
-            self._heap = [entry for entry in self._heap if not entry[3].gone]
-            heapq.heapify(self._heap)
         return True
 
     def expired(self, now_us: int) -> list[tuple[TaskId, int]]:
         """End the runs that were silent for longer than their lease; name task and lease, sorted, each once."""
         self._listen(now_us)
         named = []
-        while self._heap and self._heap[0][0] < self._listened_us:
-            _, _, task, lease = heapq.heappop(self._heap)
-            if lease.gone:
-                continue
-            if lease.heard_us + lease.lease_us < self._listened_us:
-                named.append((task, lease.lease_us))
-                self.leave(task)
-            else:
-                self._enqueue(task, lease)
+        while (first := self._first()) is not None and first[1].look_us < self._listened_us:
+            task, lease = first
+            named.append((task, lease.lease_us))
+            self.leave(task)
         return sorted(named)
 
     def next_deadline_us(self, now_us: int) -> int | None:
@@ -191,14 +182,11 @@ class Membership:
 
         At the latest after the gap in which silence counts: so that no silence is lost, call ``expired`` then.
         """
-        while self._heap and (self._heap[0][3].gone or self._heap[0][0] < self._end_us(self._heap[0][3])):
-            _, _, task, lease = heapq.heappop(self._heap)
-            if not lease.gone:
-                self._enqueue(task, lease)
-        if not self._heap:
+        first = self._first()
+        if first is None:
             return None
         since_us = now_us if self._now_us is None else self._now_us
-        return since_us + min(self._heap[0][0] + 1 - self._listened_us, self._most_gap_us)
+        return since_us + min(first[1].look_us + 1 - self._listened_us, self._most_gap_us)
 
     # -- restart
 
@@ -215,7 +203,7 @@ class Membership:
         self._listen(now_us)
         for *parts, run, lease_us in runs:
             task = TaskId(*parts)
-            self._begin(task, _Lease(run, lease_us, self._listened_us))
+            self._begin(task, _Lease(run, min(lease_us, MOST_LEASE_US), self._listened_us))
         for *parts, run in retired:
             self._retire(TaskId(*parts), run)
 
@@ -224,7 +212,7 @@ class Membership:
     def _begin(self, task: TaskId, lease: _Lease) -> None:
         self._leases[task] = lease
         self._encoded_runs.changed(task)
-        self._enqueue(task, lease)
+        self._look(task, lease)
 
     def _run_snapshot(self, task: TaskId) -> list[Any]:
         lease = self._leases[task]
@@ -247,12 +235,22 @@ class Membership:
         self._listened_us = self._listened_until(now_us)
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
 
-    def _end_us(self, lease: _Lease) -> int:
-        return lease.heard_us + lease.lease_us
+    def _look(self, task: TaskId, lease: _Lease) -> None:
+        """Look at a lease when it ends, if it is not renewed: a renewal moves nothing here, so it is O(1)."""
+        lease.look_us = lease.heard_us + lease.lease_us
+        self._looks.add((lease.look_us, task.parts))
 
-    def _enqueue(self, task: TaskId, lease: _Lease) -> None:
-        self._serial += 1
-        heapq.heappush(self._heap, (self._end_us(lease), self._serial, task, lease))
+    def _first(self) -> tuple[TaskId, _Lease] | None:
+        """The lease that ends first, its ``look_us`` exact."""
+        while self._looks:
+            look_us, parts = self._looks[0]
+            task = TaskId(*parts)
+            lease = self._leases[task]
+            if look_us == lease.heard_us + lease.lease_us:
+                return task, lease
+            del self._looks[0]
+            self._look(task, lease)
+        return None
 
     def _retire(self, task: TaskId, run: str) -> None:
         self._retired.pop((task, run), None)

@@ -9,6 +9,12 @@ from .strategy import AlignmentParams
 MOST_NAME = 1_000
 """Characters of the longest name or token."""
 
+MOST_LEASE_US = 7 * 86_400_000_000
+"""The longest lease: 7 days. A task that nobody ever gives up would hold the others for ever."""
+
+MOST_TASKS = 200_000
+"""How many tasks, and sources without a task, a coordinator takes."""
+
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -40,11 +46,11 @@ def check_registration(message: TaskRegistered) -> None:
     """Raises InvalidMessage."""
     check_sender(message)
     _number(message, "priority", message.priority)
-    _number(message, "expected_tasks", message.expected_tasks, least=1)
+    _number(message, "expected_tasks", message.expected_tasks, least=1, most=MOST_TASKS)
     if message.low_watermark_us is not None:
         _number(message, "low_watermark_us", message.low_watermark_us)
     if message.lease_us is not None:
-        _number(message, "lease_us", message.lease_us, least=1)
+        _number(message, "lease_us", message.lease_us, least=1, most=MOST_LEASE_US)
     if not isinstance(message.throttled, bool):
         raise _invalid(message, "throttled", message.throttled, "True or False")
     if message.alignment is None:
@@ -68,8 +74,12 @@ def _name(message: object, field: str, got: object, *, least: int) -> None:
         raise _invalid(message, field, got, "a text that is UTF-8: without halves of surrogate pairs")
 
 
-def _number(message: object, field: str, got: object, *, least: int = _INT64.start) -> None:
-    if type(got) is not int or got not in _INT64 or got < least:
+def _number(
+    message: object, field: str, got: object, *, least: int = _INT64.start, most: int = _INT64.stop - 1
+) -> None:
+    if type(got) is not int or not least <= got <= most:
+        if most < _INT64.stop - 1:
+            raise _invalid(message, field, got, f"an integer of {least} to {most:,}")
         what = "an integer of 64 bits" if least == _INT64.start else f"an integer of {least} or more, in 64 bits"
         raise _invalid(message, field, got, what)
 

@@ -14,13 +14,17 @@ Rule 4: who leaves (it is idle, has no splits any more, has finished, has deregi
         and the order of the answers within a round has no influence.
 
 Rule 5: nothing is published before as many tasks have come as are expected: of several applications one starts
-        first, and the rows of the others would be late before they could speak.
+        first, and the rows of the others would be late before they could speak. What a task expects goes with it.
+Rule 6: after a restart the newest that a task has said may be lost, and what it said before may arrive now. So until it
+        has answered a question of this life, only its low watermark counts, and no quorum goes on without who was left
+        out.
 
 Source: FLINK-4576; section 7.2 of the MillWheel paper.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +34,8 @@ from .coordinator_snapshot import EncodedParts, json_object, to_json
 from .history import History
 from .protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
 from .state import SplitState
+
+_QUESTIONS = 64  # of this life, by whose time an answer is known
 
 
 def _nobody_asks() -> None: ...
@@ -46,6 +52,7 @@ class Answer:
         finished: it will never deliver again.
         gone: it has deregistered, and is forgotten at the end of the round.
         counted: in the minimum, or holding it; after it left, for as long as rule 4 says.
+        expected: how many tasks its source has, by its registration.
     """
 
     order: tuple[int, ...] | None = None
@@ -54,6 +61,7 @@ class Answer:
     finished: bool = False
     gone: bool = False
     counted: bool = True
+    expected: int = 1
 
     @property
     def live(self) -> bool:
@@ -109,8 +117,10 @@ class SourceRounds:
         self.deadline_us: int | None = None
         """When the open round ends at the latest; None between rounds."""
         self._last_asked_us: int | None = None
-        self._expected = 1
         self._came: set[str] = set()  # the tasks that ever registered, until something is published
+        self._unconfirmed: set[str] = set()  # restored, and have not answered a question since (rule 6)
+        self._doubtful: set[str] = set()  # those of them that were left out
+        self._questions_us: deque[int] = deque(maxlen=_QUESTIONS)
         self.rose_at_us: int | None = None
         """When the low watermark rose last."""
         self.returned_late = 0
@@ -135,13 +145,13 @@ class SourceRounds:
 
     @property
     def expected(self) -> int:
-        """How many tasks have to come before anything is published."""
-        return self._expected
+        """How many tasks have to come before anything is published: the largest number that one of them says. O(n)."""
+        return max((answer.expected for answer in self._answers.values() if not answer.gone), default=1)
 
     @property
     def missing(self) -> int:
         """How many of them have not come yet; 0 once something was published."""
-        return 0 if self.low_us is not None else max(0, self._expected - len(self._came))
+        return 0 if self.low_us is not None else max(0, self.expected - len(self._came))
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -163,7 +173,9 @@ class SourceRounds:
         """Whether the open round may end."""
         if self.asked_at_us is None:
             return False
-        return not self._unanswered or (self._live - len(self._unanswered)) / self._live >= self._quorum
+        if not self._unanswered:
+            return True
+        return not self._doubtful and (self._live - len(self._unanswered)) / self._live >= self._quorum
 
     def task_low_us(self, task_id: str) -> int | None:
         """The largest low watermark this run of the task said."""
@@ -180,8 +192,13 @@ class SourceRounds:
 
     # -- what happens
 
-    def begin(self, task_id: str, low_us: int | None) -> int | None:
+    def begin(self, task_id: str, low_us: int | None, expected: int = 1) -> int | None:
         """A run of a task begins; of the one before nothing is kept.
+
+        Args:
+            task_id: which.
+            low_us: the low watermark it begins with, or None.
+            expected: nothing is published before so many tasks have come, as long as it is one of them.
 
         Returns:
             How far it comes in below the low watermark; None if it does not.
@@ -189,17 +206,12 @@ class SourceRounds:
         self.forget(task_id)
         if self.low_us is None:
             self._came.add(task_id)
-        self._answers[task_id] = Answer()
+        self._answers[task_id] = Answer(expected=expected)
         self._live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
         self._coalescer.assign(task_id, state=state, watermark_us=low_us)
         self._changed(task_id)
         return self._behind(low_us)
-
-    def expect(self, tasks: int) -> None:
-        """Publish nothing before so many tasks have come; the largest number that anybody says counts."""
-        self._expected = max(self._expected, tasks)
-        self._changed()
 
     def take(self, reply: ReplyLowWatermark) -> int | None:
         """Take a reply in: any, late ones and repeated ones too.
@@ -210,10 +222,13 @@ class SourceRounds:
         task_id, low_us = reply.task_id, reply.current_low_watermark
         answer, before = self._answers[task_id], self.state(task_id)
         self._changed(task_id)
-        if self.asked_at_us is not None and reply.timestamp >= self.asked_at_us:
+        if reply.timestamp in self._questions_us:
+            self._confirm(task_id)
+        confirmed = task_id not in self._unconfirmed
+        if confirmed and self.asked_at_us is not None and reply.timestamp >= self.asked_at_us:
             self._unanswered.discard(task_id)
         order = _order(reply)
-        news = answer.order is None or order > answer.order
+        news = confirmed and (answer.order is None or order > answer.order)
         if news:
             answer.order, answer.left_out, answer.next_wanted_us = order, reply.left_out, reply.next_wanted_us
         if low_us is not None and (answer.counted or not answer.finished):
@@ -232,6 +247,7 @@ class SourceRounds:
         self._changed(task_id)
         self._live -= answer.live
         answer.finished = True
+        self._confirm(task_id)
         self._unanswered.discard(task_id)
         self._place(task_id, answer)
 
@@ -244,6 +260,7 @@ class SourceRounds:
         self._changed(task_id)
         self._live -= answer.live
         answer.gone = True
+        self._confirm(task_id)
         self._unanswered.discard(task_id)
         self._leaving.add(task_id)
 
@@ -255,6 +272,7 @@ class SourceRounds:
         self._changed(task_id)
         self._live -= answer.live
         self._leaving.discard(task_id)
+        self._confirm(task_id)
         self._unanswered.discard(task_id)
         self._coalescer.remove(task_id)
         return True
@@ -270,6 +288,7 @@ class SourceRounds:
         if self.asked_at_us is None:
             self.asked_at_us = now_us if self._last_asked_us is None else max(now_us, self._last_asked_us + 1)
             self._last_asked_us, self.deadline_us = self.asked_at_us, deadline_us
+            self._questions_us.append(self.asked_at_us)
             self._changed()
             self._unanswered = {task_id for task_id, answer in self._answers.items() if answer.live}
         return [self._question(task_id, self.asked_at_us) for task_id in sorted(self._unanswered)]
@@ -334,7 +353,7 @@ class SourceRounds:
         rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], on_change=on_change)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
         rounds._last_asked_us = data["last_asked_us"]
-        rounds._expected, rounds._came = data["expected"], set(data["came"])
+        rounds._came = set(data["came"])
         for saved in data["tasks"]:
             task_id = saved["task_id"]
             answer = rounds._answers[task_id] = Answer(
@@ -344,7 +363,12 @@ class SourceRounds:
                 finished=saved["finished"],
                 gone=saved["gone"],
                 counted=saved["counted"],
+                expected=saved.get("expected", data["expected"]),
             )
+            if answer.live:
+                rounds._unconfirmed.add(task_id)
+                if answer.left_out is not None:
+                    rounds._doubtful.add(task_id)
             rounds._live += answer.live
             if not answer.counted:
                 state = SplitState.FINISHED if answer.finished else SplitState.IDLE
@@ -367,7 +391,7 @@ class SourceRounds:
             "rose_at_us": self.rose_at_us,
             "last_asked_us": self._last_asked_us,
             "returned_late": self.returned_late,
-            "expected": self._expected,
+            "expected": self.expected,
             "came": sorted(self._came) if self.low_us is None else [],
         }
 
@@ -382,6 +406,7 @@ class SourceRounds:
             "finished": answer.finished,
             "gone": answer.gone,
             "counted": answer.counted,
+            "expected": answer.expected,
         }
 
     def _encoded_task(self, task_id: str) -> str | None:
@@ -392,6 +417,11 @@ class SourceRounds:
         if task_id is not None:
             self._encoded_tasks.changed(task_id)
         self._on_change()
+
+    def _confirm(self, task_id: str) -> None:
+        """What it says is from now on what it says last."""
+        self._unconfirmed.discard(task_id)
+        self._doubtful.discard(task_id)
 
     def _advance_over_idle(self) -> Advance | None:
         """Nobody takes part: publish what all who are left out, and live, have said."""

@@ -17,10 +17,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from lowmark.integration import authority, wire
 from lowmark.integration.authority import Authority, Watcher, restore, serve
-from lowmark.integration.errors import AddressRefused, JournalRefused
+from lowmark.integration.errors import AddressRefused, JournalRefused, TokenRefused
 from lowmark.integration.journal import Journal
 from lowmark.integration.member import ask_status
-from lowmark.integration.trust import Caller, Door
+from lowmark.integration.serving import run_coordinator
+from lowmark.integration.sockets import answers
+from lowmark.integration.trust import Caller, Door, read_token
 from lowmark.integration.wire import (
     Alignment,
     Asked,
@@ -41,6 +43,7 @@ from lowmark.integration.wire import (
 from lowmark.watermark import CapKind, LowWatermarkCoordinator, TaskId
 
 from tests.integration.serving import TOKEN, certificate, private_folder, serving, task, token_file
+from tests.live.servers import wait_until
 
 SECOND = 1_000_000
 
@@ -745,6 +748,9 @@ async def refused(door: Door) -> None:
 @pytest.mark.parametrize(
     ("door", "says"),
     [
+        (Door("127.0.0.1:70000"), "a port is at most 65535"),
+        (Door(f"unix:/{'x' * 107}"), "107 bytes at most, this one 108"),
+        (Door("127.0.0.1:²"), "it is neither unix:/path nor host:port"),
         (Door("nowhere"), "it is neither unix:/path nor host:port"),
         (Door(":1"), "it is neither unix:/path nor host:port"),
         (Door("unix:relative"), "the path is relative"),
@@ -755,6 +761,68 @@ async def refused(door: Door) -> None:
 def test_an_address_that_is_not_safe_or_not_one_is_refused(door: Door, says: str) -> None:
     with pytest.raises(AddressRefused, match=says):
         asyncio.run(refused(door))
+
+
+def test_a_path_with_a_percent_sign_is_the_one_that_was_named(folder: Path) -> None:
+    named, decoded = folder / "50%41?x#y", folder / "50A"
+    for each in (named, decoded):
+        each.mkdir(mode=0o755)
+    named.chmod(0o700)
+    with serving(Door(f"unix:{named}/c.sock")) as address:
+        assert ask_status(address).applications == 0
+        assert (named / "c.sock").exists()
+        assert list(decoded.iterdir()) == []
+
+
+def test_a_token_that_is_a_pipe_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "token", 0o600)
+    with pytest.raises(TokenRefused, match="it cannot be read"):
+        read_token(folder / "token")
+
+
+def test_a_refused_address_leaves_no_file_behind(folder: Path, tmp_path: Path) -> None:
+    for door in (
+        Door("127.0.0.1:70000"),
+        Door("127.0.0.1:0"),
+        Door(f"unix:{folder}/c.sock", token_file=tmp_path / "none"),
+        Door(f"unix:{folder}/new/c.sock", tls_cert=tmp_path / "c"),
+    ):
+        with pytest.raises((AddressRefused, TokenRefused)):
+            run_coordinator(
+                door, journal=folder / "state" / "j", interval_us=1, lease_us=1, quorum=1, ready=lambda *_: None
+            )
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["handle", "tell"])
+def test_an_error_of_its_own_ends_it_and_does_not_leave_it_dead_and_serving(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def wrong(*_args: Any) -> Any:
+        raise AssertionError("a bug")
+
+    def serve_until_it_ends() -> None:
+        with serving(Door(f"unix:{folder}/c.sock")) as address, Caller(address).channel() as channel:
+            assert say(channel, Say("a", [Register(who(0), "r")])) == [Taken()]
+            if where == "handle":
+                monkeypatch.setattr(LowWatermarkCoordinator, "handle", wrong)
+            else:
+                monkeypatch.setattr(Authority, "_tell", wrong)
+            wait_until(lambda: not answers(Path(address.removeprefix("unix:"))), "it has ended", seconds=20)
+
+    with pytest.raises(AssertionError, match="a bug"):
+        serve_until_it_ends()
+
+
+def test_a_timer_is_not_put_off_by_messages_that_keep_coming() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.say("a", Register(who(0), "r"))
+        timer = scene.authority._timer
+        assert timer is not None
+        await scene.say("a", Renew(who(0), "r"))
+        assert scene.authority._timer is timer
+
+    play(script)
 
 
 def test_a_watcher_keeps_the_newest_of_each_kind() -> None:

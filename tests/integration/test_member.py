@@ -35,6 +35,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
+from lowmark.watermark.coordinator_status import run_mark
 from rich.console import Console
 
 from tests.integration.serving import private_folder, serving, task, token_file
@@ -505,7 +506,7 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
                 wait_until(lambda: caps.get(each) == Cap.up_to(least_us + 1_000), f"the cap of {each!r}")  # noqa: B023
             seen = ask_status(address).coordinator
             runs = {task.task: task.run for source in seen.sources for task in source.tasks}
-            assert runs == {each: f"run {low_us} {each.task_id}" for each in tasks}
+            assert runs == {each: run_mark(f"run {low_us} {each.task_id}") for each in tasks}
             assert {group.group for group in seen.groups} == {f"group {each.job_id} {each.source_id}" for each in tasks}
             printed = StringIO()
             console = Console(file=printed, width=1_000, markup=False, emoji=False)

@@ -102,6 +102,40 @@ def test_a_link_to_a_private_folder_is_refused(runtime: Path, tmp_path: Path) ->
         sockets.new_address()
 
 
+def test_a_folder_that_somebody_else_has_made_is_passed_over(
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, own = tmp_path / "taken", runtime
+    taken.mkdir(mode=0o700)
+    (taken / "1-0.sock").touch()
+    monkeypatch.setattr(sockets, "folders", lambda: [taken, own])
+    lstat = Path.lstat
+
+    def as_of_another(path: Path) -> os.stat_result:
+        found = lstat(path)
+        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:])) if path == taken else found
+
+    monkeypatch.setattr(Path, "lstat", as_of_another)
+    address = sockets.new_address()
+    assert address.startswith(f"unix:{own}/")
+    with listening(address):
+        assert sockets.find_addresses() == [address]
+    assert (taken / "1-0.sock").exists()
+
+
+def test_the_last_place_is_in_the_users_home_where_nobody_else_can_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sockets.tempfile, "gettempdir", lambda: str(tmp_path / "shared"))
+    assert sockets.folders()[-1] == tmp_path / ".cache" / f"lowmark-{os.getuid()}"
+    monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / ".cache" / "own"])
+    assert sockets.new_address().startswith(f"unix:{tmp_path}/.cache/own/")
+    monkeypatch.setenv("HOME", "relative")
+    assert all(each.is_absolute() for each in sockets.folders())
+
+
 def test_a_path_too_long_for_a_socket_gives_way_to_a_shorter_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

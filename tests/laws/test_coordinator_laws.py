@@ -59,6 +59,7 @@ class Task:
     finished: bool = False
     gone: bool = False
     out: bool = False  # since the end of a round
+    confirmed: bool = True  # it has answered a question since the last restart, or none was needed
 
     @property
     def low_us(self) -> int | None:
@@ -92,6 +93,7 @@ class Definition:
     over: set[tuple[str, str]] = field(default_factory=set)
     unanswered: set[str] = field(default_factory=set)
     asked_us: int | None = None
+    questions_us: set[int] = field(default_factory=set)  # since the last restart
     last_asked_us: int | None = None
     ends_us: int = 0
     beat_us: int | None = None
@@ -99,9 +101,11 @@ class Definition:
 
     def reply(self, name: str, at: tuple[int, int], low_us: int | None, left_out: LeftOut | None) -> None:
         task = self.tasks[name]
-        if self.asked_us is not None and at[1] >= self.asked_us:
-            self.unanswered.discard(name)
-        task.replies.append((*at, left_out))
+        task.confirmed |= at[1] in self.questions_us
+        if task.confirmed:
+            if self.asked_us is not None and at[1] >= self.asked_us:
+                self.unanswered.discard(name)
+            task.replies.append((*at, left_out))
         if low_us is not None and not (task.finished and task.out):
             if task.low_us is None or low_us > task.low_us:
                 task.out = False
@@ -147,6 +151,7 @@ class Definition:
             if self.busy:
                 if self.asked_us is None:
                     self.asked_us = now_us if self.last_asked_us is None else max(now_us, self.last_asked_us + 1)
+                    self.questions_us.add(self.asked_us)
                     self.last_asked_us, self.ends_us = self.asked_us, now_us + LEASE_US
                     self.unanswered = {n for n, t in self.tasks.items() if not t.finished and not t.gone}
                 self.end_if_complete()
@@ -246,10 +251,12 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         low_us=lows_us,
         left_out=left_outs,
         sequence=st.integers(0, 2),
-        ago_us=st.sampled_from((0, 0, 1, INTERVAL_US)),
+        ago_us=st.sampled_from((None, 0, 0, 1, INTERVAL_US)),
     )
-    def reply(self, name: str, low_us: int | None, left_out: LeftOut | None, sequence: int, ago_us: int) -> None:
-        task, at_us = self.known(name), self.now_us - ago_us
+    def reply(self, name: str, low_us: int | None, left_out: LeftOut | None, sequence: int, ago_us: int | None) -> None:
+        """Unasked, so long ago; None: to the open question, if there is one."""
+        task, asked_us = self.known(name), self.definition.asked_us
+        at_us = self.now_us - (ago_us or 0) if asked_us is None or ago_us is not None else asked_us
         if task is not None:
             self.listen()
             task.heard_us = self.definition.listened_us
@@ -261,7 +268,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
     @rule(low_us=watermarks_us)
     def everybody_answers(self, low_us: int) -> None:
         for name in sorted(self.definition.tasks):
-            self.reply(name, low_us, None, 2, 0)
+            self.reply(name, low_us, None, 2, None)
 
     @rule(name=splits)
     def renew(self, name: str) -> None:
@@ -323,11 +330,11 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             data, now_us=self.now_us, interval_us=INTERVAL_US, lease_us=LEASE_US
         )
         assert data == self.coordinator.snapshot()
-        definition.asked_us, definition.unanswered = None, set()
+        definition.asked_us, definition.unanswered, definition.questions_us = None, set(), set()
         definition.beat_us = self.now_us if definition.tasks or definition.over else None
         definition.listened_us, self.handled_us = 0, self.now_us
         for task in definition.tasks.values():
-            task.heard_us = 0
+            task.heard_us, task.confirmed = 0, task.finished or task.gone
         self.definition = definition
         self.journal = data, self.coordinator.epoch, copy.deepcopy(definition)
 

@@ -25,6 +25,8 @@ from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
 from lowmark.integration.member import Member, ask_status
 from lowmark.integration.trust import Caller
 from lowmark.watermark import AlignmentParams, Cap, CapKind, TaskId, TaskStatus
+from lowmark.watermark.coordinator_snapshot import decode
+from lowmark.watermark.coordinator_status import run_mark
 
 from tests.integration.feed import Feed, us
 from tests.integration.serving import certificate, private_folder, task, token_file
@@ -209,6 +211,11 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
         [found] = [each for each in source.tasks if each.task != rest]
         return found
 
+    def drivers_run() -> str:
+        """Which no status tells; the journal is its user's alone."""
+        runs = decode(coordinator.journal.read_bytes())["runs"]
+        return next(str(run) for *_, task_id, run, _lease in runs if task_id != rest.task_id)
+
     # The lease is longer than the test: that the task goes on is not because its run was given up.
     with served(folder, lease="1 hour") as coordinator, Member(coordinator.address) as member:
         member.register(rest, expected_tasks=2)
@@ -218,7 +225,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
             wait_until(
                 lambda: member.low_us(rest) == us(100) - 1_000, "the driver's low watermark", seconds=2 * SECONDS
             )
-            before = drivers_task()
+            before, token = drivers_task(), drivers_run()
         feed.put(("a", 1, 300))
         member.report(rest, us(2_000))
         assert drivers_task().run == before.run
@@ -226,13 +233,13 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
             wait_until(lambda: member.low_us(rest) == us(300) - 1_000, "it goes on", seconds=2 * SECONDS)
             after = drivers_task()
         assert before.task == after.task == TaskId("billing", "orders", query_id(tmp_path / "checkpoint"))
-        assert before.run != after.run
+        assert before.run == run_mark(token) != after.run
         assert ask_status(coordinator.address).coordinator.lost == 0
         with Caller(coordinator.address).channel() as channel:
             say = channel.unary_unary(
                 wire.SAY.path, request_serializer=wire.encode, response_deserializer=wire.SAY.decode_answer
             )
-            late = wire.Reply(wire.Task.of(before.task), before.run, us(0), us(5_000))
+            late = wire.Reply(wire.Task.of(before.task), token, us(0), us(5_000))
             [answer] = say(wire.Say("the one that was killed", [late]), timeout=10).answers
         assert getattr(answer, "error", None) == "StaleRun"
         assert member.low_us(rest) == us(300) - 1_000
@@ -478,6 +485,19 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         told = lowmark("explain", "--coordinator", coordinator.address)
         assert "task 0 has the smallest low watermark of 2 tasks" in told
         assert "Group g: the cap is 100 us." in told
+        for n, low_us in enumerate((-(2**63), 2**63 - 1)):
+            member.register(TaskId("far", "far", str(n)), alignment=AlignmentParams("far", 100, 50_000))
+            member.report(TaskId("far", "far", str(n)), low_us)
+
+        def far_away() -> bool:
+            groups = {group.group: group for group in ask_status(coordinator.address).coordinator.groups}
+            return "far" in groups and [m.low_us for m in groups["far"].members] == [-(2**63), 2**63 - 1]
+
+        wait_until(far_away, "members at both ends of time", seconds=SECONDS)
+        assert json.loads(lowmark("status", "--coordinator", coordinator.address, "--json"))["coordinator"]["groups"]
+        assert "far" in lowmark("status", "--coordinator", coordinator.address)
+        assert "Group far" in lowmark("explain", "--coordinator", coordinator.address)
+
         unknown = subprocess.run(
             [*LOWMARK, "status", "order", "--coordinator", coordinator.address],
             capture_output=True,

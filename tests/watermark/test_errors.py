@@ -16,6 +16,7 @@ from lowmark.watermark import (
     InvalidWatermark,
     LowmarkError,
     StaleRun,
+    TooManyTasks,
     UnknownSplit,
     UnknownTask,
     errors,
@@ -110,6 +111,14 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         (
             "run 'run-1' of task billing/orders/0 was replaced by a newer one; its message was not counted. Hint: if "
             "this process is the one that should run, let it register with a new run token; else stop it."
+        ),
+    ),
+    (
+        TooManyTasks("billing/orders/0", 200_000),
+        RuntimeError,
+        (
+            "task billing/orders/0 was not registered: the coordinator has 200,000 tasks, which is all it takes. Hint: "
+            "look in its status for tasks that nobody needs; else serve some of the jobs by another coordinator."
         ),
     ),
     (
