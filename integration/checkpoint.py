@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from lowmark.sources.offset import BatchOffset
 
 from .errors import CheckpointUnreadable
 from .heartbeat import HeartbeatOffset
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["Farewell", "FarewellFiles", "kafka_starting_offsets", "last_offsets"]
+__all__ = ["Farewell", "FarewellFiles", "conflict", "kafka_starting_offsets", "last_offsets"]
+
+_CONTINUE = "`lowmark offsets CHECKPOINT` prints the Kafka startingOffsets that continue from the old one."
 
 
 _BATCH = re.compile(r"[0-9]{1,19}")
@@ -97,6 +100,16 @@ class FarewellFiles:
         version, _, offset = text.lstrip("\0").partition("\n")
         return _parsed(offset) if version == "v1" else None
 
+    def newest_offsets(self) -> list[str]:
+        """The offsets of the last batch that was planned, one of each source, as text; none before the first."""
+        path = self._hadoop_path(f"{self._checkpoint}/offsets")
+        files = path.getFileSystem(self._conf())
+        if not files.exists(path):
+            return []
+        batches = [int(name) for status in files.listStatus(path) if (name := status.getPath().getName()).isdigit()]
+        text = self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{max(batches)}")) if batches else None
+        return [] if text is None else text.splitlines()[2:]
+
     def forget(self, token: str) -> None:
         """Delete the farewell of a run, once its state has gone into an offset."""
         path = self._path(token)
@@ -134,6 +147,59 @@ class FarewellFiles:
 
     def _conf(self) -> JavaObject:
         return self._spark._jsparkSession.sessionState().newHadoopConf()
+
+
+def conflict(written: Sequence[str], wrapped: Sequence[str], read: Sequence[str]) -> str | None:
+    """Say why a query cannot go on from a checkpoint, where the reason is lowmark's.
+
+    Args:
+        written: the checkpoint's newest offsets, one of each source.
+        wrapped: names of the streams that the query wraps.
+        read: names of those it reads by `LowWatermarkService.read`.
+
+    Returns:
+        What is in the checkpoint, what in the query, and a hint; None where lowmark has nothing to do with it.
+    """
+    offsets = [_parsed(text) for text in written]
+    before = [found.stream for offset in offsets if (found := HeartbeatOffset.find(offset)) is not None]
+    read_before = any(BatchOffset.find(offset) is not None for offset in offsets)
+    now = [*wrapped, *read]
+    if not before and not now:
+        return None
+    was, is_now = _streams(before), _streams(now)
+    if not before:
+        return (
+            "its checkpoint was written without lowmark's heartbeat, and Spark does not let a checkpoint gain a "
+            f"source. Hint: start with a new checkpoint; {_CONTINUE}"
+        )
+    if not now:
+        return (
+            f"its checkpoint is of a query with lowmark ({was}), and this one is without: Spark does not let a "
+            "checkpoint lose a source, and the heartbeat is one. Hint: wrap the stream as before, or start with a new "
+            f"checkpoint; {_CONTINUE}"
+        )
+    if read_before and not read:
+        return (
+            f"its checkpoint is of {was}, read by service.read, and this query wraps a source of Spark's, which does "
+            "not know those offsets. Hint: use service.read as before, or start with a new checkpoint."
+        )
+    if read and not read_before:
+        return (
+            f"its checkpoint is of {was}, a wrapped source of Spark's, and this query reads with service.read, which "
+            "does not know those offsets. Hint: use service.wrap as before, or start with a new checkpoint; "
+            f"{_CONTINUE}"
+        )
+    if len(before) != len(now):
+        return (
+            f"its checkpoint is of {was}, and this query has {is_now}: Spark lets a checkpoint neither gain nor lose "
+            "a source. Hint: use the streams of before, or start with a new checkpoint."
+        )
+    return None
+
+
+def _streams(names: Sequence[str]) -> str:
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"stream {quoted}" if len(names) == 1 else f"streams {quoted}"
 
 
 def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:

@@ -2,6 +2,7 @@
 
     LowmarkError                                 (lowmark.watermark)
     ├── WrapRefused          (ValueError)        a DataFrame that cannot be wrapped, refused when the plan is built
+    ├── WorkersUnfit         (RuntimeError)      the Python of Spark's workers cannot run what lowmark sends there
     ├── StreamNameTaken      (ValueError)        two streams of one service under one name
     ├── UnknownStream        (LookupError)       a name that no stream of this service has
     ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
@@ -54,6 +55,7 @@ __all__ = [
     "UnknownStream",
     "UnreadableHeartbeat",
     "UnreadableReport",
+    "WorkersUnfit",
     "WrapRefused",
 ]
 
@@ -73,6 +75,33 @@ class WrapRefused(LowmarkError, ValueError):
 
     def __str__(self) -> str:
         return f'stream "{self.stream}": {self.fact}. Hint: {self.hint}'
+
+
+class WorkersUnfit(LowmarkError, RuntimeError):
+    """The Python of Spark's workers cannot run what lowmark sends there.
+
+    Attributes:
+        where: "on this host" or on which executor.
+        python: its path, as far as known.
+        fact: what is wrong with it, one sentence without its full stop.
+        missing: packages that it lacks, by the names under which they are installed.
+    """
+
+    def __init__(self, where: str, python: str, fact: str, missing: tuple[str, ...]) -> None:
+        super().__init__(where, python, fact, missing)
+        self.where, self.python, self.fact, self.missing = where, python, fact, missing
+
+    def __str__(self) -> str:
+        hint = (
+            "set PYSPARK_PYTHON (or spark.pyspark.python for spark-submit) to a Python that has lowmark, before the "
+            "session is made"
+        )
+        if "lowmark" in self.missing:
+            hint += "; or call lowmark.integration.ship(spark) first"
+        others = sorted(set(self.missing) - {"lowmark"})
+        if others:
+            hint += f"; or install there: {' '.join(others)}"
+        return f"Spark's workers {self.where} run {self.python}: {self.fact}. Hint: {hint}."
 
 
 class StreamNameTaken(LowmarkError, ValueError):

@@ -63,6 +63,12 @@ class RunningQuery:
         """Return the progress of the batches Spark still remembers (100 by default), oldest first."""
         return [Progress.from_java(progress) for progress in self._query.recentProgress()]
 
+    def streams(self) -> list[str]:
+        """Ids of the streams in it whose heartbeat it has, of whichever service."""
+        nodes = plan.nodes(self._query.streamingQuery().logicalPlan())
+        names = [node.name() for node in nodes if node.nodeName() == "CollectMetrics"]
+        return [name.split(":")[1] for name in names if name.startswith("lowmark:") and name.endswith(":heartbeat")]
+
     def fault(self) -> str | None:
         """Return what in this query would break the promise of the low watermark, None if nothing.
 

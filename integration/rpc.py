@@ -19,7 +19,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import grpc
 import msgspec
 
-from .errors import ServiceFailed, ServiceUnreachable
+from .errors import ServiceFailed, ServiceStopped, ServiceUnreachable
 from .sockets import target
 
 __all__ = [
@@ -271,7 +271,7 @@ def _handler(
             context.abort(grpc.StatusCode.NOT_FOUND, str(unknown))
         except (TypeError, ValueError) as invalid:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(invalid))
-        except RuntimeError as stopped:
+        except ServiceStopped as stopped:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(stopped))
         raise AssertionError("abort raises")
 

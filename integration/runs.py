@@ -8,6 +8,8 @@ Spark's listener brings what nobody asks for: the last batch of a query, its sta
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Container
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ import msgspec
 from lowmark.sources.batches import Planned
 from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus, TaskId
 
-from .checkpoint import Farewell
+from .checkpoint import Farewell, conflict
 from .clock import SteadyClock
 from .cooperation import Cooperation
 from .errors import RefusedByCoordinator, UnknownStream
@@ -36,8 +38,9 @@ __all__ = ["Runs"]
 log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100
-# Spark's assertion when a checkpoint has another number of sources than the query.
-_NO_HEARTBEAT = "sources in the checkpoint offsets"
+_explaining = threading.Lock()
+_explained: deque[str] = deque(maxlen=100)
+"""Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
 # All that Spark says when a process it talks to is gone.
 _PROCESS_GONE = ("Connection reset", "Broken pipe", "EOFException")
 
@@ -344,13 +347,8 @@ class Runs:
     def _take_end(self, event: JavaObject) -> None:
         run_id = event.runId().toString()
         failure = event.exception().get() if event.exception().isDefined() else ""
-        if _NO_HEARTBEAT in failure:
-            log.error(
-                "query %s: its checkpoint was written without lowmark's heartbeat, and Spark does not let a checkpoint "
-                "gain a source. Hint: start with a new checkpoint; `lowmark offsets CHECKPOINT` prints the Kafka "
-                "startingOffsets that continue from the old one.",
-                event.id().toString(),
-            )
+        if failure:
+            self._explain_checkpoint(event.id().toString(), run_id)
         if any(sign in failure for sign in _PROCESS_GONE):
             names = ", ".join(sorted(run.stream.name for run in self._runs.values() if run.run_id == run_id))
             log.error(
@@ -374,6 +372,28 @@ class Runs:
             self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
         self._queries.forget(run_id)
         self._end_untied(failed=bool(failure))
+
+    def _explain_checkpoint(self, query_id: str, run_id: str) -> None:
+        """A query that fails before its first batch may have another's checkpoint, and Spark's words do not say so."""
+        query = self._queries.get(run_id)
+        if query is None or query.newest() is not None:
+            return
+        try:
+            ids = query.streams()
+            if ids and not any(stream_id in self._streams for stream_id in ids):
+                return  # another service's
+            streams = [self._streams[stream_id] for stream_id in ids if stream_id in self._streams]
+            wrapped = [stream.name for stream in streams if not stream.reads]
+            written = query.farewells.newest_offsets()
+            why = conflict(written, wrapped, [stream.name for stream in streams if stream.reads]) if written else None
+        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+            log.debug("query %s: its checkpoint could not be looked at: %s", query_id, failed)
+            return
+        with _explaining:
+            if why is None or run_id in _explained:
+                return
+            _explained.append(run_id)
+        log.error("query %s: %s", query_id, why)
 
     def _end_untied(self, *, failed: bool) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""

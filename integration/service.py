@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.batches import Planned, PlanOptions
+from lowmark.sources.spark import prefer_own_python
 from lowmark.watermark import (
     GroupStatus,
     LowmarkError,
@@ -34,7 +35,7 @@ from lowmark.watermark import (
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.status import printable
 
-from . import sockets, streams, wrap
+from . import sockets, streams, workers, wrap
 from .errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
 from .loop import Loop
 from .queries import Queries
@@ -168,6 +169,7 @@ class LowWatermarkService:
             except Exception:
                 self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
                 raise
+        prefer_own_python(spark)  # before the heartbeat's source is registered, which remembers it
         self._queries.listen_to(spark)
         atexit.register(self.stop)
 
@@ -205,10 +207,12 @@ class LowWatermarkService:
             WrapRefused: df cannot be wrapped; the text says why and what to do.
             StreamNameTaken: the name is in use.
             DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
+            WorkersUnfit: the Python of Spark's workers lacks what they need; the text says which, and what to do.
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
         wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
+        workers.check(df.sparkSession, workers.needed(strategy))
         df, stream = streams.wrapped(
             df,
             name=name,
@@ -273,10 +277,12 @@ class LowWatermarkService:
             WrapRefused: it cannot be read like this; the text says why and what to do.
             StreamNameTaken: the name is in use.
             DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
+            WorkersUnfit: the Python of Spark's workers lacks what they need; the text says which, and what to do.
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("read", name, strategy, max_splits)
         streams.check_arguments(source, name=name, event_time=event_time, prepare=prepare, split_column=split_column)
+        workers.check(self._spark, workers.needed(strategy, source))
         slots = self._spark.sparkContext.defaultParallelism if tasks is None else tasks
         options = PlanOptions(
             slots=slots,

@@ -1,8 +1,9 @@
 """Brings lowmark to the executors of a cluster where it is not installed.
 
-The heartbeat's rows of a restarted query, and timestamp assigners, are read by Python workers on executors, so these
-must be able to import lowmark. What it needs there besides is numpy, which pyarrow users have, and, for assigners and
-generators in Python, mmh3 and xxhash: compiled packages, which only an installation brings.
+The heartbeat's rows of a restarted query, timestamp assigners and what sources of ours read pass Python workers on
+executors, so these must be able to import lowmark, and what it needs. What is pure Python is shipped. What is compiled
+only an installation brings: pyarrow and numpy; for assigners and generators in Python mmh3 and xxhash; for sources of
+ours these and msgspec, for Kafka confluent-kafka. `workers.py` says what is missing, before a query is started.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lowmark.sources.spark import prefer_own_python
+
+from . import workers
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["package", "ship"]
 
-_PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration")
+_PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration", "sortedcontainers")
 
 
 def ship(spark: SparkSession) -> None:
@@ -29,9 +34,14 @@ def ship(spark: SparkSession) -> None:
 
     Args:
         spark: the session.
+
+    Raises:
+        WorkersUnfit: the executors' Python is another version, or lacks pyarrow or numpy.
     """
     folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the file from there for as long as it runs
     spark.sparkContext.addPyFile(str(package(folder / "lowmark.zip")))
+    prefer_own_python(spark)
+    workers.check(spark)
 
 
 def package(target: Path) -> Path:

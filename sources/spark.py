@@ -10,6 +10,8 @@ in another process, on another day, holds the same.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -39,6 +41,7 @@ __all__ = [
     "SourceStreamReader",
     "bound_source",
     "load",
+    "prefer_own_python",
     "register",
 ]
 
@@ -122,6 +125,18 @@ def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
     return BoundSource
 
 
+def prefer_own_python(spark: SparkSession) -> None:
+    """Let the workers of a local session run the Python of this process, where nobody named another.
+
+    Spark takes `python3` from the PATH, which is another one for who runs `.venv/bin/python app.py`.
+    """
+    context = spark.sparkContext
+    if "PYSPARK_PYTHON" in os.environ or not str(context.master).startswith("local") or not sys.executable:
+        return
+    named = context.getConf().get("spark.pyspark.python")  # only spark-submit heeds it by itself
+    context.pythonExec = sys.executable if named is None else named
+
+
 def register(spark: SparkSession) -> None:
     """Make `format("lowmark_kafka")`, `"lowmark_files"` and `"lowmark_generator"` known to a session.
 
@@ -130,6 +145,7 @@ def register(spark: SparkSession) -> None:
     >>> register(spark)                                                                         # doctest: +SKIP
     >>> spark.readStream.format("lowmark_kafka").option("subscribe", "orders")                  # doctest: +SKIP
     """
+    prefer_own_python(spark)
     for format_name in FORMATS:
         spark.dataSource.register(_format_source(format_name))
 
@@ -159,6 +175,7 @@ def load(spark: SparkSession, binding: Binding) -> DataFrame:
 
     >>> df = load(spark, Binding(source, "orders"))                                             # doctest: +SKIP
     """
+    prefer_own_python(spark)
     format_name = f"lowmark_{uuid.uuid4().hex[:12]}"
     spark.dataSource.register(bound_source(binding, format_name))
     return spark.readStream.format(format_name).load()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.checkpoint import conflict
 from lowmark.integration.errors import ServiceStopped, StreamNameTaken, UnknownStream, WrapRefused
+from lowmark.integration.heartbeat import HeartbeatOffset
 from lowmark.sources.generator import GeneratorSource
+from lowmark.sources.offset import BatchOffset
 from lowmark.watermark import WatermarkStrategy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, start, windows
-from tests.integration.log import LogSource
+from tests.integration.log import Log, LogSource
+from tests.live.servers import wait_until
 
 GOOD: dict[str, Any] = {"name": "orders", "event_time": "ts", "split": "split"}
 
@@ -182,22 +187,75 @@ def test_pitfall_11_the_policy_max_with_two_streams(
         spark.conf.unset(policy)
 
 
-def test_pitfall_48_a_checkpoint_without_a_heartbeat(
-    service: LowWatermarkService, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
+def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
+    service: LowWatermarkService, spark: SparkSession, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    native = start(feed.df.select("v"), checkpoint)
+    """Native, wrapped and read, each on the checkpoint of another; a second service listens, too."""
     feed.put(("a", 1, 100))
-    native.settle()
-    native.query.stop()
-    with caplog.at_level(logging.ERROR, "lowmark"):
-        ran = start(service.wrap(feed.df, **GOOD).select("v"), checkpoint)
-        with pytest.raises(Exception, match="sources in the checkpoint offsets"):
-            ran.query.awaitTermination(60)
-        service.status("orders")
-        service.stop()  # it takes the events that wait
+    log = Log(tmp_path / "log")
+    log.append("a", 100)
+    wrapped = service.wrap(feed.df, **GOOD).select("v")
+    read = service.read(LogSource(log.folder), name="read", timeout="20 seconds").select("v")
+    queries = {"native": feed.df.select("v"), "wrapped": wrapped, "read": read}
+    for name, df in queries.items():
+        assert start(df, str(tmp_path / name), trigger={"availableNow": True}).query.awaitTermination(60)
+    said = {}
+    with LowWatermarkService(spark) as other:
+        for name, of in (("wrapped", "native"), ("native", "wrapped"), ("wrapped", "read"), ("read", "wrapped")):
+            caplog.clear()
+            ran = start(queries[name], str(tmp_path / of))
+            with pytest.raises(StreamingQueryException):
+                ran.query.awaitTermination(60)
+            for each in (service, other):
+                wait_until(lambda each=each: not len(each._runs._queries), "its end was heard")  # type: ignore[misc]
+            said[name, of] = [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.levelno == logging.ERROR]
 
-    assert "was written without lowmark's heartbeat" in caplog.text
-    assert "lowmark offsets CHECKPOINT" in caplog.text
+    assert said == {
+        ("wrapped", "native"): [conflict(["{}"], ["orders"], [])],
+        ("native", "wrapped"): [conflict([heartbeat_of("orders")], [], [])],
+        ("wrapped", "read"): [conflict([heartbeat_of("read"), PLANNED], ["orders"], [])],
+        ("read", "wrapped"): [conflict([heartbeat_of("orders")], [], ["read"])],
+    }
+
+
+PLANNED = json.dumps(BatchOffset("read", 1, "token").to_json())
+
+
+def heartbeat_of(stream: str) -> str:
+    return json.dumps(HeartbeatOffset(stream, 5, "token", 1).to_json())
+
+
+@pytest.mark.parametrize(
+    ("written", "wrapped", "read", "text"),
+    [
+        (
+            [],
+            ["orders"],
+            [],
+            "was written without lowmark's heartbeat, and Spark does not let a checkpoint gain a source",
+        ),
+        (["orders"], [], [], 'is of a query with lowmark (stream "orders"), and this one is without'),
+        (
+            ["a", PLANNED],
+            ["b"],
+            [],
+            'is of stream "a", read by service.read, and this query wraps a source of Spark\'s',
+        ),
+        (["a"], [], ["b"], 'is of stream "a", a wrapped source of Spark\'s, and this query reads with service.read'),
+        (["a", "b"], ["a"], [], 'is of streams "a", "b", and this query has stream "a"'),
+        ([], [], [], None),
+        (["a"], ["b"], [], None),
+        (["a", PLANNED], [], ["a"], None),
+    ],
+)
+def test_why_a_query_cannot_go_on_from_a_checkpoint(
+    written: list[str], wrapped: list[str], read: list[str], text: str | None
+) -> None:
+    offsets = [each if each == PLANNED else heartbeat_of(each) for each in written]
+    why = conflict(['{"logOffset":3}', "-", *offsets], wrapped, read)
+
+    assert (why is None) == (text is None)
+    assert why is None or (text is not None and text in why and "Hint: " in why)
 
 
 def test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first(

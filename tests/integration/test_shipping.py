@@ -28,3 +28,24 @@ def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
     rows, where = ran.stdout.splitlines()
     assert rows == "[] False"
     assert where.startswith(str(archive))
+
+
+def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
+    """All that lowmark asks for and is not compiled comes along; sources run from the archive, too."""
+    archive = package(tmp_path / "lowmark.zip")
+    compiled = tmp_path / "compiled"
+    compiled.mkdir()
+    for name in ("pyspark", "py4j", "pyarrow", "numpy", "mmh3", "xxhash", "msgspec"):
+        for installed in Path(sysconfig.get_path("purelib")).glob(f"{name}*"):
+            (compiled / installed.name).symlink_to(installed)
+    code = (
+        "import sys; sys.path += sys.argv[1:3]\n"
+        "import lowmark.sources.spark, lowmark.sources.kafka, lowmark.sources.files, lowmark.sources.hybrid\n"
+        "import lowmark.integration.reading, lowmark.integration.accumulate, sortedcontainers\n"
+        "print(sortedcontainers.__file__)"
+    )
+    command = [sys.executable, "-S", "-c", code, str(archive), str(compiled)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith(str(archive))

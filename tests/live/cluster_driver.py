@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pyspark
-from lowmark.integration import LowWatermarkService, ship
+from lowmark.integration import LowWatermarkService, ship, workers
+from lowmark.integration.errors import WorkersUnfit
 from lowmark.integration.session import SHORT_LIVED_JVM
 from pyspark.sql import SparkSession
 
@@ -47,7 +48,12 @@ def main(folder: Path) -> None:
     }
     spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
     port = spark.sparkContext.getConf().get("spark.driver.port", "")
-    ship(spark)
+    ship(spark)  # looks at the executors' Python
+    lacks = ""
+    try:
+        workers.check(spark, ["lowmark.integration.heartbeat", "confluent_kafka.no_such_part"])
+    except WorkersUnfit as unfit:
+        lacks = str(unfit)
     feed = Feed(spark, folder / "feed")
     with LowWatermarkService(spark) as service:
         df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
@@ -59,7 +65,8 @@ def main(folder: Path) -> None:
             if n == 2:
                 killed = executors(port)[:1]
                 os.kill(killed[0], signal.SIGKILL)
-        print(json.dumps({"killed": len(killed), "low": ran.low, "dropped": ran.dropped, "windows": sorted(ran.rows)}))
+        said = {"killed": len(killed), "low": ran.low, "dropped": ran.dropped, "windows": sorted(ran.rows)}
+        print(json.dumps({**said, "lacks": lacks}))
         ran.query.stop()
     spark.stop()
 
