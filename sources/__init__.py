@@ -26,7 +26,14 @@ from .api import (
     SplitsRemoval,
     VersionedSerializer,
 )
-from .coordinator import CoordinatorStore, FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed
+from .coordinator import (
+    CoordinatorStore,
+    FailoverPolicy,
+    ReaderGateway,
+    SourceCoordinator,
+    SourceFailed,
+    SuppressRestarts,
+)
 from .discovery import DiscoveringEnumerator
 from .hybrid import DeferredSource, HybridSource
 from .metric_group import MetricGroup
@@ -72,6 +79,7 @@ __all__ = [
     "SplitsAddition",
     "SplitsAssignment",
     "SplitsRemoval",
+    "SuppressRestarts",
     "VersionedSerializer",
     "check_source",
     "read_slices",

@@ -29,6 +29,7 @@ from lowmark.watermark import LowmarkError, format_duration_us
 
 from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from .coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
+from .hints import hinted
 from .metric_group import MetricGroup
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .slicing import HeldReason, NextRow, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
@@ -175,9 +176,9 @@ class PlanningFailed(LowmarkError, RuntimeError):
         self.source, self.batch, self.cause = source, batch, cause
 
     def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: cannot plan batch {self.batch}: {self.cause}. Hint: nothing is lost; remove the "
-            "cause and start the query again, it goes on from its checkpoint."
+        return hinted(
+            f"source {self.source!r}: cannot plan batch {self.batch}: {self.cause}",
+            "remove the cause and start the query again; it goes on from its checkpoint.",
         )
 
 

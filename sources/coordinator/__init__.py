@@ -9,7 +9,7 @@ from .coordinator import (
     SourceCoordinator,
     SourceFailed,
 )
-from .failover import FailoverPolicy
+from .failover import FailoverPolicy, SuppressRestarts
 from .store import CoordinatorStore
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "SourceCoordinator",
     "SourceCoordinatorContext",
     "SourceFailed",
+    "SuppressRestarts",
     "UnregisteredReader",
     "WrongThread",
 ]

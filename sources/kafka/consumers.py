@@ -101,6 +101,11 @@ class ConsumerCache:
         for each in surplus:
             each.consumer.close()
 
+    def discard(self, kept: KeptConsumer) -> None:
+        """Close a consumer that does not get on, and those that are kept: they know no more than it did."""
+        self.close()
+        kept.consumer.close()
+
     def close(self) -> None:
         """Close the consumers that are not in use."""
         self._after_fork()

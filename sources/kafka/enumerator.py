@@ -26,6 +26,11 @@ from .errors import KafkaTopicMissing
 from .offsets import KafkaOffsets, TopicPartitionId
 from .split import KafkaSplit, split_id
 
+DOUBTS = 3
+DOUBT_SECONDS = 1.0
+"""A topic that is not there is asked about so many times more, so far apart: brokers that have just started do not know
+all of them yet."""
+
 __all__ = [
     "KafkaEnumerator",
     "KafkaEnumeratorState",
@@ -174,7 +179,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         state = state if state is not None else KafkaEnumeratorState()
         self._settings, self._subscriber = settings, subscriber
         self._start, self._stop = start, stop
-        self._client = client if client is not None else KafkaClient(settings)
+        self._client = client if client is not None else KafkaClient(settings, reached=bool(state.topic_ids))
         # Set by discovery, on the worker thread, and always as a whole: which topic had a name first is a fact, so a
         # snapshot may have it before or after the splits that it is about.
         self._topic_ids: Mapping[str, str] = dict(state.topic_ids)
@@ -210,8 +215,19 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
 
     # -- on the worker thread
 
+    def _topics(self) -> list[Topic]:
+        doubts = DOUBTS
+        while True:
+            try:
+                return self._subscriber.topics(self._client, self._settings.bootstrap_servers, self._topic_ids)
+            except KafkaTopicMissing:
+                if doubts == 0:
+                    raise
+            doubts -= 1
+            self._client.pause(DOUBT_SECONDS)
+
     def _discover(self) -> list[KafkaSplit]:
-        found = self._subscriber.topics(self._client, self._settings.bootstrap_servers, self._topic_ids)
+        found = self._topics()
         first = {topic.name: topic.topic_id for topic in found} | dict(self._topic_ids)
         self._topic_ids = first
         return [
