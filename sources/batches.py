@@ -54,6 +54,7 @@ log = logging.getLogger("lowmark")
 _EMPTY_PLAN_LASTS_US = 100_000
 _LOOK_AGAIN_SECONDS = 0.05
 _SAY_AGAIN_SECONDS = 60.0
+_SAY_SPLITS_MISSING_SECONDS = 10.0
 _LATEST_US = 2**53
 _CLOSE_SECONDS = 10.0
 
@@ -469,11 +470,18 @@ class BatchPlanner(Generic[SplitT]):
     def _await_splits(self, coordinator: SourceCoordinator[SplitT, Any]) -> None:
         """Let the first batch hold what there is: discovery runs on a thread of its own, and Spark does not wait."""
         coordinator.run("start the enumerator and register its readers", lambda: None)
-        until = time.monotonic() + self._options.start_seconds
+        began, said = time.monotonic(), False
+        until = began + self._options.start_seconds
         while not self._slots.wait(_LOOK_AGAIN_SECONDS) and not self._live and coordinator.failure is None:
             # An enumerator that says how often it looked has found nothing; another one may be waiting for something.
             if coordinator.metric_values().get("discoveries", 0) > 0:
                 return
+            if not said and time.monotonic() > began + _SAY_SPLITS_MISSING_SECONDS:
+                said = True
+                log.warning(
+                    'source "%s": no split was found for %g seconds, and it is waited for %g: is the system reachable?',
+                    self._name, _SAY_SPLITS_MISSING_SECONDS, self._options.start_seconds,
+                )  # fmt: skip
             if time.monotonic() > until:
                 late = NoSplits(self._name, self._options.start_seconds)
                 if self._available_now:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["ClientErrors", "KafkaClient", "KafkaSettings", "LibrdkafkaLog", "Topic", "created", "may_pass"]
+__all__ = ["ClientErrors", "KafkaClient", "KafkaSettings", "LibrdkafkaLog", "Topic", "created", "matches", "may_pass"]
 
 AnswerT = TypeVar("AnswerT")
 
@@ -251,12 +251,7 @@ class KafkaClient:
                 self.close()
                 self._pause_or_give_up(action, failed, deadline)
         self._reached = True
-        matching = [
-            name
-            for name in sorted(listed.topics)
-            if re.fullmatch(pattern, name) and (pattern.startswith("__") or not name.startswith("__"))
-        ]
-        return self.topics(matching, action)
+        return self.topics([name for name in sorted(listed.topics) if matches(pattern, name)], action)
 
     def positions(
         self, wanted: Mapping[TopicPartitionId, KafkaOffsets], action: str, *, patience_seconds: float | None = None
@@ -519,6 +514,15 @@ class KafkaClient:
     def _poll(self) -> None:
         if self._admin is not None:
             self._admin.poll(0)  # calls back with errors and log lines
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a pattern means a topic: all of its name, and internal topics (`__...`) only if it begins so too.
+
+    >>> matches("ord.*", "orders"), matches(".*", "__consumer_offsets")
+    (True, False)
+    """
+    return re.fullmatch(pattern, topic) is not None and (pattern.startswith("__") or not topic.startswith("__"))
 
 
 def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:

@@ -181,6 +181,20 @@ def test_a_discovery_that_hangs_is_not_taken_for_an_empty_source(tmp_path: Path)
         planner.plan(planner.initial(), None)
 
 
+def test_a_discovery_that_finds_nothing_for_long_says_so_long_before_it_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lowmark.sources.batches._SAY_SPLITS_MISSING_SECONDS", 0.1)
+    source, options = SilentLog(filled_log(tmp_path).folder), PlanOptions(start_seconds=0.4)
+    with closing(BatchPlanner(source, name="log", options=options, now_us=lambda: us(0))) as planner:
+        planner.plan(planner.initial(), None)
+    said = [record.getMessage() for record in caplog.records]
+    assert 'source "log": no split was found for 0.1 seconds, and it is waited for 0.4: is the system reachable?' in (
+        said
+    )
+    assert "source 'log': its enumerator has neither assigned a split" in said[-1]
+
+
 def test_a_planner_that_fails_fails_the_query_with_the_cause(planning: Story) -> None:
     assert "ConnectionError: cannot latest: nobody answers" in planning.said("latest")
 

@@ -232,7 +232,7 @@ def test_a_query_goes_on_within_seconds_when_brokers_come_back(
             running.callback(each.end)
         watched = {"planner": planner.reached, "reader": reader.reached, "query": query.reached}
         seconds_until(watched, dict.fromkeys(range(PARTITIONS), 20))
-        usual = seconds_until(watched, {p: offset + 20 for p, offset in feed.delivered.items()})
+        usual = seconds_until(watched, dict(feed.delivered))
 
         with away(cluster if who == "all" else cluster[1:2], how):
             began = time.monotonic()
@@ -246,4 +246,6 @@ def test_a_query_goes_on_within_seconds_when_brokers_come_back(
         query.query.stop()
 
     assert query.wrong == []
-    assert max(took.values()) <= GO_ON_SECONDS, f"{took}, and before the outage {usual}"
+    # A batch takes its time with or without an outage.
+    late = {name: each for name, each in took.items() if each > GO_ON_SECONDS + (usual[name] if name == "query" else 0)}
+    assert not late, f"{took}, and before the outage {usual}"

@@ -32,6 +32,7 @@ from lowmark.sources.kafka.enumerator import (
     PartitionSet,
     Subscriber,
     TopicList,
+    TopicPattern,
 )
 from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstRow, FirstRows
 from lowmark.sources.kafka.planner import DOUBTS, NAMED, KafkaPlanner
@@ -820,6 +821,40 @@ def test_later_partitions_begin_at_their_first_record_also_after_a_restart() -> 
     assert found(restarted) == {"orders/1": (2, None)}
 
 
+def test_a_topic_that_is_subscribed_no_more_is_finished_where_it_stands_and_new_if_it_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 9)})
+    both, one = TopicList(("orders", "returns")), TopicList(("orders",))
+    enumerator, _ = enumerated(client, subscriber=both)
+    fewer, context = enumerated(client, subscriber=one, state=enumerator.snapshot_state(1))
+    _, again = enumerated(client, subscriber=both, state=fewer.snapshot_state(2))
+    planner = KafkaPlanner(SETTINGS, go_on=False, client=client, subscribes=one.wants)
+
+    for _ in range(2):
+        assert planner.latest([split(), split(start=3, topic="returns")]) == {
+            "orders/0": SplitEnd(9, rows=9),
+            "returns/0": SplitEnd(3, rows=0, finished=True),
+        }
+
+    assert caplog.text.count("returns/0 are not subscribed any more: they are read no further") == 1
+    assert found(context) == {}
+    assert found(again) == {"returns/0": (0, None)}
+
+
+@pytest.mark.parametrize(
+    ("subscriber", "wanted"),
+    [
+        (TopicList(("orders",)), [("orders", 0), ("orders", 1)]),
+        (TopicPattern("o.*"), [("orders", 0), ("orders", 1)]),
+        (PartitionSet((("orders", 1), ("returns", 0))), [("orders", 1), ("returns", 0)]),
+    ],
+)
+def test_what_a_subscription_means(subscriber: Subscriber, wanted: list[tuple[str, int]]) -> None:
+    asked = [("orders", 0), ("orders", 1), ("returns", 0), ("__consumer_offsets", 0)]
+    assert [each for each in asked if subscriber.wants(*each)] == wanted
+
+
 def test_a_topic_created_anew_gives_new_splits_once_whatever_restarts() -> None:
     client = ScriptedClient(orders={0: (0, 9)})
     enumerator, context = enumerated(client, start=LATEST)
@@ -904,7 +939,18 @@ def test_states_and_splits_survive_their_formats() -> None:
 # -- consumers that are kept ----------------------------------------------------------------------------------------
 
 
+def test_a_consumer_that_heard_of_trouble_while_it_was_idle_is_not_used_again() -> None:
+    cache, settings = ConsumerCache(), KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
+    first = cache.take(settings, {"group.id": "a"})
+    cache.give_back(first)
+    first.errors(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+    assert cache.take(settings, {"group.id": "a"}) is not first
+    assert cache.idle == 0
+
+
 def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.sources.kafka.client.ClientErrors.__call__", lambda *_: None)  # nobody answers there
     cache = ConsumerCache(idle_seconds=60.0, most_idle=2)
     settings = KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
     first = cache.take(settings, {"group.id": "a"})

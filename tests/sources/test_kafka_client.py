@@ -128,5 +128,3 @@ def test_a_refusal_is_not_asked_again_and_a_missing_topic_is_no_error() -> None:
         refused.topics(["orders"])
     assert refused.pauses == []
     assert missing.topics(["orders"]) == {}
-
-
