@@ -31,7 +31,13 @@ from .api import (
     SplitsRemoval,
     VersionedSerializer,
 )
-from .coordinator import FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed
+from .coordinator import (
+    FailoverPolicy,
+    ReaderGateway,
+    SourceCoordinator,
+    SourceFailed,
+    SuppressRestarts,
+)
 from .discovery import DiscoveringEnumerator
 from .hybrid import DeferredSource, HybridSource
 from .metric_group import MetricGroup
@@ -78,6 +84,7 @@ __all__ = [
     "SplitsAddition",
     "SplitsAssignment",
     "SplitsRemoval",
+    "SuppressRestarts",
     "VersionedSerializer",
     "check_source",
     "read_slices",

@@ -29,6 +29,7 @@ from lowmark.watermark import LowmarkError, format_duration_us
 
 from .api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from .coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
+from .hints import hinted
 from .metric_group import MetricGroup
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .rate_limit import RateBudget, RateLimiterStrategy
@@ -51,6 +52,7 @@ log = logging.getLogger("lowmark")
 _EMPTY_PLAN_LASTS_US = 100_000
 _LOOK_AGAIN_SECONDS = 0.05
 _SAY_AGAIN_SECONDS = 60.0
+_SAY_SPLITS_MISSING_SECONDS = 10.0
 _LATEST_US = 2**53
 _CLOSE_SECONDS = 10.0
 
@@ -174,9 +176,9 @@ class PlanningFailed(LowmarkError, RuntimeError):
         self.source, self.batch, self.cause = source, batch, cause
 
     def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: cannot plan batch {self.batch}: {self.cause}. Hint: nothing is lost; remove the "
-            "cause and start the query again, it goes on from its checkpoint."
+        return hinted(
+            f"source {self.source!r}: cannot plan batch {self.batch}: {self.cause}",
+            "remove the cause and start the query again; it goes on from its checkpoint.",
         )
 
 
@@ -468,12 +470,19 @@ class BatchPlanner(Generic[SplitT]):
         """Let the first batch hold what there is: discovery runs on a thread of its own, and Spark does not wait."""
         coordinator.run("start the enumerator and register its readers", lambda: None)
         coordinator.wait(self._ask_for_splits(), "hand out the splits that readers ask for")
-        until = time.monotonic() + self._options.start_seconds
+        began, said = time.monotonic(), False
+        until = began + self._options.start_seconds
         while not self._slots.wait(_LOOK_AGAIN_SECONDS) and not self._live and coordinator.failure is None:
             self._ask_for_splits()
             # An enumerator that says how often it looked has found nothing; another one may be waiting for something.
             if coordinator.metric_values().get("discoveries", 0) > 0:
                 return
+            if not said and time.monotonic() > began + _SAY_SPLITS_MISSING_SECONDS:
+                said = True
+                log.warning(
+                    'source "%s": no split was found for %g seconds, and it is waited for %g: is the system reachable?',
+                    self._name, _SAY_SPLITS_MISSING_SECONDS, self._options.start_seconds,
+                )  # fmt: skip
             if time.monotonic() > until:
                 late = NoSplits(self._name, self._options.start_seconds)
                 if self._available_now:

@@ -27,6 +27,7 @@ from lowmark.watermark import LowmarkError
 from lowmark.watermark.packed import pack, unpack
 
 from .api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
+from .hints import hinted
 from .serializer import DataclassSerializer, UnreadableState
 
 __all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "EvenSpread"]
@@ -51,9 +52,10 @@ class DiscoveryFailed(LowmarkError, RuntimeError):
 
     def __str__(self) -> str:
         times = "at the first attempt" if self.failures == 1 else f"{self.failures} times in a row"
-        return (
-            f"{self.source}: cannot {self.action}, {times}: {self.cause}. Hint: check that the system can be reached "
-            "and what it is asked for exists; the query goes on from its checkpoint."
+        return hinted(
+            f"{self.source}: cannot {self.action}, {times}: {self.cause}",
+            "check that the system can be reached and what it is asked for exists; the query goes on from its "
+            "checkpoint.",
         )
 
 

@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from .api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
 from .batches import BatchPlanner, PlanOptions, PlanPeer, Task
+from .briefly import briefly, saying_briefly
 from .checked_reader import SplitReadFailed
 from .formats import FORMATS, FormatOptions
 from .metric_group import MetricGroup
@@ -202,6 +203,7 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._planner: BatchPlanner[Any] | None = None
 
+    @briefly
     def initialOffset(self) -> dict[str, Any]:
         return self._batches().initial().to_json()
 
@@ -209,16 +211,20 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._binding.options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
+    @briefly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._batches().plan(self._offset(start), max_rows).to_json()
 
+    @briefly
     def prepareForTriggerAvailableNow(self) -> None:
         self._batches().stop_at_present()
 
+    @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return [SlotInput(task) for task in self._batches().tasks(self._offset(start), self._offset(end))]
 
+    @briefly
     def commit(self, end: dict[str, Any]) -> None:
         self._batches().committed(self._offset(end))
 
@@ -230,6 +236,10 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning('source "%s": its planner could not be closed', self._binding.name, exc_info=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with saying_briefly():
+            yield from self._read(partition)
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotInput), "Spark hands back what partitions() gave"
         binding, task = self._binding, partition.task
         recording = None if binding.recorder is None else binding.recorder.begin(task)

@@ -9,7 +9,7 @@ from .coordinator import (
     SourceCoordinator,
     SourceFailed,
 )
-from .failover import FailoverPolicy
+from .failover import FailoverPolicy, SuppressRestarts
 
 __all__ = [
     "CoordinatorClosed",
@@ -21,6 +21,7 @@ __all__ = [
     "SourceCoordinator",
     "SourceCoordinatorContext",
     "SourceFailed",
+    "SuppressRestarts",
     "UnregisteredReader",
     "WrongThread",
 ]

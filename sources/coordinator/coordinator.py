@@ -33,13 +33,14 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from lowmark.sources.api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
+from lowmark.sources.hints import hinted
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.serializer import described
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.duration import rough_duration_us
 
 from .context import ReaderGateway, SourceCoordinatorContext
-from .failover import Failover, FailoverPolicy
+from .failover import Failover, FailoverPolicy, SuppressRestarts
 from .notifier import ActionQueue, MonotonicClock, WaitingClock
 
 __all__ = [
@@ -138,9 +139,9 @@ class SourceFailed(LowmarkError, RuntimeError):
 
     def __str__(self) -> str:
         tried = f"it was restored {self.restored} times within {self.window}" if self.restored else "it is not restored"
-        return (
-            f"source {self.source!r}: cannot {self.action}: {self.cause} ({tried}). "
-            "Hint: remove the cause and start the query again; it goes on from its checkpoint and nothing is lost."
+        return hinted(
+            f"source {self.source!r}: cannot {self.action} ({tried}): {self.cause}",
+            "remove the cause and start the query again; it goes on from its checkpoint.",
         )
 
 
@@ -557,7 +558,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             cause = f"{type(error).__name__}: {error}"
             pause_us = self._failover.failed(self._clock.now_us())
             self._discard_enumerator()
-            if pause_us is None:
+            if pause_us is None or SuppressRestarts.is_behind(error):
                 self._give_up(action, error, cause)
                 return
             pause = rough_duration_us(pause_us)
@@ -615,8 +616,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                 _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
 
     def _give_up(self, action: str, error: BaseException, cause: str) -> None:
-        policy = self._failover.policy
-        failure = SourceFailed(self._name, action, cause, policy.most, str(policy.window))
+        restored = self._failover.failures - 1
+        failure = SourceFailed(self._name, action, cause, restored, str(self._failover.policy.window))
         failure.__cause__ = error
         self.failure = failure
         _log.error("%s", failure, exc_info=error)

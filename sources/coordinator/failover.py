@@ -8,7 +8,23 @@ from datetime import timedelta
 
 from lowmark.watermark import InvalidStrategy, duration_us
 
-__all__ = ["Failover", "FailoverPolicy"]
+__all__ = ["Failover", "FailoverPolicy", "SuppressRestarts"]
+
+
+class SuppressRestarts(Exception):
+    """What no restart mends: an enumerator that fails with it, or because of it, fails the source at once.
+
+    A mixin for errors of connectors: a topic that does not exist, or brokers that were already waited for.
+
+    Source: Flink's `SuppressRestartsException`.
+    """
+
+    @classmethod
+    def is_behind(cls, error: BaseException | None) -> bool:
+        """Whether an error is one of these, or was raised from one."""
+        while error is not None and not isinstance(error, cls):
+            error = error.__cause__
+        return error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,11 @@ class Failover:
         self._reset_us = duration_us(policy.reset_after, what="failover reset")
         self._failures_us: deque[int] = deque()
         self._backoff_us: int | None = None
+
+    @property
+    def failures(self) -> int:
+        """How many failures count by now."""
+        return len(self._failures_us)
 
     def failed(self, now_us: int) -> int | None:
         """Count a failure.

@@ -23,14 +23,22 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["ClientErrors", "KafkaClient", "KafkaSettings", "LibrdkafkaLog", "Topic", "created", "may_pass"]
+__all__ = ["ClientErrors", "KafkaClient", "KafkaSettings", "LibrdkafkaLog", "Topic", "created", "matches", "may_pass"]
 
 AnswerT = TypeVar("AnswerT")
 
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 3.0
+LONGEST_PAUSE_SECONDS = 1.0
 REQUEST_SECONDS = 10.0
 """How long one request may take before it is sent again; a broker that is there answers within milliseconds."""
+GREETING_SECONDS = 2.0
+"""How long a new client may take to hear of the cluster, once an earlier one has failed. A question that is asked while
+nobody can be reached is not sent when somebody can: it waits for its time to be over."""
+FIRST_ANSWER_SECONDS = 5.0
+"""Who refuses or cannot be found for so long, and has never answered, is a wrong address. Who is silent for so long is
+complained of."""
+FIRST_REQUEST_SECONDS = 3.0
+"""How long one request may take before anybody has answered."""
 
 DEFAULTS: Mapping[str, object] = {
     "reconnect.backoff.max.ms": 1_000,  # 10 s by default: a broker that is back shall be noticed
@@ -149,17 +157,20 @@ class ClientErrors:
         log: where it goes.
         said: the last error, None if there was none.
         refused: the error of a login that was refused, None if there was none.
+        unreachable: whether the last error is that no connection can be made, as against a broker that is silent.
     """
 
     def __init__(self, settings: KafkaSettings, log: LibrdkafkaLog) -> None:
         self.log, self._settings = log, settings
         self.said: str | None = None
         self.refused: str | None = None
+        self.unreachable = False
 
     def __call__(self, error: KafkaError) -> None:
         from confluent_kafka import KafkaError as Codes
 
         self.said = error.str()
+        self.unreachable = error.code() in (Codes._RESOLVE, Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN, Codes._SSL)  # noqa: SLF001
         if error.code() in (Codes._AUTHENTICATION, Codes.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001  # its own codes
             self.refused = error.str()
         self.log.log(logging.WARNING, "%s [%s] %s", error.name(), self._settings.bootstrap_servers, error.str())
@@ -185,6 +196,8 @@ class KafkaClient:
 
     Args:
         settings: how to reach them.
+        reached: whether they were reached before, perhaps by an earlier process. Otherwise an address that refuses or
+            cannot be found is an error within ten seconds, since waiting mends no wrong address.
         now_seconds: a clock that never goes back.
         wait: waits for some seconds.
     """
@@ -193,12 +206,15 @@ class KafkaClient:
         self,
         settings: KafkaSettings,
         *,
+        reached: bool = True,
         now_seconds: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._settings, self._now_seconds, self._wait = settings, now_seconds, wait
+        self._reached, self._greet = reached, False
         self._admin: AdminClient | None = None
-        self._errors = ClientErrors(settings, LibrdkafkaLog(settings.redact))
+        # Options are a consumer's, and this client is none: it warns of those that mean nothing to it.
+        self._errors = ClientErrors(settings, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
 
     # -- questions
 
@@ -221,7 +237,7 @@ class KafkaClient:
         def ask(seconds: float) -> Mapping[str, Future[Any]]:
             return dict(self._connected().describe_topics(TopicCollection(list(names)), request_timeout=seconds))
 
-        sent = [ask(min(REQUEST_SECONDS, max(0.5, self._settings.give_up_after_seconds)))]
+        sent = [ask(self._request_seconds(self._settings.give_up_after_seconds))]
 
         def answer() -> dict[str, Topic]:
             absent = {KafkaError.UNKNOWN_TOPIC_OR_PART}
@@ -244,16 +260,13 @@ class KafkaClient:
         listed: Any = None
         while listed is None:
             try:
-                listed = self._connected().list_topics(timeout=min(REQUEST_SECONDS, deadline.left_seconds()))
+                listed = self._connected().list_topics(timeout=self._request_seconds(deadline.left_seconds()))
             except KafkaException as failed:
                 self._poll()
+                self.close()
                 self._pause_or_give_up(action, failed, deadline)
-        matching = [
-            name
-            for name in sorted(listed.topics)
-            if re.fullmatch(pattern, name) and (pattern.startswith("__") or not name.startswith("__"))
-        ]
-        return self.topics(matching, action)
+        self._reached = True
+        return self.topics([name for name in sorted(listed.topics) if matches(pattern, name)], action)
 
     def positions(
         self, wanted: Mapping[TopicPartitionId, KafkaOffsets], action: str, *, patience_seconds: float | None = None
@@ -415,8 +428,13 @@ class KafkaClient:
         if left is not None and not left:
             return answers, failed
         while True:
-            seconds = min(REQUEST_SECONDS, max(0.5, deadline.left_seconds()))
             failed = {}
+            unreached = self._greeting()
+            if unreached is not None:
+                self.close()
+                self._pause_or_give_up(action, unreached, deadline)
+                continue
+            seconds = self._request_seconds(deadline.left_seconds())
             for key, future in ask(seconds).items():
                 try:
                     answers[key] = future.result(seconds + 1.0)
@@ -428,31 +446,55 @@ class KafkaClient:
                 except FuturesTimeout as error:
                     failed[key] = error
             self._poll()
+            self._reached = self._reached or bool(answers)
             if left is not None:
                 left.difference_update(answers)
             if not failed:
                 return answers, failed
+            # A client remembers who led a partition, in which epoch, and who was the controller, and goes on asking
+            # them for minutes after they were replaced. A new one asks whoever answers.
+            self.close()
+            self._greet = True
             patient = patience_seconds is None or not answers or deadline.spent_seconds() < patience_seconds
             if not patient:
                 return answers, failed
             self._pause_or_give_up(action, next(iter(failed.values())), deadline)
 
+    def _greeting(self) -> Exception | None:
+        """Where a client has failed, ask the new one for anything at all; return why there is no answer."""
+        from confluent_kafka import KafkaException
+
+        if not self._greet:
+            return None
+        try:
+            self._connected().describe_cluster(request_timeout=GREETING_SECONDS).result(GREETING_SECONDS + 1.0)
+        except (KafkaException, FuturesTimeout) as failed:
+            self._poll()
+            return failed
+        self._greet = False
+        return None
+
+    def _request_seconds(self, left_seconds: float) -> float:
+        return min(REQUEST_SECONDS if self._reached else FIRST_REQUEST_SECONDS, max(0.5, left_seconds))
+
     def _pause_or_give_up(self, action: str, failed: Exception, deadline: _Deadline) -> None:
-        from confluent_kafka import KafkaError
 
         error: KafkaError | None = failed.args[0] if failed.args and hasattr(failed.args[0], "code") else None
+        spent = deadline.spent_seconds()
+        wrong_address = not self._reached and self._errors.unreachable and spent >= FIRST_ANSWER_SECONDS
         if (
             self._errors.refused is not None
             or (error is not None and not may_pass(error))
+            or wrong_address
             or deadline.left_seconds() <= 0
         ):
-            raise self._unavailable(
-                action, error if error is not None else failed, deadline.spent_seconds()
-            ) from failed
-        if error is None or error.code() == KafkaError._TIMED_OUT:  # noqa: SLF001  # librdkafka's own codes
-            # It asks the broker that it knows as the controller, for ever, and a client without topics hears of no
-            # other when that one dies. A new client asks whoever answers.
-            self.close()
+            raise self._unavailable(action, error if error is not None else failed, spent) from failed
+        if spent >= FIRST_ANSWER_SECONDS and deadline.once():
+            _log.warning(
+                "Kafka at %s: cannot %s for %.0f s by now, and it is tried for %.0f s: %s",
+                self._settings.bootstrap_servers, action, spent, self._settings.give_up_after_seconds,
+                self._cause(error if error is not None else failed),
+            )  # fmt: skip
         self._wait(deadline.next_pause_seconds())
 
     def _raise_if_any(self, action: str, failed: Mapping[Any, Exception]) -> None:
@@ -460,21 +502,26 @@ class KafkaClient:
             raise self._unavailable(action, error, self._settings.give_up_after_seconds) from error
 
     def _unavailable(self, action: str, error: object, seconds: float) -> KafkaUnavailable:
-        said = self._errors.refused if self._errors.refused is not None else self._errors.said
-        cause = self._settings.redact(f"{error}" + (f"; librdkafka said: {said}" if said else ""))
         hint = (
             "check user, password and certificates, and the rights of the user."
             if self._errors.refused is not None or (hasattr(error, "code") and not may_pass(error))
             else "check that the brokers run and can be reached from here, also by the addresses they advertise."
         )
-        return KafkaUnavailable(self._settings.bootstrap_servers, action, seconds, cause, hint)
+        return KafkaUnavailable(self._settings.bootstrap_servers, action, seconds, self._cause(error), hint)
+
+    def _cause(self, error: object) -> str:
+        from confluent_kafka import KafkaException
+
+        said = self._errors.refused if self._errors.refused is not None else self._errors.said
+        if isinstance(error, KafkaException) and error.args:
+            error = error.args[0]
+        text = str(error.str() if hasattr(error, "str") else error) or type(error).__name__
+        return self._settings.redact(text + (f"; librdkafka said: {said}" if said else ""))
 
     def _connected(self) -> AdminClient:
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
-            # Options are a consumer's, and this client is none: it warns of those that mean nothing to it.
-            self._errors.log = LibrdkafkaLog(self._settings.redact, frozenset({"CONFWARN"}))
             properties = self._settings.properties({"error_cb": self._errors})
             self._admin = created(lambda: AdminClient(properties, logger=self._errors.log), self._settings)
         return self._admin
@@ -482,6 +529,15 @@ class KafkaClient:
     def _poll(self) -> None:
         if self._admin is not None:
             self._admin.poll(0)  # calls back with errors and log lines
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a pattern means a topic: all of its name, and internal topics (`__...`) only if it begins so too.
+
+    >>> matches("ord.*", "orders"), matches(".*", "__consumer_offsets")
+    (True, False)
+    """
+    return re.fullmatch(pattern, topic) is not None and (pattern.startswith("__") or not topic.startswith("__"))
 
 
 def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
@@ -516,6 +572,7 @@ def may_pass(error: Any) -> bool:
         KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
         KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,  # a leader has just moved
+        KafkaError._NOENT, KafkaError.BROKER_NOT_AVAILABLE,  # noqa: SLF001  # no partition that is asked for has a leader
     }  # fmt: skip
     return error.code() in codes or bool(error.retriable())
 
@@ -530,9 +587,15 @@ class _Deadline:
     def __init__(self, seconds: float, now_seconds: Callable[[], float]) -> None:
         self._now_seconds, self._began = now_seconds, now_seconds()
         self._seconds, self._pause_seconds = seconds, FIRST_PAUSE_SECONDS
+        self._said = False
 
     def spent_seconds(self) -> float:
         return self._now_seconds() - self._began
+
+    def once(self) -> bool:
+        """Whether this is asked for the first time: what takes long is said once."""
+        said, self._said = self._said, True
+        return not said
 
     def left_seconds(self) -> float:
         return self._seconds - self.spent_seconds()

@@ -75,11 +75,16 @@ class ConsumerCache:
         complete = settings.properties(properties)
         key = tuple(sorted((name, value if callable(value) else str(value)) for name, value in complete.items()))
         self._after_fork()
-        with self._lock:
-            for at, kept in enumerate(self._idle):
-                if kept.key == key:
-                    return self._idle.pop(at)
+        while (kept := self._take_idle(key)) is not None:
+            kept.consumer.consume(1, 0.0)  # calls back with what it has heard since
+            if kept.errors.said is None:
+                return kept
+            kept.consumer.close()  # brokers were away: it may know leaders that are none any more
         return KeptConsumer(settings, properties, key)
+
+    def _take_idle(self, key: object) -> KeptConsumer | None:
+        with self._lock:
+            return next((self._idle.pop(at) for at, kept in enumerate(self._idle) if kept.key == key), None)
 
     def give_back(self, kept: KeptConsumer) -> None:
         """Take a consumer back; it reads nothing more until it is given out again."""
@@ -100,6 +105,11 @@ class ConsumerCache:
             self._timer.start()
         for each in surplus:
             each.consumer.close()
+
+    def discard(self, kept: KeptConsumer) -> None:
+        """Close a consumer that does not get on, and those that are kept: they know no more than it did."""
+        self.close()
+        kept.consumer.close()
 
     def close(self) -> None:
         """Close the consumers that are not in use."""

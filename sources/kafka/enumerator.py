@@ -21,10 +21,15 @@ from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
 from lowmark.sources.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.serializer import DataclassSerializer
 
-from .client import KafkaClient, KafkaSettings, Topic
+from .client import KafkaClient, KafkaSettings, Topic, matches
 from .errors import KafkaTopicMissing
 from .offsets import KafkaOffsets, TopicPartitionId
 from .split import KafkaSplit, split_id
+
+DOUBTS = 3
+DOUBT_SECONDS = 1.0
+"""A topic that is not there is asked about so many times more, so far apart: brokers that have just started do not know
+all of them yet."""
 
 __all__ = [
     "KafkaEnumerator",
@@ -47,6 +52,11 @@ class TopicList:
 
     names: tuple[str, ...]
 
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether a partition is subscribed, be it there or not."""
+        del partition
+        return topic in self.names
+
     def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
         """Return the topics there are; `KafkaTopicMissing` for one that is not and is not among those seen before."""
         found = client.topics(self.names)
@@ -62,6 +72,11 @@ class TopicPattern:
 
     pattern: str
 
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether a partition is subscribed, be it there or not."""
+        del partition
+        return matches(self.pattern, topic)
+
     def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
         """Return the topics that match now."""
         del brokers, seen
@@ -73,6 +88,10 @@ class PartitionSet:
     """Named partitions, no others."""
 
     partitions: tuple[TopicPartitionId, ...]
+
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether a partition is subscribed, be it there or not."""
+        return (topic, partition) in self.partitions
 
     def topics(self, client: KafkaClient, brokers: str, seen: Collection[str]) -> list[Topic]:
         """Return their topics, each with the named partitions only; those of topics seen before may be missing."""
@@ -171,10 +190,10 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         state: KafkaEnumeratorState | None = None,
         client: KafkaClient | None = None,
     ) -> None:
-        state = state if state is not None else KafkaEnumeratorState()
+        state = subscribed(state, subscriber) if state is not None else KafkaEnumeratorState()
         self._settings, self._subscriber = settings, subscriber
         self._start, self._stop = start, stop
-        self._client = client if client is not None else KafkaClient(settings)
+        self._client = client if client is not None else KafkaClient(settings, reached=bool(state.topic_ids))
         # Set by discovery, on the worker thread, and always as a whole: which topic had a name first is a fact, so a
         # snapshot may have it before or after the splits that it is about.
         self._topic_ids: Mapping[str, str] = dict(state.topic_ids)
@@ -210,8 +229,19 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
 
     # -- on the worker thread
 
+    def _topics(self) -> list[Topic]:
+        doubts = DOUBTS
+        while True:
+            try:
+                return self._subscriber.topics(self._client, self._settings.bootstrap_servers, self._topic_ids)
+            except KafkaTopicMissing:
+                if doubts == 0:
+                    raise
+            doubts -= 1
+            self._client.pause(DOUBT_SECONDS)
+
     def _discover(self) -> list[KafkaSplit]:
-        found = self._subscriber.topics(self._client, self._settings.bootstrap_servers, self._topic_ids)
+        found = self._topics()
         first = {topic.name: topic.topic_id for topic in found} | dict(self._topic_ids)
         self._topic_ids = first
         return [
@@ -239,11 +269,38 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         ]
 
 
+def subscribed(state: KafkaEnumeratorState, subscriber: Subscriber) -> KafkaEnumeratorState:
+    """Return the state without partitions that are subscribed no more: if they are again, they are new.
+
+    >>> splits = DiscoveredSplits[KafkaSplit](discovered=True, assigned=("orders/0", "returns/1@q7"))
+    >>> state = KafkaEnumeratorState(splits, {"orders": "q1", "returns": "q2"})
+    >>> kept = subscribed(state, TopicList(("orders",)))
+    >>> kept.splits.assigned, kept.topic_ids
+    (('orders/0',), {'orders': 'q1'})
+    """
+    known = state.splits
+    assigned = tuple(name for name in known.assigned if subscriber.wants(*_partition_of(name)))
+    topics, kept = ({topic for topic, _ in map(_partition_of, names)} for names in (known.assigned, assigned))
+    return KafkaEnumeratorState(
+        replace(
+            known,
+            assigned=assigned,
+            pending=tuple(split for split in known.pending if subscriber.wants(split.topic, split.partition)),
+        ),
+        {topic: topic_id for topic, topic_id in state.topic_ids.items() if topic not in topics - kept},
+    )
+
+
+def _partition_of(name: str) -> TopicPartitionId:
+    topic, _, partition = name.partition("@")[0].rpartition("/")
+    return topic, int(partition)
+
+
 def assign_round_robin(name: str, num_subtasks: int) -> int:
     """Return the reader of a split: the partitions of a topic go to the readers in turn, from one the topic fixes.
 
     >>> [assign_round_robin(f"orders/{partition}", 3) for partition in range(4)]
     [2, 0, 1, 2]
     """
-    topic, _, partition = name.partition("@")[0].rpartition("/")
-    return (zlib.crc32(topic.encode()) + int(partition)) % num_subtasks
+    topic, partition = _partition_of(name)
+    return (zlib.crc32(topic.encode()) + partition) % num_subtasks

@@ -10,6 +10,7 @@ LowmarkError
 
 from __future__ import annotations
 
+from lowmark.sources.coordinator import SuppressRestarts
 from lowmark.watermark import LowmarkError
 
 __all__ = ["InvalidKafkaOption", "InvalidUtf8", "KafkaDataLost", "KafkaTopicMissing", "KafkaUnavailable"]
@@ -33,7 +34,7 @@ class InvalidKafkaOption(LowmarkError, ValueError):
         return f"KafkaSource, option {self.option}: expected {self.expected}, got {self.got:.200}. Hint: {self.hint}"
 
 
-class KafkaTopicMissing(LowmarkError, LookupError):
+class KafkaTopicMissing(LowmarkError, LookupError, SuppressRestarts):
     """Topics or partitions that the source names are not on the brokers.
 
     Attributes:
@@ -53,7 +54,7 @@ class KafkaTopicMissing(LowmarkError, LookupError):
         )
 
 
-class KafkaUnavailable(LowmarkError, RuntimeError):
+class KafkaUnavailable(LowmarkError, RuntimeError, SuppressRestarts):
     """The brokers did not answer in time, or refused.
 
     Attributes:

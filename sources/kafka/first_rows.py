@@ -176,7 +176,10 @@ class _Look:
                 self._take(kept)
             said = kept.errors.refused if kept.errors.refused is not None else kept.errors.said
         finally:
-            self._consumers.give_back(kept)
+            if self._waiting:  # it may know a leader that is none any more
+                self._consumers.discard(kept)
+            else:
+                self._consumers.give_back(kept)
         why = said if said is not None else "no answer"
         return self._seen, {
             key: TimeoutError(

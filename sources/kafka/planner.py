@@ -43,6 +43,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         go_on: whether records that are gone are logged and counted, instead of raised.
         searchable: whether rows have the time that can be searched for.
         transactional: whether partitions hold transactions; None: what a claim rests on is looked at.
+        subscribes: whether (topic, partition) is still to be read; None: all are.
         client: asks the brokers; by default a new one, made from the settings.
         consumers: where the consumer comes from that looks at what was found.
         now_seconds: a clock that never goes back.
@@ -55,6 +56,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         go_on: bool,
         searchable: bool = True,
         transactional: bool | None = None,
+        subscribes: Callable[[str, int], bool] | None = None,
         client: KafkaClient | None = None,
         consumers: ConsumerCache = CONSUMERS,
         now_seconds: Callable[[], float] = time.monotonic,
@@ -64,7 +66,8 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._client = client if client is not None else KafkaClient(settings)
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._unanswered = self.metrics.counter("unanswered_partitions")
-        self._transactional = transactional
+        self._transactional, self._subscribes = transactional, subscribes
+        self._dropped: set[str] = set()
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
         self._no_rows: dict[str, int] = {}  # split id -> the last offset that was found by time and hides older rows
         self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
@@ -78,10 +81,17 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         A partition without a leader is missing in the answer. If none answers, it is asked again until the time
         allowed is over (`give_up_after`).
 
+        A partition that is subscribed no more, after a restart with other topics, is finished where it stands.
+
         Raises:
             KafkaDataLost: records from a split's start on are gone: deleted by retention, or with their topic.
             KafkaUnavailable: no broker answered in time.
         """
+        dropped = self._drop_unsubscribed(splits)
+        splits = [split for split in splits if split.split_id not in dropped]
+        return {**dropped, **self._latest(splits)}
+
+    def _latest(self, splits: Sequence[KafkaSplit]) -> Mapping[str, SplitEnd]:
         if not splits:
             return {}
         action = f"look up where {len(splits)} partitions end"
@@ -193,6 +203,23 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             self._loss.found(split, start, lost, "they were deleted (retention, or delete-records)")
         stop = end if split.stop is None else min(end, split.stop)
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
+
+    def _drop_unsubscribed(self, splits: Sequence[KafkaSplit]) -> dict[str, SplitEnd]:
+        """Finish partitions that nobody asks for any more: they would hold the watermark for ever."""
+        subscribes = self._subscribes
+        if subscribes is None:
+            return {}
+        dropped = [split for split in splits if not subscribes(split.topic, split.partition)]
+        new = sorted(split.split_id for split in dropped if split.split_id not in self._dropped)
+        if new:
+            self._dropped.update(new)
+            more = f" and {len(new) - NAMED} more" if len(new) > NAMED else ""
+            _log.warning(
+                "Kafka at %s: %s%s are not subscribed any more: they are read no further and hold the watermark no "
+                "longer. If they are subscribed again, they are read as new ones, from their first record.",
+                self._settings.bootstrap_servers, ", ".join(new[:NAMED]), more,
+            )  # fmt: skip
+        return {split.split_id: SplitEnd(split.start, rows=0, finished=True) for split in dropped}
 
     def _look(self, splits: Sequence[KafkaSplit]) -> Mapping[str, FirstRow]:
         wanted = {split.split_id: ((split.topic, split.partition), split.start) for split in splits}

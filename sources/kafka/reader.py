@@ -46,6 +46,9 @@ POLL_SECONDS = 0.01
 """How long the client collects a chunk; also what the end of a range with a gap costs."""
 BLOCK_SECONDS = 0.5
 """How long a fetch waits for the first rows."""
+FIRST_PATIENCE_SECONDS = 2.0
+"""A consumer that brings nothing for so long gives way to a new one, which has twice the time, and so on."""
+LONGEST_PATIENCE_SECONDS = 32.0
 FETCH_BYTES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
 FETCH_ROWS = (1_000, 4_000, 16_000, 64_000, 100_000)
 """Few sizes, so that the consumer of the last batch fits the next one too."""
@@ -100,7 +103,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     """Reads splits by a consumer of the process's cache.
 
     A broker that is away, or a partition whose leader moves, is waited for, up to the settings' time from the last
-    sign of life on; then the error names split and position.
+    sign of life on; then the error names split and position. A consumer goes on asking for minutes who led a partition
+    before, or in an earlier epoch: one that brings nothing where rows must come is replaced.
 
     Attributes:
         metrics: counts `lost_offsets` and `data_losses`.
@@ -130,7 +134,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._ready: deque[SplitRows] = deque()
         self._kept: KeptConsumer | None = None
         self._woken = threading.Event()
-        self._moved_seconds = now_seconds()
+        self._moved_seconds = self._renewed_seconds = now_seconds()
+        self._patience_seconds = FIRST_PATIENCE_SECONDS
         self._rows = self._bytes = 0
         self._topics: set[str] = set()
 
@@ -147,7 +152,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 self._ranges[split.topic, split.partition] = new
                 self._topics.add(split.topic)
                 added.append(new)
-            self._moved_seconds = self._now_seconds()
+            self._note_move()
             self._assign(added)
         else:
             gone = [
@@ -179,7 +184,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def close(self) -> None:
         kept, self._kept = self._kept, None
-        if kept is not None:
+        if kept is not None and self._renewed_seconds > self._moved_seconds:
+            self._consumers.discard(kept)  # it has brought nothing yet
+        elif kept is not None:
             self._consumers.give_back(kept)
 
     # -- the consumer
@@ -217,23 +224,24 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         left = max(each.stop - each.position if each.stop is not None else CHUNK for each in active)
         with _collecting_nothing():
             messages = self._kept.consumer.consume(min(CHUNK, left), POLL_SECONDS)
-            if messages:
-                self._moved_seconds = self._now_seconds()
-                self._take_messages(messages)
-        if not messages:
+            moved = bool(messages) and self._take_messages(messages)
+        if moved:
+            self._note_move()
+        else:
             self._check_alive(active)
 
-    def _take_messages(self, messages: Sequence[Message]) -> None:
+    def _take_messages(self, messages: Sequence[Message]) -> bool:
+        """Take records and what else was said; return whether that is a sign of life."""
         from confluent_kafka import Message
 
-        if any(map(Message.error, messages)):
-            errors = [message for message in messages if message.error() is not None]
-            messages = [message for message in messages if message.error() is None]
+        if not any(map(Message.error, messages)):
             self._add(messages)
-            for message in errors:
-                self._take_error(message)
-        else:
-            self._add(messages)
+            return True
+        errors = [message for message in messages if message.error() is not None]
+        messages = [message for message in messages if message.error() is None]
+        self._add(messages)
+        alive = [self._take_error(message) for message in errors]
+        return bool(messages) or any(alive)
 
     def _add(self, messages: Sequence[Message]) -> None:
         """Sort records into their ranges: neighbours of one partition together, without a loop over records."""
@@ -298,7 +306,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     # -- what else can come
 
-    def _take_error(self, message: Message) -> None:
+    def _take_error(self, message: Message) -> bool:
+        """Take what is no record; return whether it is an answer to what was asked."""
         from confluent_kafka import KafkaError
 
         error: KafkaError | None = message.error()
@@ -306,20 +315,24 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         key = (str(message.topic()), -1 if number is None else number)
         each = self._ranges.get(key)
         if error is None or (each is None and key[1] >= 0):
-            return  # of a split that was finished a moment ago
+            return True  # of a split that was finished a moment ago
         code = error.code()
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
             if each is not None and each.stop is not None and int(message.offset() or 0) >= each.stop:
                 self._finish(key)
-        elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
+            return True
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
             self._out_of_range(key, each)
-        elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
+            return True
+        if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
             if each is not None:
                 self._lost(key, each, None, "the topic or the partition was deleted")
-        elif not may_pass(error):
+            return True
+        if not may_pass(error):
             raise self._unavailable(each, error.str(), "check the rights of the user, and the brokers' logs.")
-        elif self._kept is not None:
+        if self._kept is not None:
             self._kept.errors.said = error.str()
+        return False
 
     def _out_of_range(self, key: TopicPartitionId, each: _Range) -> None:
         """The position is not in the partition: records before it were deleted, or the partition is shorter now."""
@@ -367,6 +380,24 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if waiting and self._now_seconds() - self._moved_seconds > self._settings.give_up_after_seconds:
             cause = self._kept.errors.said if self._kept.errors.said is not None else "no answer"
             raise self._unavailable(waiting[0], cause, "check that the brokers run and can be reached from executors.")
+        if (waiting or self._kept.errors.said is not None) and (
+            self._now_seconds() - self._renewed_seconds > self._patience_seconds
+        ):
+            self._renew(self._kept)
+
+    def _note_move(self) -> None:
+        self._moved_seconds = self._renewed_seconds = self._now_seconds()
+        self._patience_seconds = FIRST_PATIENCE_SECONDS
+
+    def _renew(self, silent: KeptConsumer) -> None:
+        """Go on with a new consumer, where rows are to come and none does."""
+        self._patience_seconds = min(2 * self._patience_seconds, LONGEST_PATIENCE_SECONDS)
+        self._consumers.discard(silent)
+        ranges = list(self._ranges.values())
+        self._kept = self._consumers.take(self._settings, self._properties(ranges))
+        self._kept.errors.said = silent.errors.said
+        self._kept.consumer.assign([_at(each) for each in ranges])
+        self._renewed_seconds = self._now_seconds()
 
     def _unavailable(self, each: _Range | None, cause: str, hint: str) -> KafkaUnavailable:
         what = "read" if each is None else (

@@ -221,6 +221,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             go_on=self._go_on,
             searchable=self.event_time is not None,
             transactional=self._transactional,
+            subscribes=self._subscriber.wants,
         )
 
     def create_split_reader(self) -> SplitReader[KafkaSplit]:

@@ -147,10 +147,10 @@ def planning(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
 def test_an_enumerator_that_fails_again_and_again_fails_the_query_with_the_cause(planning: Story) -> None:
     said = planning.said("discover")
     assert (
-        "SourceFailed: source 'log': cannot handle the result of FaultyLog.discover: DiscoveryFailed: FaultyLog" in said
-    )
-    assert "ConnectionError: cannot discover: nobody answers" in said
-    assert "(it was restored 2 times within 10 minutes). Hint: remove the cause and start the query again" in said
+        "SourceFailed: source 'log': cannot handle the result of FaultyLog.discover (it was restored 2 times within 10 "
+        "minutes): DiscoveryFailed: FaultyLog"
+    ) in said
+    assert "ConnectionError: cannot discover: nobody answers. Hint: check that the system can be reached" in said
 
 
 def test_an_enumerator_that_hangs_fails_the_query_in_time_and_says_where_it_stands(planning: Story) -> None:
@@ -181,6 +181,20 @@ def test_a_discovery_that_hangs_is_not_taken_for_an_empty_source(tmp_path: Path)
         planner.plan(planner.initial(), None)
 
 
+def test_a_discovery_that_finds_nothing_for_long_says_so_long_before_it_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lowmark.sources.batches._SAY_SPLITS_MISSING_SECONDS", 0.1)
+    source, options = SilentLog(filled_log(tmp_path).folder), PlanOptions(start_seconds=0.4)
+    with closing(BatchPlanner(source, name="log", options=options, now_us=lambda: us(0))) as planner:
+        planner.plan(planner.initial(), None)
+    said = [record.getMessage() for record in caplog.records]
+    assert 'source "log": no split was found for 0.1 seconds, and it is waited for 0.4: is the system reachable?' in (
+        said
+    )
+    assert "source 'log': its enumerator has neither assigned a split" in said[-1]
+
+
 def test_a_planner_that_fails_fails_the_query_with_the_cause(planning: Story) -> None:
     assert "ConnectionError: cannot latest: nobody answers" in planning.said("latest")
 
@@ -194,6 +208,22 @@ def test_a_split_that_ends_before_its_start_is_named(planning: Story) -> None:
 @pytest.mark.parametrize("fault", ["latest", "behind"])
 def test_what_a_planner_raises_comes_with_the_name_of_its_source(planning: Story, fault: str) -> None:
     assert "source 'log': cannot plan batch " in planning.said(fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("discover", "ConnectionError: cannot discover: nobody answers"),
+        ("hang", "CoordinatorHangs: source 'log': cannot start the enumerator"),
+        ("latest", "source 'log': cannot plan batch 1: ConnectionError: cannot latest: nobody answers. Hint: "),
+        ("behind", "InvalidPosition: split 'a': latest() answered position 2"),
+    ],
+)
+def test_what_happened_stands_in_the_first_line_with_one_hint(planning: Story, fault: str, words: str) -> None:
+    first, _, rest = planning.said(fault).partition("\n")
+    assert words in first
+    assert "Traceback" not in first + rest
+    assert (first + rest).count("Hint: ") == 1
 
 
 def test_the_service_says_that_the_query_has_failed(planning: Story) -> None:
@@ -234,6 +264,12 @@ def test_a_reader_that_fails_in_a_task_names_source_split_and_cause(reading: Sto
     expected = "SplitReadFailed: FaultyLog: cannot fetch of 'a', 'b': ConnectionError: cannot read: nobody answers"
     assert expected in reading.said("read")
     assert reading.runs["read"].rows == []
+
+
+@pytest.mark.parametrize("fault", ["read", "fewer"])
+def test_what_a_task_could_not_read_is_all_that_its_process_says(reading: Story, fault: str) -> None:
+    said = reading.said(fault)
+    assert re.search(r"thrown from the Python worker:\n[\w.]+: FaultyLog: ", said), said
 
 
 def test_fewer_rows_than_were_planned_fail_the_query(reading: Story) -> None:

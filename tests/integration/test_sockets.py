@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_the_last_place_is_in_the_users_home_where_nobody_else_can_take_it(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sockets.tempfile, "gettempdir", lambda: str(tmp_path / "shared"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "shared"))
     assert sockets.folders()[-1] == tmp_path / ".cache" / f"lowmark-{os.getuid()}"
     monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / ".cache" / "own"])
     assert sockets.new_address().startswith(f"unix:{tmp_path}/.cache/own/")

@@ -70,7 +70,7 @@ def test_what_a_stream_needs() -> None:
     read = always | {"mmh3", "xxhash", "msgspec"}
 
     assert set(workers.needed(IN_ORDER)) == always
-    assert set(workers.needed(IN_ORDER.with_timestamp_assigner(lambda _, us: us))) == always | {"mmh3", "xxhash"}
+    assert set(workers.needed(IN_ORDER.with_timestamp_assigner(lambda *_: 0))) == always | {"mmh3", "xxhash"}
     assert set(workers.needed(IN_ORDER, LogSource(Path()))) == read
     assert set(workers.needed(IN_ORDER, kafka)) == read | {"confluent_kafka"}
     assert set(workers.needed(IN_ORDER)) <= workers.PACKAGES.keys()
@@ -85,7 +85,7 @@ def test_a_python_is_looked_at_once_and_again_only_for_what_is_new(bare: Path, m
         asked.append(command[3:])
         return run(command, **options)
 
-    monkeypatch.setattr(workers.subprocess, "run", note)
+    monkeypatch.setattr(subprocess, "run", note)
     monkeypatch.setattr(workers, "_TO_ASK", ())
     monkeypatch.setattr(workers, "_python_path", lambda _: [])
     there = session(str(bare))

@@ -427,10 +427,10 @@ def _start_broker(java: str, classpath: str, folder: Path, *, optimized: bool) -
     return _start_node(run, folder, BROKER_PROPERTIES.format(**values), cluster, port)
 
 
-def second_broker(folder: Path, first: Broker) -> Broker:
+def another_broker(folder: Path, first: Broker, node: int = 2) -> Broker:
     """Start another broker in the cluster of one that `kafka_broker` started; whoever asked for it stops it.
 
-    Its log and data are in `folder`, which is made.
+    Its log and data are in `folder`, which is made; `node` is its number, from 2 on.
     """
     *run, _, described = first.process.command
     properties = dict(line.split("=", 1) for line in Path(described).read_text().splitlines() if "=" in line)
@@ -438,7 +438,7 @@ def second_broker(folder: Path, first: Broker) -> Broker:
     [cluster] = [line.partition("=")[2] for line in meta.splitlines() if line.startswith("cluster.id=")]
     [port] = free_ports(1)
     at = f"PLAINTEXT://{LOCALHOST}:{port}"
-    properties |= {"process.roles": "broker", "node.id": "2", "listeners": at, "advertised.listeners": at}
+    properties |= {"process.roles": "broker", "node.id": f"{node}", "listeners": at, "advertised.listeners": at}
     properties["log.dirs"] = str(folder / "data")
     text = "".join(f"{name}={value}\n" for name, value in properties.items())
     return _start_node(run, folder, text, cluster, port)

@@ -21,7 +21,7 @@ from lowmark.sources.kafka.planner import KafkaPlanner
 
 from tests.live import servers
 from tests.live.kafka_reading import Reading, read_tables, source_of
-from tests.live.servers import Broker, Record, kafka_broker, second_broker, wait_until
+from tests.live.servers import Broker, Record, another_broker, kafka_broker, wait_until
 
 Read = Callable[..., Reading]
 
@@ -191,7 +191,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Brok
     missed = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
     monkeypatch.setattr(servers, "BROKER_PROPERTIES", servers.BROKER_PROPERTIES + missed)
     with kafka_broker(tmp_path / "first") as first:
-        second = second_broker(tmp_path / "second", first)
+        second = another_broker(tmp_path / "second", first)
         try:
             wait_until(lambda: len(first.admin.list_topics(timeout=5).brokers) == 2, "both brokers in one cluster")
             yield first, second

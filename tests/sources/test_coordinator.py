@@ -19,6 +19,7 @@ from lowmark.sources.coordinator import (
     InvalidCheckpoint,
     SourceCoordinator,
     SourceFailed,
+    SuppressRestarts,
 )
 from lowmark.sources.coordinator.context import UnregisteredReader, WrongThread
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
@@ -513,7 +514,7 @@ def test_a_snapshot_that_cannot_be_taken_fails_with_what_failed_last() -> None:
 
         source.fault = fault
         snapshot = coordinator.checkpoint(2)
-        with pytest.raises(SourceFailed, match="cannot restore the enumerator from checkpoint 1: OSError: 5") as failed:
+        with pytest.raises(SourceFailed, match=r"from checkpoint 1 .*: OSError: 5") as failed:
             coordinator.wait(snapshot, "take it")
 
         assert isinstance(failed.value.__cause__, OSError)
@@ -535,9 +536,8 @@ def test_the_pauses_grow_and_then_the_source_fails_and_every_call_says_why(caplo
     assert failure is not None
     assert isinstance(failure.__cause__, RuntimeError)
     assert str(failure) == (
-        "source 'orders': cannot start the restored enumerator: RuntimeError: cannot start (it was restored 3 times "
-        "within 10 minutes). Hint: remove the cause and start the query again; it goes on from its checkpoint and "
-        "nothing is lost."
+        "source 'orders': cannot start the restored enumerator (it was restored 3 times within 10 minutes): "
+        "RuntimeError: cannot start. Hint: remove the cause and start the query again; it goes on from its checkpoint."
     )
     for call in (
         lambda: coordinator.register_reader(0),
@@ -565,7 +565,36 @@ def test_a_source_that_shall_not_be_restored_fails_at_once_with_its_cause() -> N
     failure = await_failure(coordinator)
 
     assert failure.__cause__ is cause
-    assert "cannot start the enumerator: ConnectionError: no broker (it is not restored)" in str(failure)
+    assert "cannot start the enumerator (it is not restored): ConnectionError: no broker. Hint: " in str(failure)
+    coordinator.close()
+
+
+class TopicGone(Exception):
+    """What no restart mends, as a connector says it."""
+
+
+class Misspelt(TopicGone, SuppressRestarts):
+    pass
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_no_restart_mends_fails_the_source_at_once(behind: bool) -> None:
+    def raised() -> Exception:
+        misspelt = Misspelt("no topic 'oders'. Hint: check the spelling.")
+        if not behind:
+            return misspelt
+        outer = RuntimeError(f"cannot discover: {misspelt}")
+        outer.__cause__ = misspelt
+        return outer
+
+    source = ListSource(fault=fail_on("start", error=raised))
+    coordinator = make(source, Gateway())
+    coordinator.start()
+    failure = await_failure(coordinator)
+
+    assert len(source.made) == 1
+    assert str(failure).startswith("source 'orders': cannot start the enumerator (it is not restored): ")
+    assert str(failure).endswith("no topic 'oders'. Hint: check the spelling.")
     coordinator.close()
 
 

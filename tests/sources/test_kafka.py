@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from lowmark.sources import DataclassSerializer, SplitEnd, SplitsAddition, SplitsRemoval
 from lowmark.sources.api import EARLIEST_US
-from lowmark.sources.discovery import DiscoveredSplits
+from lowmark.sources.coordinator import SuppressRestarts
+from lowmark.sources.discovery import DiscoveredSplits, DiscoveryFailed
 from lowmark.sources.kafka import (
     InvalidUtf8,
     KafkaDataLost,
@@ -31,6 +32,7 @@ from lowmark.sources.kafka.enumerator import (
     PartitionSet,
     Subscriber,
     TopicList,
+    TopicPattern,
 )
 from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstRow, FirstRows
 from lowmark.sources.kafka.planner import DOUBTS, NAMED, KafkaPlanner
@@ -119,7 +121,7 @@ class ScriptedConsumer:
 class ScriptedCache(ConsumerCache):
     def __init__(self, consumer: ScriptedConsumer) -> None:
         super().__init__()
-        self.scripted, self.given_back = consumer, 0
+        self.scripted, self.given_back, self.discarded = consumer, 0, 0
         self.properties: Mapping[str, Any] = {}
 
     def take(self, settings: KafkaSettings, properties: Mapping[str, Any]) -> Any:
@@ -127,6 +129,9 @@ class ScriptedCache(ConsumerCache):
 
         self.properties = properties
         return SimpleNamespace(consumer=self.scripted, errors=SimpleNamespace(said=None, refused=None))
+
+    def discard(self, kept: Any) -> None:
+        self.discarded += 1
 
     def give_back(self, kept: Any) -> None:
         self.given_back += 1
@@ -324,10 +329,31 @@ def test_silence_is_an_error_when_it_lasts_and_names_the_split() -> None:
         read(reader, 40)
 
 
+def test_a_consumer_that_brings_nothing_gives_way_to_a_new_one_after_pauses_that_grow() -> None:
+    """It may go on asking a leader that is none any more, or in an epoch that is over."""
+    going, silent = split(0, stop=9), split(1, stop=9)
+    consumer = ScriptedConsumer([[message(0)], *[[]] * 10, [message(1)], *[[]] * 3])
+    reader = reader_of(consumer, going, silent, step=0.5)
+    consumer.calls.clear()
+
+    offsets, _, _ = read(reader, 30)
+    cache = reader._consumers
+    assert isinstance(cache, ScriptedCache)
+    renewed = [at for call, at in consumer.calls if call == "assign"]
+
+    assert offsets == {"orders/0": [0, 1]}
+    assert renewed[:2] == [[("orders", 0, 1), ("orders", 1, 0)]] * 2
+    assert renewed[-1] == [("orders", 0, 2), ("orders", 1, 0)]
+    assert 4 <= len(renewed) == cache.discarded <= 8
+    reader.close()
+    assert (cache.discarded, cache.given_back) == (len(renewed) + 1, 0)
+
+
 def test_a_split_without_an_end_may_be_silent_for_ever() -> None:
-    reader = reader_of(ScriptedConsumer([]), split(), step=50.0)
+    reader = reader_of(consumer := ScriptedConsumer([]), split(), step=50.0)
 
     assert all(reader.fetch().batches == () for _ in range(10))
+    assert len(consumer.calls) == 1, "and its consumer stays"
 
 
 def test_a_closed_reader_gives_its_consumer_back_once() -> None:
@@ -788,6 +814,40 @@ def test_later_partitions_begin_at_their_first_record_also_after_a_restart() -> 
     assert found(restarted) == {"orders/1": (2, None)}
 
 
+def test_a_topic_that_is_subscribed_no_more_is_finished_where_it_stands_and_new_if_it_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = ScriptedClient(orders={0: (0, 9)}, returns={0: (0, 9)})
+    both, one = TopicList(("orders", "returns")), TopicList(("orders",))
+    enumerator, _ = enumerated(client, subscriber=both)
+    fewer, context = enumerated(client, subscriber=one, state=enumerator.snapshot_state(1))
+    _, again = enumerated(client, subscriber=both, state=fewer.snapshot_state(2))
+    planner = KafkaPlanner(SETTINGS, go_on=False, client=client, subscribes=one.wants)
+
+    for _ in range(2):
+        assert planner.latest([split(), split(start=3, topic="returns")]) == {
+            "orders/0": SplitEnd(9, rows=9),
+            "returns/0": SplitEnd(3, rows=0, finished=True),
+        }
+
+    assert caplog.text.count("returns/0 are not subscribed any more: they are read no further") == 1
+    assert found(context) == {}
+    assert found(again) == {"returns/0": (0, None)}
+
+
+@pytest.mark.parametrize(
+    ("subscriber", "wanted"),
+    [
+        (TopicList(("orders",)), [("orders", 0), ("orders", 1)]),
+        (TopicPattern("o.*"), [("orders", 0), ("orders", 1)]),
+        (PartitionSet((("orders", 1), ("returns", 0))), [("orders", 1), ("returns", 0)]),
+    ],
+)
+def test_what_a_subscription_means(subscriber: Subscriber, wanted: list[tuple[str, int]]) -> None:
+    asked = [("orders", 0), ("orders", 1), ("returns", 0), ("__consumer_offsets", 0)]
+    assert [each for each in asked if subscriber.wants(*each)] == wanted
+
+
 def test_a_topic_created_anew_gives_new_splits_once_whatever_restarts() -> None:
     client = ScriptedClient(orders={0: (0, 9)})
     enumerator, context = enumerated(client, start=LATEST)
@@ -802,6 +862,27 @@ def test_a_topic_created_anew_gives_new_splits_once_whatever_restarts() -> None:
     assert found(context) == {"orders/0": (9, None), "orders/0@id-2": (0, None)}
     assert found(restarted) == {"orders/0@id-2": (0, None)}
     assert found(again) == {}
+
+
+def test_a_topic_is_missing_only_when_brokers_say_so_again_and_again() -> None:
+    """One that has just started does not know all topics yet, and no restart of the enumerator mends this error."""
+
+    class Late(ScriptedClient):
+        known_after = 2
+
+        def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
+            return super().topics(names, action) if len(self.pauses) >= self.known_after else {}
+
+    client, never = Late(orders={0: (0, 9)}), Late(orders={0: (0, 9)})
+    never.known_after = 1_000
+
+    _, context = enumerated(client)
+    with pytest.raises(DiscoveryFailed, match=r"'orders' not found.*Hint: check the spelling") as failed:
+        enumerated(never)
+
+    assert found(context) == {"orders/0": (0, None)}
+    assert SuppressRestarts.is_behind(failed.value)
+    assert sum(never.pauses) < 10
 
 
 def test_a_bounded_source_looks_once_and_stops_where_it_shall() -> None:
@@ -848,88 +929,21 @@ def test_states_and_splits_survive_their_formats() -> None:
         states.deserialize(2, states.serialize(state))
 
 
-# -- asking again ---------------------------------------------------------------------------------------------------
-
-
-class Answers:
-    """An admin client that fails so many times, then answers."""
-
-    def __init__(self, failures: int, code: int) -> None:
-        self.failures, self.code, self.asked, self.polled = failures, code, 0, 0
-
-    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
-        from concurrent.futures import Future
-        from types import SimpleNamespace
-
-        self.asked += 1
-        answer: Future[Any] = Future()
-        if self.asked <= self.failures:
-            answer.set_exception(KafkaException(KafkaError(self.code)))
-        else:
-            answer.set_result(
-                SimpleNamespace(topic_id="id-1", partitions=[SimpleNamespace(id=1), SimpleNamespace(id=0)])
-            )
-        return {"orders": answer}
-
-    def poll(self, timeout: float) -> None:
-        self.polled += 1
-
-
-def asking(admin: Answers, seconds: float = 60.0) -> tuple[KafkaClient, list[float]]:
-    now, pauses = [0.0], list[float]()
-
-    def wait(pause: float) -> None:
-        pauses.append(pause)
-        now[0] += pause
-
-    client = KafkaClient(KafkaSettings("b:1", {}, seconds, read_committed=True), now_seconds=lambda: now[0], wait=wait)
-    client._admin = admin  # type: ignore[assignment]
-    return client, pauses
-
-
-@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError.FENCED_LEADER_EPOCH])
-def test_a_broker_that_is_away_is_asked_again_after_growing_pauses(code: int) -> None:
-    client, pauses = asking(admin := Answers(7, code))
-
-    assert client.topics(["orders"]) == {"orders": Topic("orders", "id-1", (0, 1))}
-    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.0, 3.0])
-    assert admin.polled == 8
-
-
-def test_a_question_that_nobody_answered_is_asked_through_a_new_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old one asks the broker it knows as the controller, dead or not, and hears of no other."""
-    new = Answers(0, KafkaError._TIMED_OUT)
-    monkeypatch.setattr("confluent_kafka.admin.AdminClient", lambda _, logger: new)
-    client, pauses = asking(old := Answers(10_000, KafkaError._TIMED_OUT))
-
-    assert client.topics(["orders"]) == {"orders": Topic("orders", "id-1", (0, 1))}
-    assert (old.asked, new.asked, pauses) == (1, 1, [0.1])
-
-
-def test_asking_ends_with_the_time_that_is_allowed() -> None:
-    client, pauses = asking(Answers(10_000, KafkaError._TRANSPORT), seconds=5.0)
-
-    with pytest.raises(
-        KafkaUnavailable, match=r"Kafka at b:1: cannot describe topics, tried for 5 s: .*check that the brokers run"
-    ):
-        client.topics(["orders"])
-    assert sum(pauses) == pytest.approx(5.0)
-
-
-def test_a_refusal_is_not_asked_again_and_a_missing_topic_is_no_error() -> None:
-    refused, pauses = asking(Answers(1, KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    missing, _ = asking(Answers(1, KafkaError.UNKNOWN_TOPIC_OR_PART))
-
-    with pytest.raises(KafkaUnavailable, match="check user, password"):
-        refused.topics(["orders"])
-    assert pauses == []
-    assert missing.topics(["orders"]) == {}
-
-
 # -- consumers that are kept ----------------------------------------------------------------------------------------
 
 
+def test_a_consumer_that_heard_of_trouble_while_it_was_idle_is_not_used_again() -> None:
+    cache, settings = ConsumerCache(), KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
+    first = cache.take(settings, {"group.id": "a"})
+    cache.give_back(first)
+    first.errors(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+    assert cache.take(settings, {"group.id": "a"}) is not first
+    assert cache.idle == 0
+
+
 def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.sources.kafka.client.ClientErrors.__call__", lambda *_: None)  # nobody answers there
     cache = ConsumerCache(idle_seconds=60.0, most_idle=2)
     settings = KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
     first = cache.take(settings, {"group.id": "a"})

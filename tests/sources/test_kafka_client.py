@@ -1,0 +1,130 @@
+"""How the brokers are asked, and asked again, by a scripted client and its clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from lowmark.sources.kafka import KafkaUnavailable
+from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, Topic
+
+
+class Answers:
+    """An admin client that fails so many times, then answers; after a failure it is not reached so many times."""
+
+    def __init__(self, failures: int, code: int, unreached: int = 0) -> None:
+        self.failures, self.code, self.asked, self.polled = failures, code, 0, 0
+        self.greeted, self.unreached = 0, unreached
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
+        from concurrent.futures import Future
+        from types import SimpleNamespace
+
+        self.asked += 1
+        answer: Future[Any] = Future()
+        if self.asked <= self.failures:
+            answer.set_exception(KafkaException(KafkaError(self.code)))
+        else:
+            answer.set_result(
+                SimpleNamespace(topic_id="id-1", partitions=[SimpleNamespace(id=1), SimpleNamespace(id=0)])
+            )
+        return {"orders": answer}
+
+    def describe_cluster(self, request_timeout: float) -> Any:
+        from concurrent.futures import Future
+
+        self.greeted += 1
+        answer: Future[None] = Future()
+        if self.greeted <= self.unreached:
+            answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        else:
+            answer.set_result(None)
+        return answer
+
+    def poll(self, timeout: float) -> None:
+        self.polled += 1
+
+
+class Asking(KafkaClient):
+    """Asks a scripted client, by a clock of its own; counts how often it made one."""
+
+    def __init__(self, admin: Answers, seconds: float = 60.0, **more: bool) -> None:
+        self.now, self.made, self.pauses = 0.0, 0, list[float]()
+        settings = KafkaSettings("b:1", {}, seconds, read_committed=True)
+        super().__init__(settings, now_seconds=lambda: self.now, wait=self._pause, **more)
+        self.admin = admin
+
+    def _connected(self) -> Any:
+        if self._admin is None:
+            self.made += 1
+            self._admin = self.admin  # type: ignore[assignment]
+        return self._admin
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.FENCED_LEADER_EPOCH, KafkaError._NOENT]
+)
+def test_a_broker_that_is_away_is_asked_again_after_growing_pauses_each_time_by_a_new_client(code: int) -> None:
+    """The old one asks the broker that it knows as the controller or leader, dead or not, for minutes."""
+    client = Asking(admin := Answers(7, code))
+
+    assert client.topics(["orders"]) == {"orders": Topic("orders", "id-1", (0, 1))}
+    assert client.pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0])
+    assert (admin.polled, client.made) == (8, 8)
+
+
+def test_after_a_failure_nothing_is_asked_of_a_client_that_reaches_nobody() -> None:
+    client = Asking(admin := Answers(1, KafkaError._TIMED_OUT, unreached=3))
+
+    client.topics(["orders"])
+    client.topics(["orders"])
+
+    assert (admin.asked, admin.greeted, client.made) == (3, 4, 5)
+
+
+@pytest.mark.parametrize("code", [KafkaError._RESOLVE, KafkaError._TRANSPORT])
+def test_an_address_that_never_answered_is_an_error_within_ten_seconds(code: int) -> None:
+    client, known = Asking(Answers(10_000, code), reached=False), Asking(Answers(10_000, code))
+    for each in (client, known):
+        each._errors(KafkaError(code))
+        with pytest.raises(KafkaUnavailable, match="check that the brokers run"):
+            each.topics(["orders"])
+
+    assert client.now <= 10
+    assert known.now == pytest.approx(60)
+
+
+def test_an_address_that_answered_once_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    client = Asking(admin := Answers(0, KafkaError._TRANSPORT), reached=False)
+    client.topics(["orders"])
+    admin.failures = 40
+    client._errors(KafkaError(KafkaError._TRANSPORT))
+
+    assert client.topics(["orders"]) != {}
+    assert client.now > 30
+    assert caplog.text.count("cannot describe topics for 6 s by now, and it is tried for 60 s") == 1
+
+
+def test_asking_ends_with_the_time_that_is_allowed() -> None:
+    client = Asking(Answers(10_000, KafkaError._TRANSPORT), seconds=5.0)
+
+    with pytest.raises(
+        KafkaUnavailable, match=r"Kafka at b:1: cannot describe topics, tried for 5 s: .*check that the brokers run"
+    ):
+        client.topics(["orders"])
+    assert client.now == pytest.approx(5.0)
+
+
+def test_a_refusal_is_not_asked_again_and_a_missing_topic_is_no_error() -> None:
+    refused = Asking(Answers(1, KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    missing = Asking(Answers(1, KafkaError.UNKNOWN_TOPIC_OR_PART))
+
+    with pytest.raises(KafkaUnavailable, match="check user, password"):
+        refused.topics(["orders"])
+    assert refused.pauses == []
+    assert missing.topics(["orders"]) == {}
