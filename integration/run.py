@@ -10,6 +10,7 @@ import base64
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from lowmark.sources.batches import Planned
@@ -53,6 +54,8 @@ log = logging.getLogger("lowmark")
 
 _MILLISECOND_US = 1_000
 _NAMES_SHOWN = 10
+FINISHED_KEPT = 100
+"""How many finished splits of a source of ours are remembered; older ones are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,9 @@ class StreamRun:
     next_us: int | None = None
     source_metrics: Mapping[str, float] = field(default_factory=dict)
     _promised_us: dict[SplitId, int] = field(default_factory=dict)
-    _finished_splits: set[SplitId] = field(default_factory=set)
+    _finished_splits: dict[SplitId, None] = field(default_factory=dict)  # not forgotten yet, the first one first
+    _swept_checkpoint: int | None = None
+    _encoded: tuple[int, str] | None = None  # epoch, state
     _held: frozenset[str] = frozenset()
     _shared_low_us: int | None = None
     _shared_rises: int = 0
@@ -259,7 +264,12 @@ class StreamRun:
         return True
 
     def state(self) -> str:
-        """Return what the offset carries to restore this run, base64."""
+        """Return what the offset carries to restore this run, base64; encoded once an epoch."""
+        if self._encoded is None or self._encoded[0] != self.epoch:
+            self._encoded = self.epoch, self._encode()
+        return self._encoded[1]
+
+    def _encode(self) -> str:
         names: dict[SplitId, str] = {}
         if self._keeps_names():
             names = {split: name for split, name in self.stream.names.items() if split not in self.stream.declared}
@@ -373,22 +383,39 @@ class StreamRun:
         return effects
 
     def _finish(self, plan: Planned, now_us: int) -> list[Effect]:
-        """After the report of a batch: splits that do not go on after it are done.
+        """After the report of a batch: splits that do not go on after it are done. O(1) a batch and finished split.
 
-        Also those that finished before a restart whose report was lost: no plan has them any more.
+        Also those that finished before a restart, or while no plan arrived: no plan has them any more.
         """
-        live = {self._reader_split(name) for name in plan.splits.keys() - set(plan.finished)}
-        newer = self.reader.plans.values() if self.reader is not None else ()
-        live |= {self._reader_split(name) for p in newer if p.checkpoint > plan.checkpoint for name in p.splits}
-        over = tuple(
-            split for split in self.coordinator.splits if split not in live and split not in self._finished_splits
-        )
+        newer = [] if self.reader is None else [p for p in self.reader.plans.values() if p.checkpoint > plan.checkpoint]
+        over: list[SplitId]
+        if self._swept_checkpoint == plan.checkpoint - 1:
+            over = [self._reader_split(name) for name in plan.finished if not any(name in p.splits for p in newer)]
+        else:
+            live = {self._reader_split(name) for name in plan.splits.keys() - set(plan.finished)}
+            live |= {self._reader_split(name) for p in newer for name in p.splits}
+            over = [split for split in self.coordinator.splits if split not in live]
+        self._swept_checkpoint = plan.checkpoint
+        over = [split for split in over if split not in self._finished_splits]
         if not over:
             return []
-        self._finished_splits.update(over)
+        self._finished_splits.update(dict.fromkeys(over))
         for split in over:
             self._promised_us.pop(split, None)
-        return self.handle(SplitsFinished(over), now_us)
+            self.observed_us.pop(self.stream.name_of(split), None)
+        return self.handle(SplitsFinished(tuple(over)), now_us) + self._forget_finished(now_us)
+
+    def _forget_finished(self, now_us: int) -> list[Effect]:
+        """Their rows are in batches that are committed. The last are shown for a while, and children may yet come."""
+        many = len(self._finished_splits) - FINISHED_KEPT
+        forgotten = tuple(islice(self._finished_splits, max(0, many)))
+        if not forgotten:
+            return []
+        for split in forgotten:
+            assert isinstance(split, int), "ids of a source's splits are made of their names"
+            del self._finished_splits[split]
+            self.stream.names.pop(split, None)
+        return self.handle(SplitsRemoved(forgotten), now_us)
 
     def _plan_of(self, sources: list[SourceProgress]) -> Planned | None:
         """The plan of the batch that is reported, where a planner of ours made it."""

@@ -9,18 +9,27 @@ Sources whose splits are read where they are found (Kafka's partitions, files, s
 complete the new ones by questions that cost time (where does this partition begin?), once, before they are in any
 checkpoint: what it answers is kept with the split, and never asked again.
 
-The state has every id that was ever assigned, so that nothing is read twice, and the pending splits as they are. Ids
-can be forgotten only where old splits are told from new ones by more than their id: see `keep`.
+The state has every id that was ever assigned, so that nothing is read twice, and the pending splits as they are. Where
+splits have a stamp that tells old ones from new ones, such as a file's time of modification, the state is bounded:
+
+    keep        splits that are so much older than the newest are never new, and are not remembered
+    remember    the ids of so many of the newest splits are in the state, and one stamp for all that are older. What is
+                older than that stamp when a process begins was read before it; what comes later is known to be new by
+                this process, which remembers all ids that it saw. So nothing is read twice, and only a split that was
+                added while no process ran, with a stamp older than so many others, cannot be told: if there are more
+                old ones than were counted before, that is said.
 
 Source: `KafkaSourceEnumerator` (callAsync, two steps), FLIP-288 (late splits), Spark's `SeenFilesMap` (forgetting).
 """
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Generic
 
 from lowmark.watermark import LowmarkError
@@ -31,6 +40,8 @@ from .hints import hinted
 from .serializer import DataclassSerializer, UnreadableState
 
 __all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "EvenSpread"]
+
+log = logging.getLogger("lowmark")
 
 MAX_FAILURES = 3
 """Discoveries that may fail in a row before the enumerator does."""
@@ -69,6 +80,9 @@ class DiscoveredSplits(Generic[SplitT]):
         stamps: their stamps, in the same order; empty where the source has none.
         newest_stamp: the largest ever seen, None if there was none.
         pending: splits that no reader has yet, in the order in which they were found.
+        oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
+            too, and are forgotten. None: nothing was forgotten by number.
+        forgotten: how many of those there were at most, when splits were listed last.
     """
 
     discovered: bool = False
@@ -76,6 +90,8 @@ class DiscoveredSplits(Generic[SplitT]):
     stamps: tuple[int, ...] = ()
     newest_stamp: int | None = None
     pending: tuple[SplitT, ...] = ()
+    oldest_stamp: int | None = None
+    forgotten: int = 0
 
 
 class DiscoveredSerializer(Generic[SplitT]):
@@ -173,11 +189,12 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         on_removed: gets the ids that are known and that discovery has stopped to list, once for each time.
         stamp_of: split -> a number that grows with the age of the source, such as a file's modification time.
         keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
+        remember: of how many splits, the newest by stamp, ids are in the state at least; see the module. None: of all.
         max_failures: failures in a row that fail the enumerator, 1 or more.
         source: name for errors.
 
     Raises:
-        ValueError: `stamp_of` and `keep` are given one without the other.
+        ValueError: `stamp_of` is given without `keep` and `remember`, or one of these without `stamp_of`.
     """
 
     def __init__(
@@ -193,11 +210,14 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         on_removed: Callable[[frozenset[str]], None] | None = None,
         stamp_of: Callable[[SplitT], int] | None = None,
         keep: int | None = None,
+        remember: int | None = None,
         max_failures: int = MAX_FAILURES,
         source: str = "source",
     ) -> None:
-        if (stamp_of is None) != (keep is None):
-            raise ValueError("stamp_of and keep: expected both or none. Hint: ids are forgotten by their stamp.")
+        if (stamp_of is None) != (keep is None and remember is None):
+            raise ValueError(
+                "stamp_of and keep or remember: expected both or none. Hint: ids are forgotten by their stamp."
+            )
         state = known if known is not None else DiscoveredSplits[SplitT]()
         self._context, self._discover, self._prepare = context, discover, prepare
         self._spread = EvenSpread()
@@ -207,7 +227,13 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._max_failures, self._source = max_failures, source
         self._discovered = state.discovered
         self._assigned = dict(zip(state.assigned, state.stamps or (0,) * len(state.assigned), strict=True))
-        self._newest_stamp = state.newest_stamp
+        self._unstamped = bool(state.assigned) and not state.stamps  # by a source that had no stamps yet
+        self._newest_stamp, self._oldest_stamp = state.newest_stamp, state.oldest_stamp
+        self._forgotten = state.forgotten
+        self._remember = remember
+        self._forget_from = 0 if remember is None else _with_slack(remember)
+        self._older: set[str] = set()  # ids that the state does not have any more
+        self._looked = known is None  # whether `_older` is what was forgotten
         self._pending = {split.split_id: split for split in state.pending}
         self._preparing: set[str] = set()
         self._gone: set[str] = set()
@@ -217,7 +243,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         metrics = context.metric_group
         self._all_failures = metrics.counter("discovery_failures")
         metrics.gauge("discoveries", lambda: self._discoveries)
-        metrics.gauge("known_splits", lambda: len(self._assigned) + len(self._pending))
+        metrics.gauge("known_splits", lambda: len(self._assigned) + self._forgotten + len(self._pending))
         metrics.gauge("unassigned_splits", lambda: len(self._pending))
 
     # -- what the coordinator calls
@@ -238,6 +264,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._spread.came_back(len(splits), subtask)
         for split in splits:
             self._assigned.pop(split.split_id, None)
+            self._older.discard(split.split_id)
             self._pending[split.split_id] = split
         self._snapshot = None
         self._assign_pending()
@@ -252,6 +279,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 stamps=tuple(self._assigned[name] for name in assigned) if self._stamp_of is not None else (),
                 newest_stamp=self._newest_stamp,
                 pending=tuple(self._pending.values()),
+                oldest_stamp=self._oldest_stamp,
+                forgotten=self._forgotten,
             )
         return self._snapshot
 
@@ -299,8 +328,53 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             for name in forgotten:
                 del self._assigned[name]
             self._snapshot = None
-        known = (self._assigned, self._pending, self._preparing)
+        if self._remember is not None:
+            self._count_forgotten(found)
+        known = (self._assigned, self._pending, self._preparing, self._older)
         return [split for split in found if not any(split.split_id in ids for ids in known)]
+
+    def _count_forgotten(self, found: Sequence[SplitT]) -> None:
+        """See which splits the state does not have; in the first look of a process these are told by their stamps."""
+        assert self._stamp_of is not None, "checked at the beginning"
+        if self._unstamped:
+            self._assigned.update(
+                (split.split_id, self._stamp_of(split)) for split in found if split.split_id in self._assigned
+            )
+            self._unstamped, self._snapshot = False, None
+            self._forget_oldest()
+        if not self._looked and self._oldest_stamp is not None:
+            known = (self._assigned, self._pending)
+            self._older.update(
+                split.split_id
+                for split in found
+                if self._stamp_of(split) < self._oldest_stamp and not any(split.split_id in ids for ids in known)
+            )
+            if (more := len(self._older) - self._forgotten) > 0:
+                log.warning(
+                    "%s: %d splits were added while nobody looked, and are older than %d others that were read, so "
+                    "nobody can tell which they are: they are not read. Hint: make them younger (touch the files).",
+                    self._source, more, len(self._assigned),
+                )  # fmt: skip
+        self._looked = True
+        forgotten = sum(split.split_id in self._older for split in found)
+        if forgotten != self._forgotten:
+            self._forgotten, self._snapshot = forgotten, None
+
+    def _forget_oldest(self) -> None:
+        """Keep the state small: it has the ids of the newest splits only. O(1) a split, over time."""
+        if self._remember is None or len(self._assigned) <= self._forget_from or self._preparing:
+            return
+        oldest = nlargest(self._remember, self._assigned.values())[-1]
+        # What waits unassigned must not be taken for read, should it be found anew.
+        oldest = min([oldest, *(self._stamp_of(split) for split in self._pending.values() if self._stamp_of)])
+        gone = [name for name, stamp in self._assigned.items() if stamp < oldest]
+        for name in gone:
+            del self._assigned[name]
+        self._older.update(gone)
+        self._forgotten += len(gone)
+        if gone:
+            self._oldest_stamp = oldest if self._oldest_stamp is None else max(oldest, self._oldest_stamp)
+        self._forget_from = _with_slack(max(self._remember, len(self._assigned)))
 
     def _add(self, splits: Sequence[SplitT]) -> None:
         self._failures, first = 0, not self._discovered
@@ -345,3 +419,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 self._spread.placed(split.split_id)
                 self._assigned[split.split_id] = 0 if self._stamp_of is None else self._stamp_of(split)
         self._snapshot = None
+        self._forget_oldest()
+
+
+def _with_slack(many: int) -> int:
+    return many + many // 4

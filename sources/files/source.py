@@ -8,8 +8,17 @@ A file is read once, whole, as it was when it was found: its size and time of mo
 that has changed since is an error, as rows that were read could not be read again. So write files under another name
 (one that begins with "." or "_") or in another folder, and rename them when they are complete.
 
-What was found is remembered by path, for ever: a path that is used again is not read again. `max_age` bounds that
-memory and the checkpoint: files older than this, by the newest file and not by any clock, are not taken as new.
+What was found is remembered by path, and not read again. The checkpoint has the paths of the newest files, 4,096 or a
+quarter more, and one time for all older ones: what is older than that when a query is started again was read before, so
+a checkpoint is as small after a million files as after ten thousand. While a query runs, every path it has seen is
+known: files that come with an old time of modification are read. Three things follow:
+
+- a file that is added while the query is stopped, with a time of modification before those of 4,096 files that were
+  read, is not read. If there are more old files than before, a warning says so; `touch` it to have it read;
+- a file system that knows no times of modification has all files at one time, so all their paths are remembered;
+- a path that is used again, or touched, is not read again as long as it is among the newest, or its query runs on.
+
+With `max_age` files older than this, by the newest file and not by any clock, are not taken as new at any time.
 
 Not supported: partition columns from folder names (a column must be in the file), and files that are appended to.
 """
@@ -43,6 +52,8 @@ __all__ = ["FileSource", "FileSplit"]
 
 log = logging.getLogger("lowmark")
 
+REMEMBERED_FILES = 4_096
+"""Of so many files, the newest, the checkpoint has the names at least."""
 _KEPT_INDEXES = 10_000
 _OPEN_AT_ONCE = 16
 _NOTHING = FileIndex(np.zeros(1, np.int64), np.zeros(1, np.int64), None, None)
@@ -81,7 +92,7 @@ class FileSource(SimpleSource[FileSplit]):
         discover_every: how often to look for new files, a duration.
         modified_after: only files modified after this, an aware `datetime` or microseconds since the epoch.
         min_age: only files not modified for this long, a duration: for writers that do not rename.
-        max_age: files this much older than the newest are never new, a duration; bounds the checkpoint.
+        max_age: files this much older than the newest are never new, a duration.
         on_unreadable: "error", or "skip": log a warning and go on without the file's (remaining) rows. An error of the
             network is skipped too, so rows can be lost.
         on_vanished: the same for files that are gone or have changed since they were found.
@@ -271,8 +282,9 @@ class FileSource(SimpleSource[FileSplit]):
             period_seconds=duration_us(self.discover_every or "1 minute", what="discover_every") / 1_000_000,
             bounded=self.bounded,
             known=known,
-            stamp_of=None if self._max_age_us is None else _modified_us,
+            stamp_of=_modified_us,
             keep=self._max_age_us,
+            remember=REMEMBERED_FILES,
             source=repr(self),
         )
 

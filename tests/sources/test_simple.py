@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from lowmark.sources import (
@@ -503,6 +505,108 @@ def test_ids_are_forgotten_by_their_stamp() -> None:
     assert again.assigned == [], "a and d are too old to be new"
 
 
+def stamped(*numbers: int) -> list[SourceSplit]:
+    """Splits whose id ends with their stamp."""
+    return [SourceSplit(split_id=f"f-{number:06}") for number in numbers]
+
+
+def stamp_of(split: SourceSplit) -> int:
+    return int(split.split_id.partition("-")[2])
+
+
+class Stamped(Found):
+    """Discovery of splits with stamps, of which the state remembers ten."""
+
+    def __init__(self, *numbers: int, known: Any = None, **options: Any) -> None:
+        super().__init__(*stamped(*numbers), readers=1, known=known, stamp_of=stamp_of, remember=10, **options)
+        self.start(0)
+
+    def look(self, *numbers: int) -> None:
+        self.splits += stamped(*numbers)
+        self.context.next_period()
+
+    @property
+    def state(self) -> DiscoveredSplits[SourceSplit]:
+        serializer = DiscoveredSerializer(SourceSplit)
+        return serializer.deserialize(1, serializer.serialize(self.enumerator.snapshot_state(1)))
+
+
+def test_the_state_has_the_newest_ids_only_and_nothing_is_assigned_twice() -> None:
+    found = Stamped(*range(100))
+    for number in range(100, 200, 5):
+        found.look(*range(number, number + 5))
+        assert 10 <= len(found.state.assigned) <= 12 + 5
+        again = Stamped(*range(number + 5), known=found.state)
+        assert again.assigned == [], f"after {number}"
+        again.look(number + 5)
+        assert again.assigned == [f"f-{number + 5:06}"]
+
+    assert len(found.assigned) == len(set(found.assigned)) == 200
+    assert found.metric("known_splits") == 200
+
+
+def test_a_split_with_an_old_stamp_is_new_to_whoever_has_seen_the_others() -> None:
+    found = Stamped(*range(0, 200, 2))
+    found.look(31)
+    found.look()
+    assert found.assigned[-1] == "f-000031"
+    assert found.assigned.count("f-000031") == 1
+    again = Stamped(*range(0, 200, 2), 31, known=found.state)
+    again.look(33)
+    assert again.assigned == ["f-000033"]
+
+
+def test_old_splits_that_were_added_while_nobody_looked_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    found = Stamped(*range(0, 200, 2))
+    Stamped(*range(0, 200, 2), known=found.state)
+    Stamped(*range(100, 200, 2), known=found.state)  # some were deleted
+    assert caplog.text == ""
+    again = Stamped(*range(0, 200, 2), 31, 33, known=found.state)
+
+    assert again.assigned == []
+    assert "Tables: 2 splits were added while nobody looked" in caplog.text
+    again.splits = stamped(*range(0, 200, 2), 531, 533)  # touched
+    again.look()
+    assert again.assigned == ["f-000531", "f-000533"]
+
+
+def test_a_split_that_was_read_and_touched_is_not_read_again_while_its_process_lives() -> None:
+    stamps = {number: number for number in range(100)}
+    options: dict[str, Any] = {"stamp_of": lambda split: stamps[stamp_of(split)], "remember": 10}
+    found = Found(*stamped(*range(100)), readers=1, **options).start(0)
+    stamps[3] = 500
+    found.context.next_period()
+    assert len(found.assigned) == 100
+
+
+def test_what_waits_for_a_reader_is_never_taken_for_forgotten() -> None:
+    found = Found(
+        *stamped(*range(50)), readers=2, stamp_of=stamp_of, remember=10, assign=lambda name, _: int(name == "f-000007")
+    ).start(0)
+    state = found.enumerator.snapshot_state(1)
+    assert [split.split_id for split in state.pending] == ["f-000007"]
+    assert state.oldest_stamp == 7
+    without = replace(state, pending=())  # as if it had been found after the state was taken
+    assert Stamped(*range(50), known=without).assigned == ["f-000007"]
+
+
+def test_splits_with_one_stamp_are_all_remembered() -> None:
+    found = Found(*stamped(*range(100)), readers=1, stamp_of=lambda _: 0, remember=10).start(0)
+    assert len(found.enumerator.snapshot_state(1).assigned) == 100
+    assert found.enumerator.snapshot_state(1).oldest_stamp is None
+
+
+def test_a_state_from_before_there_were_stamps_is_read_and_made_small() -> None:
+    old = {"discovered": True, "assigned": [f"f-{n:06}" for n in range(100)], "stamps": [], "newest_stamp": None}
+    data = zlib.compress(msgspec.msgpack.encode({**old, "pending": []}))
+    known = DiscoveredSerializer(SourceSplit).deserialize(1, data)
+    found = Stamped(*range(101), known=known)
+
+    assert found.assigned == ["f-000100"]
+    assert len(found.state.assigned) <= 12
+    assert Stamped(*range(101), known=found.state).assigned == []
+
+
 def test_stamps_and_how_long_to_keep_them_belong_together() -> None:
-    with pytest.raises(ValueError, match="stamp_of and keep: expected both or none"):
+    with pytest.raises(ValueError, match="stamp_of and keep or remember: expected both or none"):
         Found(A, keep=5)

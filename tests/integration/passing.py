@@ -1,0 +1,159 @@
+"""A stream whose splits come, are read in one batch and end, as files do; planner and run, without Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from lowmark.integration.accumulate import BatchTrack
+from lowmark.integration.progress import Progress
+from lowmark.integration.reading import SPLIT_TYPE, Reader
+from lowmark.integration.run import Stream, StreamRun
+from lowmark.integration.splits import SplitKey
+from lowmark.sources import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext
+from lowmark.sources.batches import BatchPlanner, Guidance, Planned, PlanOptions
+from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.offset import BatchOffset
+from lowmark.sources.simple import SimpleSource
+from lowmark.watermark import SplitMark, SplitTracker, WatermarkStrategy
+
+SECOND = 1_000_000
+KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
+ROWS = 10
+
+
+def name_of(number: int) -> str:
+    return f"day={number // 10_000:04}/part-{number:08}.parquet"
+
+
+def number_of(split_id: str) -> int:
+    return int(split_id[-16:-8])
+
+
+class Folder(SimpleSource[SourceSplit]):
+    """Files of ten rows, a second each. The newest `listed` of them are there, older ones were moved away.
+
+    Args:
+        remember: of how many files the state has the names at least.
+        listed: how many files stay in the folder.
+    """
+
+    schema = pa.schema([("at", pa.int64())])
+    event_time = "at"
+
+    def __init__(self, *, remember: int, listed: int) -> None:
+        self.remember, self.there = remember, deque[int](maxlen=listed)
+        self.made = 0
+        self.enumerator: DiscoveringEnumerator[SourceSplit] | None = None
+
+    def add(self, files: int) -> None:
+        self.there.extend(range(self.made, self.made + files))
+        self.made += files
+
+    def discover(self) -> Sequence[SourceSplit]:
+        return [SourceSplit(split_id=name_of(number)) for number in self.there]
+
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {split.split_id: SplitEnd(ROWS, rows=ROWS, finished=True) for split in splits}
+
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None]:
+        rows = {split.split_id: -(-time_us // SECOND) - ROWS * number_of(split.split_id) for split in splits}
+        return {split_id: max(0, row) if row < ROWS else None for split_id, row in rows.items()}
+
+    def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError("nobody reads")
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[SourceSplit], known: DiscoveredSplits[SourceSplit] | None
+    ) -> SplitEnumerator[SourceSplit, DiscoveredSplits[SourceSplit]]:
+        self.enumerator = DiscoveringEnumerator(
+            context, self.discover, period_seconds=None, known=known, source="folder",
+            stamp_of=lambda split: number_of(split.split_id), remember=self.remember,
+        )  # fmt: skip
+        return self.enumerator
+
+
+class Passing:
+    """One query on a `Folder`: what is planned, read and committed, batch by batch. It is the planner's peer."""
+
+    def __init__(self, folder: Folder, *, at: dict[str, Any] | None = None, state: str | None = None) -> None:
+        self.folder, self.now_us = folder, 10**15
+        self.tracks: dict[tuple[str, int], BatchTrack] = {}
+        stream = Stream(
+            name="files", stream_id="files", strategy=WatermarkStrategy.for_monotonous_timestamps(), key=KEY,
+            measurement=None, sources=1, kafka=False, declared={}, names={},
+            tracks=lambda query, batch: self.tracks.pop((query, batch), None), reads=True, promises=True,
+        )  # fmt: skip
+        self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)
+        self.run.query_id, self.run.reader = "q", Reader("files", run="t")
+        self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
+            folder, name="files", options=PlanOptions(slots=4), now_us=lambda: self.now_us, peer=self
+        )
+        found = None if at is None else BatchOffset.find(at)
+        self.at = self.planner.initial() if found is None else found
+        self.read: list[str] = []
+
+    def ask(self, run: str) -> Guidance:
+        return Guidance(observed_us=self.run.observed_us)
+
+    def tell(self, run: str, planned: Planned) -> None:
+        assert self.run.reader is not None
+        if self.run.reader.keep(planned):
+            self.run.plan(planned, self.now_us)
+
+    def look(self) -> None:
+        """Let the enumerator list the folder."""
+        coordinator, enumerator = self.planner._coordinator, self.folder.enumerator
+        assert coordinator is not None, "a batch was planned before"
+        assert enumerator is not None
+        coordinator.run("look", lambda: enumerator._handle_discovered(self.folder.discover(), None))
+
+    def batch(self) -> tuple[int, int]:
+        """Plan, read and report a batch.
+
+        Returns:
+            The bytes of the planner's offset and of the state in the heartbeat's.
+        """
+        self.now_us += SECOND
+        end = self.planner.plan(self.at, None)
+        if end != self.at:
+            tracker, names = SplitTracker(), {}
+            for task in self.planner.tasks(self.at, end):
+                for split in task.splits:
+                    first_us = number_of(split.split_id) * ROWS * SECOND
+                    names[KEY.split_id((split.split_id,))] = split.split_id
+                    mark = SplitMark(first_us + (ROWS - 1) * SECOND, first_us, ROWS)
+                    tracker.observe_many(KEY.split_id((split.split_id,)), mark)
+                    self.read.append(split.split_id)
+            self.tracks["q", end.checkpoint - 1] = BatchTrack(tracker, names)
+            self.at = end
+            heartbeat = {"epoch": 1, "low_us": None, "lowmark": "files", "run": "t", "state": ""}
+            sources = [{"endOffset": end.to_json()}, {"endOffset": heartbeat}]
+            report = {"id": "q", "runId": "r", "batchId": end.checkpoint - 1, "sources": sources}
+            progress = Progress.from_json(json.dumps(report))
+            self.run.report(progress, 1, planned_at_us=self.now_us, now_us=self.now_us)
+            self.planner.committed(end)
+        return len(json.dumps(end.to_json())), len(self.run.state())
+
+    def close(self) -> None:
+        self.planner.close()
+
+
+def calls_of(action: Callable[[], object]) -> int:
+    """Return how many functions an action calls on this thread, Python's and C's: what it costs, on any machine."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls
