@@ -29,6 +29,7 @@ from lowmark.watermark import (
     Tick,
     WatermarkStrategy,
 )
+from lowmark.watermark.coordinator_status import run_mark
 from lowmark.watermark.snapshot import decode
 from pyspark.sql import SparkSession
 
@@ -145,11 +146,11 @@ def test_a_coordinator_goes_on_from_its_journal(coordinator: LowWatermarkCoordin
     }
     tasks = {str(task.task): task for source in status.sources for task in source.tasks}
     assert {name: (task.run, task.state, task.low_watermark_us, task.group) for name, task in tasks.items()} == {
-        "job/orders/0": ("run-0", SplitState.ACTIVE, NOON_US - 5, "group"),
-        "job/orders/1": ("run-1", SplitState.ACTIVE, NOON_US - 7, None),
-        "job/orders/2": ("run-2", SplitState.FINISHED, None, None),
-        "job/orders/3": ("run-3", SplitState.IDLE, None, None),
-        "other/clicks/0": ("run-0", SplitState.ACTIVE, NOON_US + 1, "group"),
+        "job/orders/0": (run_mark("run-0"), SplitState.ACTIVE, NOON_US - 5, "group"),
+        "job/orders/1": (run_mark("run-1"), SplitState.ACTIVE, NOON_US - 7, None),
+        "job/orders/2": (run_mark("run-2"), SplitState.FINISHED, None, None),
+        "job/orders/3": (run_mark("run-3"), SplitState.IDLE, None, None),
+        "other/clicks/0": (run_mark("run-0"), SplitState.ACTIVE, NOON_US + 1, "group"),
     }
 
 

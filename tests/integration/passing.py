@@ -6,10 +6,11 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
-from lowmark.integration.accumulate import BatchTrack
+from lowmark.integration.accumulate import BatchTrack, TrackShelf
 from lowmark.integration.progress import Progress
 from lowmark.integration.reading import SPLIT_TYPE, Reader
 from lowmark.integration.run import Stream, StreamRun
@@ -86,7 +87,7 @@ class Passing:
         stream = Stream(
             name="files", stream_id="files", strategy=WatermarkStrategy.for_monotonous_timestamps(), key=KEY,
             measurement=None, sources=1, kafka=False, declared={}, names={},
-            tracks=lambda query, batch: self.tracks.pop((query, batch), None), reads=True, promises=True,
+            tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True, promises=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)
         self.run.query_id, self.run.reader = "q", Reader("files", run="t")
@@ -121,7 +122,7 @@ class Passing:
         self.now_us += SECOND
         end = self.planner.plan(self.at, None)
         if end != self.at:
-            tracker, names = SplitTracker(), {}
+            tracker, names = SplitTracker(), dict[int, str]()
             for task in self.planner.tasks(self.at, end):
                 for split in task.splits:
                     first_us = number_of(split.split_id) * ROWS * SECOND
@@ -129,7 +130,7 @@ class Passing:
                     mark = SplitMark(first_us + (ROWS - 1) * SECOND, first_us, ROWS)
                     tracker.observe_many(KEY.split_id((split.split_id,)), mark)
                     self.read.append(split.split_id)
-            self.tracks["q", end.checkpoint - 1] = BatchTrack(tracker, names)
+            self.tracks["q", end.checkpoint - 1] = BatchTrack(tracker, names=names)
             self.at = end
             heartbeat = {"epoch": 1, "low_us": None, "lowmark": "files", "run": "t", "state": ""}
             sources = [{"endOffset": end.to_json()}, {"endOffset": heartbeat}]

@@ -111,8 +111,7 @@ class Query:
                 times = [at for step in self.source.steps[split.start : split.stop] for at in step]
                 tracker = SplitTracker()
                 tracker.observe_many(KEY.split_id(("a",)), SplitMark(max(times), min(times), len(times)))
-                track = BatchTrack(tracker)
-                track.names[KEY.split_id(("a",))] = "a"
+                track = BatchTrack(tracker, names={KEY.split_id(("a",)): "a"})
                 self.tracks[self.run.token, end.checkpoint - 1] = track
                 self.rows += times
         self.planner.committed(end)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from lowmark.integration.run import FINISHED_KEPT
+from lowmark.integration.run import FINISHED_KEPT, StreamRun
 from lowmark.watermark import SplitState
 
 from tests.integration.passing import Folder, Passing, calls_of, name_of
@@ -105,8 +105,13 @@ def test_the_state_is_encoded_once_an_epoch(open_queries: ExitStack, monkeypatch
     query = open_queries.enter_context(closing(Passing(folder)))
     query.batch()
     encoded: list[int] = []
-    encode = type(query.run)._encode
-    monkeypatch.setattr(type(query.run), "_encode", lambda run: (encoded.append(run.epoch), encode(run))[1])
+    encode = StreamRun._encode
+
+    def counted(run: StreamRun) -> str:
+        encoded.append(run.epoch)
+        return encode(run)
+
+    monkeypatch.setattr(StreamRun, "_encode", counted)
     query.run._encoded = None
     states = {query.run.state() for _ in range(5)}
     assert (len(encoded), len(states)) == (1, 1)
