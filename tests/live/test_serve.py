@@ -296,6 +296,10 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
             member.report(task(0), 7)
             wait_until(lambda: member.low_us(task(0)) == 7, "it works", seconds=SECONDS)
 
+            for token, code in ((good, 0), (bad, 2)):  # as a probe does
+                secrets = ("--tls-ca", str(cert), "--token-file", str(token))
+                probe = [*LOWMARK, "status", "--json", "--limit", "1", "--coordinator", address, *secrets]
+                assert subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == code
             with pytest.raises(CoordinatorUnreachable, match=r"UNAUTHENTICATED.*token file"):
                 ask_status(address, tls_ca=cert, token_file=bad)
             with Member(address, tls_ca=cert, token_file=bad) as stranger:
