@@ -463,7 +463,7 @@ def serve(
         Door(default_address() if address is None else address, tls_cert, tls_key, token_file),
         journal=journal,
         interval_us=_span_us(interval, "--interval"),
-        lease_us=_span_us(lease, "--lease"),
+        lease_us=_lease_us(lease),
         quorum=quorum,
         ready=ready,
     )
@@ -477,6 +477,16 @@ def _span_us(text: str, option: str) -> int:
     us = duration_us(text, what=option)
     if us <= 0:
         raise typer.BadParameter(f"{option}: expected more than 0, got {text}")
+    return us
+
+
+def _lease_us(text: str) -> int:
+    """As ``_span_us``, and no longer than a coordinator takes."""
+    from lowmark.watermark import MOST_LEASE_US, format_duration_us
+
+    us = _span_us(text, "--lease")
+    if us > MOST_LEASE_US:
+        raise typer.BadParameter(f"--lease: expected at most {format_duration_us(MOST_LEASE_US)}, got {text}")
     return us
 
 

@@ -50,7 +50,7 @@ from .generator import BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, 
 from .history import HOUR_US, Held, History, Rise
 from .idleness import Idleness
 from .membership import RETIRED_RUNS, Membership
-from .message_check import MOST_NAME
+from .message_check import MOST_LEASE_US, MOST_NAME, MOST_TASKS
 from .protocol import (
     LeaseRenewed,
     LeftOut,
@@ -80,7 +80,9 @@ __all__ = [
     "FUTURE_GUARD_US",
     "HOUR_US",
     "KNOWN_EMPTY_GRACE_US",
+    "MOST_LEASE_US",
     "MOST_NAME",
+    "MOST_TASKS",
     "RETIRED_RUNS",
     "Advance",
     "AlignmentGroup",

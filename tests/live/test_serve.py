@@ -296,6 +296,10 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
             member.report(task(0), 7)
             wait_until(lambda: member.low_us(task(0)) == 7, "it works", seconds=SECONDS)
 
+            for token, code in ((good, 0), (bad, 2)):  # as a probe does
+                secrets = ("--tls-ca", str(cert), "--token-file", str(token))
+                probe = [*LOWMARK, "status", "--json", "--limit", "1", "--coordinator", address, *secrets]
+                assert subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == code
             with pytest.raises(CoordinatorUnreachable, match=r"UNAUTHENTICATED.*token file"):
                 ask_status(address, tls_ca=cert, token_file=bad)
             with Member(address, tls_ca=cert, token_file=bad) as stranger:
@@ -440,6 +444,7 @@ def test_what_is_not_safe_is_refused_at_the_start(folder: Path, tmp_path: Path) 
         return ended.stderr
 
     assert "--tls-cert and --tls-key and --token-file are missing" in refused("--address", "127.0.0.1:0")
+    assert "--lease: expected at most 7d, got 8 days" in " ".join(refused("--lease", "8 days").split())
     assert "--token-file is missing" in refused(
         "--address", "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 from lowmark.watermark import (
@@ -23,7 +22,6 @@ from lowmark.watermark import (
     NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
-    SourceStatus,
     SplitState,
     StaleRun,
     TaskDeregistered,
@@ -33,79 +31,11 @@ from lowmark.watermark import (
     TaskRegistered,
     TaskReturnedLate,
     Tick,
-    TooManyTasks,
     UnknownTask,
 )
 from lowmark.watermark.coordinator_snapshot import decode, encode, to_json
 
-S = 1_000_000
-LEASE_US = 10 * S
-A, B, C = (TaskId("job", "orders", name) for name in "abc")
-Kind = TypeVar("Kind")
-
-
-class World:
-    """A coordinator and a clock; tasks answer only where a test says so."""
-
-    def __init__(self, *tasks: TaskId, quorum: float = 1.0) -> None:
-        self.now_us = 0
-        self.coordinator = LowWatermarkCoordinator(interval_us=S, lease_us=LEASE_US, quorum=quorum)
-        for task in tasks:
-            self.register(task)
-
-    def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
-        return self.coordinator.handle(event, self.now_us)
-
-    def register(self, task: TaskId, run: str = "1", low_us: int | None = None) -> list[CoordinatorEffect]:
-        return self.handle(TaskRegistered(task, run, low_us))
-
-    def tick(self, us: int = S) -> list[CoordinatorEffect]:
-        """Let time pass, calling when the coordinator wants to be called."""
-        effects, until_us = [], self.now_us + us
-        while (wake_us := self.coordinator.wake_at_us(self.now_us)) is not None and wake_us <= until_us:
-            self.now_us = max(self.now_us, wake_us)
-            effects += self.handle(Tick())
-        self.now_us = until_us
-        return effects + self.handle(Tick())
-
-    def reply(
-        self,
-        task: TaskId,
-        low_us: int | None,
-        left_out: LeftOut | None = None,
-        *,
-        at_us: int | None = None,
-        run: str = "1",
-    ) -> list[CoordinatorEffect]:
-        at_us = self.now_us if at_us is None else at_us
-        return self.handle(ReplyLowWatermark(task.job_id, task.source_id, task.task_id, at_us, low_us, run, left_out))
-
-    def round(self, **lows_us: int | None) -> list[int]:
-        """A whole round in which these tasks of "orders" answer; what was published."""
-        self.tick()
-        effects = [e for name, low_us in lows_us.items() for e in self.reply(TaskId("job", "orders", name), low_us)]
-        return sorted({notice.new_low_watermark for notice in of(NotifyNewLowWatermark, effects)})
-
-    @property
-    def low_us(self) -> int | None:
-        return self.coordinator.low_watermark_us("job", "orders")
-
-    @property
-    def source(self) -> SourceStatus:
-        return self.coordinator.status(self.now_us).sources[0]
-
-    def states(self) -> list[SplitState]:
-        return [task.state for task in self.source.tasks]
-
-    def restart(self) -> None:
-        self.coordinator = LowWatermarkCoordinator.restore(
-            self.coordinator.snapshot(), now_us=self.now_us, interval_us=S, lease_us=LEASE_US
-        )
-
-
-def of(kind: type[Kind], effects: list[CoordinatorEffect]) -> list[Kind]:
-    return [effect for effect in effects if isinstance(effect, kind)]
-
+from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of
 
 # -- rounds
 
@@ -922,157 +852,6 @@ def test_a_task_that_came_and_went_has_come() -> None:
     coordinator.handle(ReplyLowWatermark("job", "orders", "1", 1_000_000, 900, "b"), 1_000_001)
 
     assert coordinator.low_watermark_us("job", "orders") == 900
-
-
-def test_who_deregisters_takes_along_how_many_it_expected() -> None:
-    world = World()
-    world.handle(TaskRegistered(A, "1", 5, expected_tasks=20))
-    world.handle(TaskRegistered(B, "1", 5, expected_tasks=2))
-    assert world.round(a=7, b=7) == []
-    world.restart()
-    world.handle(TaskDeregistered(A, "1"))
-    world.handle(TaskRegistered(C, "1", 5, expected_tasks=2))
-    world.tick()
-    asked_us = world.source.round_since_us
-    assert asked_us is not None
-    for task in (B, C):
-        world.reply(task, 7, at_us=asked_us)
-    assert world.low_us == 7
-
-
-def test_a_journal_of_before_says_for_the_source_how_many_are_expected() -> None:
-    world = World()
-    world.handle(TaskRegistered(A, "1", 5, expected_tasks=2))
-    saved = decode(world.coordinator.snapshot())
-    for task in saved["sources"][0]["tasks"]:
-        del task["expected"]
-    world.coordinator = LowWatermarkCoordinator.restore(encode(to_json(saved)), now_us=world.now_us)
-    assert world.source.why == "1 of 2 expected tasks did not register yet."
-
-
-def restarted_with_what_was_said_before(*, quorum: float) -> tuple[World, ReplyLowWatermark]:
-    """A is at 11 and lives, the journal has it at 10; and what it said in between, which comes only now."""
-    world = World(quorum=quorum)
-    for task in (A, B):
-        world.register(task, low_us=10)
-    assert world.round(a=10, b=10) == [10]
-    journal = world.coordinator.snapshot()
-    world.tick()
-    late = ReplyLowWatermark("job", "orders", "a", world.now_us, 10, "1", LeftOut.IDLE, sequence=5)
-    world.handle(ReplyLowWatermark("job", "orders", "a", world.now_us, 11, "1", sequence=6))
-    world.now_us += S
-    world.coordinator = LowWatermarkCoordinator.restore(
-        journal, now_us=world.now_us, interval_us=S, lease_us=LEASE_US, quorum=quorum
-    )
-    return world, late
-
-
-@pytest.mark.parametrize("ahead_us", [0, 3 * S + 1])
-def test_what_a_task_said_before_a_restart_does_not_let_it_be_passed_afterwards(ahead_us: int) -> None:
-    world, late = restarted_with_what_was_said_before(quorum=0.5)
-    for _ in range(4):
-        world.tick()
-        world.handle(replace(late, timestamp=late.timestamp + ahead_us))  # by a clock that is ahead, too
-        world.reply(B, 100, at_us=world.source.round_since_us)
-        assert world.low_us in (10, 11)
-    world.tick()
-    asked_us = world.source.round_since_us
-    assert asked_us is not None
-    world.handle(ReplyLowWatermark("job", "orders", "a", asked_us, 11, "1", LeftOut.IDLE, sequence=7))
-    world.tick()
-    world.reply(B, 100, at_us=world.source.round_since_us)
-    world.tick()
-    world.reply(B, 100, at_us=world.source.round_since_us)
-    assert world.low_us == 100  # it said so in this life
-
-
-def test_a_quorum_does_not_go_on_after_a_restart_without_those_who_were_left_out() -> None:
-    world = World(A, B, quorum=0.5)
-    world.tick()
-    world.reply(A, 10, LeftOut.IDLE)
-    world.reply(B, 10)
-    assert world.states() == [SplitState.IDLE, SplitState.ACTIVE]
-    world.coordinator = LowWatermarkCoordinator.restore(
-        world.coordinator.snapshot(), now_us=world.now_us, interval_us=S, lease_us=LEASE_US, quorum=0.5
-    )
-    low_us = world.low_us
-    world.tick()
-    asked_us = world.source.round_since_us
-    world.reply(B, 100, at_us=asked_us)
-    assert world.low_us == low_us  # A may have come back to 11 in what the journal did not have
-    world.reply(A, 11, at_us=asked_us)
-    assert world.low_us == 11
-
-
-def test_members_at_both_ends_of_time_can_be_shown() -> None:
-    world, params = World(), AlignmentParams("g", 10, S)
-    world.handle(TaskRegistered(A, "1", -(2**63), params))
-    world.handle(TaskRegistered(B, "1", 2**63 - 1, params))
-    assert [member.ahead_us for member in world.coordinator.status(0).groups[0].members] == [0, 2**63 - 1]
-
-
-def test_a_lease_and_what_is_expected_have_limits() -> None:
-    world = World()
-    for field, most in (("lease_us", 7 * 86_400 * S), ("expected_tasks", 200_000)):
-        world.handle(TaskRegistered(A, field, **{field: most}))  # type: ignore[arg-type]
-        with pytest.raises(InvalidMessage, match=f"{field}: expected an integer of 1 to {most:,}, got {most + 1}"):
-            world.handle(TaskRegistered(A, "2", **{field: most + 1}))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="at most"):
-        LowWatermarkCoordinator(lease_us=8 * 86_400 * S)
-
-
-def test_a_lease_without_end_in_a_journal_of_before_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(A)
-    saved = decode(world.coordinator.snapshot())
-    saved["runs"][0][-1] = 2**63 - 1
-    world.coordinator = LowWatermarkCoordinator.restore(encode(to_json(saved)), now_us=world.now_us)
-    left_us = world.source.tasks[0].lease_left_us
-    assert left_us == 7 * 86_400 * S
-
-
-def test_there_is_room_for_so_many_tasks_and_sources_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.watermark.coordinator.MOST_TASKS", 2)
-    world = World(A, TaskId("job", "clicks", "0"))
-    before = world.coordinator.snapshot()
-    with pytest.raises(TooManyTasks, match="job/orders/b was not registered: the coordinator has 2 tasks"):
-        world.register(B)
-    assert world.coordinator.snapshot() == before
-    world.register(A, run="2")  # it has its place
-    world.handle(TaskDeregistered(TaskId("job", "clicks", "0"), "1"))
-    world.tick(3 * S)
-    with pytest.raises(TooManyTasks):
-        world.register(B)  # the low watermark of a source is kept for an hour
-    world.handle(TaskDeregistered(A, "2"))
-    world.tick(3 * S)
-    world.register(A, run="3")
-
-
-def test_no_status_tells_a_token_with_which_others_could_speak() -> None:
-    world = World()
-    world.register(A, run="the token of a's run")
-    seen = world.coordinator.status(0)
-    assert "token of a" not in repr(seen)
-    assert len(seen.sources[0].tasks[0].run) == 12
-    world.register(A, run="another")
-    assert world.source.tasks[0].run != seen.sources[0].tasks[0].run
-
-
-def test_a_group_announces_so_often_and_others_do_not_pay_for_it() -> None:
-    announced = 0
-    world = World()
-    for n in range(100):
-        params = AlignmentParams(f"g{n:02}", 10, 1)  # every microsecond
-        world.handle(TaskRegistered(TaskId("job", "clicks", str(n)), "1", n, params))
-    world.register(A)
-    for _ in range(20):
-        world.now_us += 1_000
-        effects = world.reply(A, 1)
-        assert len(of(CapAnnounced, effects)) <= 4
-        announced += len(of(CapAnnounced, effects))
-    assert announced == 80
-    effects = world.tick()
-    each = [told.group for told in of(CapAnnounced, effects)]
-    assert {each.count(f"g{n:02}") for n in range(100)} <= set(range(18, 23))
 
 
 def test_a_status_with_a_limit_shows_who_needs_attention_first_and_counts_all() -> None:

@@ -1,0 +1,87 @@
+"""A coordinator on a virtual clock, for the tests of what it does."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from lowmark.watermark import (
+    CoordinatorEffect,
+    CoordinatorEvent,
+    LeftOut,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    SourceStatus,
+    SplitState,
+    TaskId,
+    TaskRegistered,
+    Tick,
+)
+
+S = 1_000_000
+LEASE_US = 10 * S
+A, B, C = (TaskId("job", "orders", name) for name in "abc")
+Kind = TypeVar("Kind")
+
+
+class World:
+    """A coordinator and a clock; tasks answer only where a test says so."""
+
+    def __init__(self, *tasks: TaskId, quorum: float = 1.0) -> None:
+        self.now_us = 0
+        self.coordinator = LowWatermarkCoordinator(interval_us=S, lease_us=LEASE_US, quorum=quorum)
+        for task in tasks:
+            self.register(task)
+
+    def handle(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
+        return self.coordinator.handle(event, self.now_us)
+
+    def register(self, task: TaskId, run: str = "1", low_us: int | None = None) -> list[CoordinatorEffect]:
+        return self.handle(TaskRegistered(task, run, low_us))
+
+    def tick(self, us: int = S) -> list[CoordinatorEffect]:
+        """Let time pass, calling when the coordinator wants to be called."""
+        effects, until_us = [], self.now_us + us
+        while (wake_us := self.coordinator.wake_at_us(self.now_us)) is not None and wake_us <= until_us:
+            self.now_us = max(self.now_us, wake_us)
+            effects += self.handle(Tick())
+        self.now_us = until_us
+        return effects + self.handle(Tick())
+
+    def reply(
+        self,
+        task: TaskId,
+        low_us: int | None,
+        left_out: LeftOut | None = None,
+        *,
+        at_us: int | None = None,
+        run: str = "1",
+    ) -> list[CoordinatorEffect]:
+        at_us = self.now_us if at_us is None else at_us
+        return self.handle(ReplyLowWatermark(task.job_id, task.source_id, task.task_id, at_us, low_us, run, left_out))
+
+    def round(self, **lows_us: int | None) -> list[int]:
+        """A whole round in which these tasks of "orders" answer; what was published."""
+        self.tick()
+        effects = [e for name, low_us in lows_us.items() for e in self.reply(TaskId("job", "orders", name), low_us)]
+        return sorted({notice.new_low_watermark for notice in of(NotifyNewLowWatermark, effects)})
+
+    @property
+    def low_us(self) -> int | None:
+        return self.coordinator.low_watermark_us("job", "orders")
+
+    @property
+    def source(self) -> SourceStatus:
+        return self.coordinator.status(self.now_us).sources[0]
+
+    def states(self) -> list[SplitState]:
+        return [task.state for task in self.source.tasks]
+
+    def restart(self) -> None:
+        self.coordinator = LowWatermarkCoordinator.restore(
+            self.coordinator.snapshot(), now_us=self.now_us, interval_us=S, lease_us=LEASE_US
+        )
+
+
+def of(kind: type[Kind], effects: list[CoordinatorEffect]) -> list[Kind]:
+    return [effect for effect in effects if isinstance(effect, kind)]
