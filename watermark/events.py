@@ -149,7 +149,8 @@ class BatchPlanned:
     Attributes:
         planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
         watermarks_us: watermark of each split whose next row is known to be beyond it, bound already taken off.
-            Unknown splits are discovered by being here.
+            Unknown splits are discovered by being here. A promise beyond the future guard, from ``planned_at_us`` on,
+            moves nothing: the time of the rows themselves does, once they are read.
         backlog_rows: rows each split will have unread after this batch; missing means not known.
     """
 
