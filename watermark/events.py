@@ -184,9 +184,10 @@ class SplitsResharded:
     """The rows of ``parents`` go on in ``children``: a split was split up, or some were merged.
 
     Children are discovered by being here. Until a child speaks it stands at the minimum of what its parents stand
-    at: the low watermark may rise to that and not beyond. Parents go on as they are, for the rows they still have,
-    until ``SplitsFinished``; one that is not known yet may be discovered later. The events of a reshard may come in
-    any order and any number of times.
+    at: the low watermark may rise to that and not beyond. With idleness its silence counts once every parent is
+    finished or idle: who is left out for its silence does not keep its children in. Parents go on as they are, for the
+    rows they still have, until ``SplitsFinished``; one that is not known yet may be discovered later. The events of a
+    reshard may come in any order and any number of times.
 
     Attributes:
         parents: the splits that end.

@@ -347,6 +347,14 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.definition.report(event, self.now_us)
         self.handle(event)
 
+    @rule(names=st.sets(splits, min_size=1, max_size=2), gaps_us=st.lists(st.integers(1, 4), min_size=3, max_size=9))
+    def flow(self, names: set[str], gaps_us: list[int]) -> None:
+        """Batch after batch of the same few splits: the others are silent while these deliver."""
+        for gap_us in gaps_us:
+            self.now_us += gap_us
+            self.report(dict.fromkeys(names, self.now_us), {}, [], 0, 1)
+            self.agrees()
+
     @rule(watermarks=reports, backlog=st.dictionaries(splits, st.sampled_from((0, 1, 9)), max_size=3))
     def plan(self, watermarks: dict[SplitId, int], backlog: dict[SplitId, int]) -> None:
         event = BatchPlanned(self.now_us, watermarks, backlog)
