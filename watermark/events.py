@@ -149,7 +149,8 @@ class BatchPlanned:
     Attributes:
         planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
         watermarks_us: watermark of each split whose next row is known to be beyond it, bound already taken off.
-            Unknown splits are discovered by being here.
+            Unknown splits are discovered by being here. A promise beyond the future guard, from ``planned_at_us`` on,
+            moves nothing: the time of the rows themselves does, once they are read.
         backlog_rows: rows each split will have unread after this batch; missing means not known.
     """
 
@@ -183,9 +184,10 @@ class SplitsResharded:
     """The rows of ``parents`` go on in ``children``: a split was split up, or some were merged.
 
     Children are discovered by being here. Until a child speaks it stands at the minimum of what its parents stand
-    at: the low watermark may rise to that and not beyond. Parents go on as they are, for the rows they still have,
-    until ``SplitsFinished``; one that is not known yet may be discovered later. The events of a reshard may come in
-    any order and any number of times.
+    at: the low watermark may rise to that and not beyond. With idleness its silence counts once every parent is
+    finished or idle: who is left out for its silence does not keep its children in. Parents go on as they are, for the
+    rows they still have, until ``SplitsFinished``; one that is not known yet may be discovered later. The events of a
+    reshard may come in any order and any number of times.
 
     Attributes:
         parents: the splits that end.

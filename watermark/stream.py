@@ -23,6 +23,7 @@ holds its value).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -358,6 +359,7 @@ class StreamCoordinator:
         Nor is it known before the report who had rows in the batch without a promise of more, so until then nobody's
         silence goes on: neither was read up to here, nor do rows flow.
         """
+        event = self._guarded(event, now_us)
         regressions, why = self._coalescer.regressions, "its next row is known"
         cohort = self._cohort
         promise = None if cohort is None else cohort.sort_out(event.watermarks_us)
@@ -375,6 +377,22 @@ class StreamCoordinator:
             self._deliver_each(event, why, now_us)
         self._learn_backlog(event, now_us)
         self._coalescer.regressions = regressions  # a split may have rows beyond what was promised of it before
+
+    def _guarded(self, event: BatchPlanned, now_us: int) -> BatchPlanned:
+        """The plan without promises that lie beyond the future guard, which move nothing, as such rows do not."""
+        guard_us, promised = self._strategy.future_guard_us, event.watermarks_us
+        if guard_us is None or not promised:
+            return event
+        most_us = self._strategy.watermark_of_max(event.planned_at_us + guard_us)
+        top_us = promised.values_of.max() if isinstance(promised, SplitColumn) else max(promised.values())
+        if top_us <= most_us:
+            return event
+        for split, watermark_us in promised.items():
+            if watermark_us not in _WATERMARK_RANGE:
+                raise InvalidWatermark(split, watermark_us)
+        kept = {split: watermark_us for split, watermark_us in promised.items() if watermark_us <= most_us}
+        self._discover(promised, frozenset(), event.planned_at_us, now_us)
+        return replace(event, watermarks_us=kept)
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
         for split, watermark_us in event.watermarks_us.items():

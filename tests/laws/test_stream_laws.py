@@ -168,7 +168,13 @@ class Definition:
     def plan(self, event: BatchPlanned, now_us: int) -> None:
         """What is promised is as good as delivered; every plan is news of the backlog. The batch is not read yet."""
         counted, self.batches = self.batches, []
-        as_report = BatchReported(0, event.planned_at_us, event.watermarks_us, backlog_rows=event.backlog_rows)
+        guard_us = self.strategy.future_guard_us
+        assert guard_us is not None
+        most_us = (event.planned_at_us + guard_us) // 1_000 * 1_000 - 1_000  # the bound of the strategies here is 0
+        believed = {name: us for name, us in event.watermarks_us.items() if us <= most_us}
+        for name in event.watermarks_us:
+            self.discover(str(name), event.planned_at_us)
+        as_report = BatchReported(0, event.planned_at_us, believed, backlog_rows=event.backlog_rows)
         self.report(as_report, now_us, promised=True)
         self.batches = counted
 
@@ -340,6 +346,14 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         )
         self.definition.report(event, self.now_us)
         self.handle(event)
+
+    @rule(names=st.sets(splits, min_size=1, max_size=2), gaps_us=st.lists(st.integers(1, 4), min_size=3, max_size=9))
+    def flow(self, names: set[str], gaps_us: list[int]) -> None:
+        """Batch after batch of the same few splits: the others are silent while these deliver."""
+        for gap_us in gaps_us:
+            self.now_us += gap_us
+            self.report(dict.fromkeys(names, self.now_us), {}, [], 0, 1)
+            self.agrees()
 
     @rule(watermarks=reports, backlog=st.dictionaries(splits, st.sampled_from((0, 1, 9)), max_size=3))
     def plan(self, watermarks: dict[SplitId, int], backlog: dict[SplitId, int]) -> None:

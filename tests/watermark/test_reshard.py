@@ -317,3 +317,13 @@ def test_many_generations_that_never_spoke() -> None:
     history.on(2, SplitsFinished(tuple(f"s{generation}" for generation in range(200))))
 
     assert (history.low_us, history.status(2).holder) == (50, "s200")
+
+
+def test_the_silence_of_a_child_counts_from_when_its_parent_is_idle_too() -> None:
+    history = History(IDLENESS)
+    history.on(0, batch(0, 0, {"p": 50, "other": 90}))
+    history.on(1, split_up("p", "c"))
+
+    assert history.on(20, batch(1, 20, {"other": 99})) == [("p", "idle")]
+    assert history.on(30, batch(2, 30, {"other": 100})) == []
+    assert history.on(31, batch(3, 31, {"other": 101})) == [("c", "idle"), ("low", 101)]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from lowmark.watermark import (
     ALL_IDLE_STEP_US,
+    BatchPlanned,
     CorruptSnapshot,
     InvalidSplitId,
     InvalidWatermark,
@@ -162,6 +163,32 @@ def test_a_batch_that_comes_late_says_nothing_new_of_the_backlog() -> None:
     history.on(3, batch(1, 1, {"a": 55}, backlog={"a": 9}))
 
     assert history.status(3).splits["a"].backlog_rows == 5
+
+
+# -- promises
+
+
+def plan(second: float, **watermarks_us: int) -> BatchPlanned:
+    return BatchPlanned(at(second), {str(split): us for split, us in watermarks_us.items()})
+
+
+def test_a_promise_from_beyond_the_future_guard_moves_nothing() -> None:
+    history = History(PLAIN.with_future_guard("5 minutes"))
+    year = 365 * 86_400
+    history.on(0, batch(0, 0, {"a": at(0), "b": at(0)}))
+
+    assert history.on(1, plan(1, a=at(300), b=at(year))) == []
+    assert (history.low_us, history.status(1).splits["b"].watermark_us) == (at(0), at(0))
+    assert history.on(2, plan(2, b=at(301.999))) == [("low", at(300))]  # within the guard
+    assert history.on(3, plan(3, new=at(year))) == []
+    assert history.state("new") == "pending"
+
+
+def test_without_a_guard_a_promise_is_believed() -> None:
+    history = History(PLAIN.with_future_guard(None))
+    history.on(0, batch(0, 0, {"a": at(0)}))
+
+    assert [("low", at(10**8))] == history.on(1, plan(1, a=at(10**8)))
 
 
 # -- silence
