@@ -123,6 +123,7 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
     """
 
     daemon_threads = True
+    request_queue_size = 4 * _MOST_CLIENTS  # of the system's, while a thread begins
 
     def __init__(self, *args: Any) -> None:
         self._lock = threading.Lock()

@@ -59,7 +59,7 @@ class InvalidScript(LowmarkError, ValueError):
         self.what, self.expected, self.got = what, expected, got
 
     def __str__(self) -> str:
-        return f"{self.what}: expected {self.expected}, got {self.got}"
+        return f"{self.what:.200}: expected {self.expected:.500}, got {self.got:.200}"
 
 
 @dataclass(frozen=True, slots=True)

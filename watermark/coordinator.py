@@ -301,6 +301,11 @@ class LowWatermarkCoordinator:
             self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us})
         self._group_of = {_task(parts): name for *parts, name in saved["group_of"]}
         self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"]}
+        if not self._groups.keys() >= set(self._group_of.values()):
+            raise ValueError("a task is in a group that is not there")
+        known = {(*key, task_id) for key, rounds in self._sources.items() for task_id in rounds.answers}
+        if not known >= {tuple(parts) for *parts, _, _ in saved["runs"]}:
+            raise ValueError("a task is not known to its source")
         for task in self._group_of:
             self._encoded_group_of.changed(task)
             self._encoded_spoke_us.changed(task)

@@ -127,4 +127,103 @@ def decode(data: bytes) -> dict[str, Any]:
         raise CorruptSnapshot("its contents are not JSON", len(data)) from error
     if not isinstance(state, dict):
         raise CorruptSnapshot(f"its contents are a {type(state).__name__}, not an object", len(data))
+    for name, check in _PARTS.items():
+        if name in state and not check(state[name]):
+            raise CorruptSnapshot(f"its contents do not make sense (in {name})", len(data))
     return state
+
+
+# -- what the parts hold
+# A value of another type would be met only later, in the midst of everything. A field that is not there, or not known,
+# is for the parts themselves to judge.
+
+_Check = Callable[[Any], bool]
+
+
+def _number(value: Any) -> bool:
+    return type(value) is int
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _maybe(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _all(check: _Check) -> _Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _row(*checks: _Check) -> _Check:
+    return lambda value: (
+        isinstance(value, list)
+        and len(value) == len(checks)
+        and all(check(each) for check, each in zip(checks, value, strict=True))
+    )
+
+
+def _fields(**checks: _Check) -> _Check:
+    return lambda value: (
+        isinstance(value, dict) and all(check(value[name]) for name, check in checks.items() if name in value)
+    )
+
+
+_TASK = _fields(job_id=_text, source_id=_text, task_id=_text)
+_ANSWER = _fields(
+    task_id=_text,
+    low_us=_maybe(_number),
+    order=_maybe(_all(lambda value: isinstance(value, int))),
+    left_out=_maybe(_text),
+    next_wanted_us=_maybe(_number),
+    finished=_flag,
+    gone=_flag,
+    counted=_flag,
+)
+_MEMBER = _fields(
+    task=_TASK,
+    throttled=_flag,
+    priority=_number,
+    silent_since_us=_number,
+    floor_us=_maybe(_number),
+    report=_maybe(_fields(at_us=_number, active=_flag, next_wanted_us=_maybe(_number))),
+    low_us=_maybe(_number),
+    low_at_us=_maybe(_number),
+    finished=_flag,
+)
+_PARTS: dict[str, _Check] = {
+    "lost": _number,
+    "runs": _all(_row(_text, _text, _text, _text, _number)),
+    "retired": _all(_row(_text, _text, _text, _text)),
+    "sources": _all(
+        _fields(
+            job_id=_text,
+            source_id=_text,
+            low_us=_maybe(_number),
+            rose_at_us=_maybe(_number),
+            last_asked_us=_maybe(_number),
+            returned_late=_number,
+            expected=_number,
+            came=_all(_text),
+            tasks=_all(_ANSWER),
+        )
+    ),
+    "groups": _all(
+        _fields(
+            name=_text,
+            grace_us=_maybe(_number),
+            params=_maybe(_fields(group=_text, max_drift_us=_number, update_interval_us=_number)),
+            next_us=_maybe(_number),
+            announced_us=_maybe(_number),
+            epoch=_number,
+            members=_all(_MEMBER),
+        )
+    ),
+    "group_of": _all(_row(_text, _text, _text, _text)),
+    "spoke_us": _all(_row(_text, _text, _text, _number)),
+}

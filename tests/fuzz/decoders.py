@@ -51,6 +51,7 @@ from lowmark.watermark import (
     StreamSnapshot,
     TaskId,
     TaskRegistered,
+    Tick,
     WatermarkStrategy,
     coordinator_snapshot,
     duration_us,
@@ -157,7 +158,10 @@ STATE = coordinator_state()
 
 
 def restore_coordinator(data: bytes) -> object:
-    return LowWatermarkCoordinator.restore(data, now_us=10**15)
+    coordinator = LowWatermarkCoordinator.restore(data, now_us=10**15)
+    for now_us in (10**15 + 1, 10**15 + 10**8):
+        coordinator.handle(Tick(), now_us)
+    return coordinator.status(now_us), LowWatermarkCoordinator.restore(coordinator.snapshot(), now_us=now_us)
 
 
 # -- offsets and states of sources

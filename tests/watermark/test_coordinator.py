@@ -748,6 +748,27 @@ def test_a_snapshot_of_something_else_is_refused() -> None:
             LowWatermarkCoordinator.restore(encode(to_json(bad)), now_us=0)
 
 
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("lost", "0"),
+        ("runs", [["job", "orders", "0", "run", "30"]]),
+        ("runs", [["job", "orders", None, "run", 30]]),
+        ("retired", [["job", "orders", "0", 7]]),
+        ("sources", [{"job_id": 7}]),
+        ("sources", [{"tasks": [{"low_us": True}]}]),
+        ("groups", [{"members": [{"silent_since_us": None}]}]),
+        ("groups", [{"params": {"update_interval_us": 1.5}}]),
+        ("spoke_us", [["job", "orders", "0", None]]),
+    ],
+)
+def test_a_value_of_another_type_is_refused_at_once_and_not_met_in_a_tick(part: str, value: object) -> None:
+    good = decode(World(A).coordinator.snapshot())
+
+    with pytest.raises(CorruptSnapshot, match=f"its contents do not make sense .in {part}"):
+        LowWatermarkCoordinator.restore(encode(to_json({**good, part: value})), now_us=0)
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "[]", "7", "null"])
 def test_a_snapshot_that_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(CorruptSnapshot, match="its contents are"):
