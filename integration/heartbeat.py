@@ -232,7 +232,11 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         sys.excepthook = _end_quietly
         start = HeartbeatOffset(self._stream) if start is None else start
         run = uuid.uuid4().hex
-        reply = self._call(run, resumes=start)
+        try:
+            reply = self._call(run, resumes=start)
+        except ServiceUnreachable:
+            _come_first()
+            raise
         return self._take(reply, run)
 
     def _ask(self, now_us: int) -> HeartbeatOffset:
@@ -265,8 +269,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _take(self, reply: HeartbeatReply, run: str) -> HeartbeatOffset:
         if reply.refusal is not None:
-            # Spark puts the traceback of this process before the text, which would be lost below it.
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            _come_first()
             raise QueryRefused(reply.refusal)
         self._wake_at_us = reply.wake_at_us
         if self._last is None or reply.epoch != self._last.epoch:
@@ -295,6 +298,11 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
                 available_now=self._available_now,
             )
         )
+
+
+def _come_first() -> None:
+    """Spark puts the traceback of this process before an error's text, where nobody finds it; it is told not to."""
+    os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def _end_quietly(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

@@ -551,8 +551,9 @@ class StreamRun:
                 new.append(split)
                 if backlog.get(partition) == 0:
                     empty.add(split)
-        effects = self._let_go(sources, now_us)
-        return effects + self.handle(SplitsDiscovered(tuple(new), frozenset(empty)), now_us) if new else effects
+        # New ones first: a stream without any split, if only for a moment, has nobody that holds its watermark.
+        effects = self.handle(SplitsDiscovered(tuple(new), frozenset(empty)), now_us) if new else []
+        return effects + self._let_go(sources, now_us)
 
     def _let_go(self, sources: list[SourceProgress], now_us: int) -> list[Effect]:
         """Partitions that no source reads any more, as of a topic that is not subscribed since the restart.
