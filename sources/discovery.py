@@ -341,6 +341,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 (split.split_id, self._stamp_of(split)) for split in found if split.split_id in self._assigned
             )
             self._unstamped, self._snapshot = False, None
+            self._looked = True  # such a state has all ids
             self._forget_oldest()
         if not self._looked and self._oldest_stamp is not None:
             known = (self._assigned, self._pending)

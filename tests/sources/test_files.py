@@ -17,8 +17,9 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd, check_source, read_slices
-from lowmark.sources.discovery import DiscoveryFailed
+from lowmark.sources.discovery import DiscoveredSplits, DiscoveryFailed
 from lowmark.sources.files import FileSource, FileSplit, InvalidFileOption
+from lowmark.sources.files import source as files_source
 from lowmark.sources.files.errors import FileChanged, FileUnreadable, NoSchema
 from lowmark.sources.files.formats import STEP_ROWS, spark_schema
 from lowmark.sources.files.source import FilePlanner
@@ -655,3 +656,43 @@ def test_ids_are_of_files_and_never_of_machines(tmp_path: Path) -> None:
     assert isinstance(split, SourceSplit)
     assert source.split_serializer.serialize(split).find(str(tmp_path).encode()) == -1
     assert isinstance(FileChanged("s", "p", "i", "a", "b"), LowmarkError)
+
+
+def test_of_many_files_the_newest_are_remembered_and_none_is_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_source, "REMEMBERED_FILES", 4)
+
+    def add(number: int, seconds: int) -> None:
+        parquet(tmp_path / f"{number:02}.parquet", table(0, 1))
+        touch(tmp_path / f"{number:02}.parquet", seconds)
+
+    for number in range(20):
+        add(number, 1_000 + number)
+    source = FileSource(str(tmp_path))
+    run = Enumerated(source)
+    state = run.enumerator.snapshot_state(1)
+    assert state.assigned == ("16.parquet", "17.parquet", "18.parquet", "19.parquet")
+    add(20, 1_003)  # moved here with the time it had
+    run.context.next_period()
+    assert run.found == [f"{number:02}.parquet" for number in range(21)]
+
+    add(21, 1_021)
+    again = Enumerated(source, run.enumerator.snapshot_state(2))
+    assert again.found == ["21.parquet"]
+
+
+def test_what_was_remembered_before_files_were_forgotten_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_source, "REMEMBERED_FILES", 4)
+    filled(tmp_path, "parquet", (1,) * 10)
+    source = FileSource(str(tmp_path))
+    names = tuple(f"part-{number}.parquet" for number in range(10))
+    before = DiscoveredSplits[FileSplit](discovered=True, assigned=names)
+    for name, seconds in (("late.parquet", 1_002), ("new.parquet", 2_000)):
+        parquet(tmp_path / name, table(0, 1))
+        touch(tmp_path / name, seconds)
+    run = Enumerated(source, before)
+    assert run.found == ["late.parquet", "new.parquet"], "all names are known, so the time does not matter yet"
+    assert len(run.enumerator.snapshot_state(1).assigned) <= 5
