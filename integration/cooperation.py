@@ -229,7 +229,9 @@ def _left_out(run: StreamRun) -> LeftOut | None:
     live = sum(states.values()) - states[SplitState.FINISHED]
     if live == 0:
         return LeftOut.WITHOUT_SPLITS
-    return LeftOut.IDLE if states[SplitState.IDLE] == live else None
+    # The splits of a silent stream are not idle, but others do not wait for it.
+    silent = states[SplitState.IDLE] == live or run.coordinator.silent_since_us is not None
+    return LeftOut.IDLE if silent else None
 
 
 def _shown(params: AlignmentParams) -> str:

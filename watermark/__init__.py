@@ -70,7 +70,7 @@ from .protocol import (
 from .rounds import Answer, SourceRounds
 from .snapshot import StreamSnapshot
 from .split_alignment import PAUSE_SAMPLES, PauseOrResume, SplitAlignment, WatermarkSampler
-from .state import AllIdle, SplitId, SplitState
+from .state import AllIdle, IdleClock, SplitId, SplitState
 from .status import HolderSpell, SplitStatus, StreamStatus, explain, format_time_us, to_json
 from .strategy import FUTURE_GUARD_US, AlignmentParams, TimestampAssigner, WatermarkStrategy
 from .stream import ALL_IDLE_STEP_US, KNOWN_EMPTY_GRACE_US, StreamCoordinator
@@ -112,6 +112,7 @@ __all__ = [
     "Held",
     "History",
     "HolderSpell",
+    "IdleClock",
     "Idleness",
     "InvalidDuration",
     "InvalidMessage",

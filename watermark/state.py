@@ -61,13 +61,24 @@ class Signal(Enum):
 class AllIdle(Enum):
     """What the low watermark does while every live split is idle.
 
-    HOLD: it stays. ADVANCE: it follows processing time at a distance. MAX: it jumps to the largest watermark
-        seen.
+    HOLD: it stays. ADVANCE: it follows processing time at a distance, up to when the sources were read. MAX: it
+        jumps to the largest watermark seen.
     """
 
     HOLD = "hold"
     ADVANCE = "advance"
     MAX = "max"
+
+
+class IdleClock(Enum):
+    """Which time counts as a split's silence, of the time in which it could be read.
+
+    FLOW: only time in which splits of the stream delivered, so that the silence of all is no evidence against any.
+    TIME: all of it, as in Flink: a split is idle after the timeout, whatever the others do.
+    """
+
+    FLOW = "flow"
+    TIME = "time"
 
 
 _PENDING, _ACTIVE, _PAUSED, _IDLE, _FINISHED = SplitState

@@ -6,12 +6,12 @@ The reasons are data too, so the page, the CLI and the log tell one story.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from .duration import format_duration_us
 from .events import BatchCounts
-from .state import AllIdle, SplitState
+from .state import AllIdle, IdleClock, SplitState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SPLITS_SHOWN = 10
@@ -88,6 +88,8 @@ class StreamStatus:
         last_batch_id: the newest of them.
         passed_over: names of the splits that ``with_percentile`` passes by now: rows of theirs may be late.
         held: who held the low watermark in the last hour, newest first.
+        silent_since: since when nothing came of any split, UTC, where that is longer than the timeout; None: the stream
+            is not silent, or all its splits are idle by time alone.
     """
 
     name: str
@@ -108,6 +110,7 @@ class StreamStatus:
     last_batch_id: int | None
     passed_over: tuple[str, ...] = ()
     held: tuple[HolderSpell, ...] = ()
+    silent_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,9 @@ class Hold:
     all_idle: AllIdle = AllIdle.HOLD
     inherited_us: int | None = None  # what a silent child of a reshard stands at
     waits: bool = False  # for its parents, which may still deliver
+    clock: IdleClock = IdleClock.TIME  # by which silence is counted,
+    grace_clock: IdleClock = IdleClock.TIME  # and the grace
+    silent_us: int | None = None  # how long nothing came of any split, once the stream is silent
 
 
 def hold_reasons(hold: Hold) -> tuple[str, str]:
@@ -139,6 +145,10 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
     """
     if hold.state is None:
         return _nobody_holds(hold)
+    if hold.silent_us is not None:
+        why, what_next = hold_reasons(replace(hold, silent_us=None))
+        silence = f"the stream is silent: nothing of any split for {format_duration_us(hold.silent_us)}"
+        return f"{silence}, which is no evidence against any; {why}", what_next
     split = f"split {hold.name}"
     if hold.watermark_us is None:
         others = f", as have {hold.silent - 1} others" if hold.silent > 1 else ""
@@ -147,6 +157,8 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
             f"with_grace() would bound this; now it holds {grace}"
             if hold.grace_left_us is None
             else f"its grace ends {grace}"
+            if hold.grace_clock is IdleClock.TIME
+            else f"its grace ends after {format_duration_us(hold.grace_left_us)} more in which others deliver"
         )
         if hold.waits:
             end = "its silence counts from when its parents are done"
@@ -187,7 +199,8 @@ def _unless_idle(hold: Hold) -> str:
         return "it is waited for even if it falls silent, as no idleness is set (with_idleness())"
     if hold.backlog_rows:
         return f"it cannot become idle, for {hold.backlog_rows} rows are waiting in it"
-    return f"or its silence for more than {format_duration_us(hold.idle_timeout_us)}"
+    meanwhile = "" if hold.clock is IdleClock.TIME else " while others deliver"
+    return f"or its silence for more than {format_duration_us(hold.idle_timeout_us)}{meanwhile}"
 
 
 def _in(us: int) -> str:

@@ -20,7 +20,7 @@ from .generator import (
     WatermarkGenerator,
     bounded_watermark_us,
 )
-from .state import AllIdle
+from .state import AllIdle, IdleClock
 
 Duration = str | timedelta
 # Any, not object: a user's function names the row type it takes, and is accepted.
@@ -67,13 +67,15 @@ class WatermarkStrategy:
         generator: makes the generator of a split, or None for the built-in one.
         timestamp_assigner: finds the event time of a row, or None for the row's own.
         idle_timeout_us: silence after which a split is left out, or None for never.
+        idle_clock: which time counts as silence; None: FLOW while the low watermark holds when all are idle, else TIME.
         future_guard_us: how far ahead of the clock an event time may be and still count, or None for any.
         alignment: or None, not aligned.
         grace_us: how long a silent new split may hold; None: 1 minute if it is known empty, else for ever.
         all_idle: what the low watermark does while all splits are idle.
-        all_idle_delay_us: how far ``advance`` stays behind processing time.
+        all_idle_delay_us: how far ``advance`` stays behind the time up to which the sources were read.
         quorum: share of the splits that must take part before idle ones are left out, or None for any.
-        percentile: share of the splits that the low watermark waits for, in per cent, or None for all of them.
+        percentile: share of the splits that the low watermark waits for, in per cent, more than 1, or None for all of
+            them.
 
     Raises:
         InvalidStrategy: a value is out of range, or a setting lacks the one it needs.
@@ -90,6 +92,7 @@ class WatermarkStrategy:
     all_idle_delay_us: int | None = None
     quorum: float | None = None
     percentile: float | None = None
+    idle_clock: IdleClock | None = None
 
     def __post_init__(self) -> None:
         _at_least("out-of-orderness", self.out_of_orderness_us, 0)
@@ -112,8 +115,15 @@ class WatermarkStrategy:
                 'a delay with "advance", and only there',
                 'with_all_idle("advance", delay="1 minute").',
             )
+        if self.idle_clock is IdleClock.FLOW and self.all_idle is not AllIdle.HOLD:
+            raise InvalidStrategy(
+                "with_idleness(clock=)",
+                f'"flow" beside with_all_idle({self.all_idle.value!r})',
+                'clock="time", or none',
+                "by the flow no split is idle while all are silent, so nothing would ever follow.",
+            )
         _share("with_quorum", self.quorum, 1, "0.5 is half of the splits.")
-        _share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.")
+        _share("with_percentile", self.percentile, 100, "99.0 passes the slowest 1 % of the splits.", above=1)
         if self.quorum is not None and self.all_idle is not AllIdle.HOLD:
             raise InvalidStrategy(
                 "with_quorum",
@@ -158,11 +168,28 @@ class WatermarkStrategy:
         """
         return replace(self, timestamp_assigner=assigner)
 
-    def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
+    def with_idleness(self, timeout: Duration, clock: str | IdleClock | None = None) -> WatermarkStrategy:
         """Leave a split out that is silent for longer than ``timeout`` and has no backlog. Off unless asked
         for.
+
+        Args:
+            timeout: more than 0.
+            clock: which time counts. "flow": only time in which other splits of the stream deliver, each gap between
+                deliveries for a quarter of the timeout at most. When all are silent none becomes idle, and after the
+                pause their rows have three quarters of the timeout to arrive everywhere. "time": all of it, as in
+                Flink. By default "flow", and "time" where ``with_all_idle`` says that the low watermark goes on then.
+
+        Raises:
+            InvalidStrategy: no such clock, or "flow" beside an ``with_all_idle`` other than "hold".
         """
-        return replace(self, idle_timeout_us=duration_us(timeout, what="idleness"))
+        try:
+            counts = None if clock is None else IdleClock(clock)
+        except ValueError:
+            names = " or ".join(f'"{known.value}"' for known in IdleClock)
+            raise InvalidStrategy(
+                "with_idleness(clock=)", repr(clock), names, '"time" leaves out by the timeout alone, as Flink does.'
+            ) from None
+        return replace(self, idle_timeout_us=duration_us(timeout, what="idleness"), idle_clock=counts)
 
     def with_future_guard(self, ahead: Duration | None) -> WatermarkStrategy:
         """Let no row further ahead of the clock than this move the watermark; None switches the guard off."""
@@ -208,7 +235,8 @@ class WatermarkStrategy:
 
         Args:
             what: "hold" (it stays), "max" (it jumps to the largest watermark seen) or "advance" (it follows
-                processing time at a distance of ``delay``).
+                processing time at a distance of ``delay``, up to when the sources were read: not while a batch runs,
+                and not after a restart before they were asked).
             delay: needed for "advance", refused otherwise.
         """
         try:
@@ -244,7 +272,8 @@ class WatermarkStrategy:
         and ``late_reports`` counts. Of fewer than 100 splits 99.0 passes none.
 
         Args:
-            percentile: more than 0, at most 100, which is the true minimum.
+            percentile: in per cent, more than 1, at most 100, which is the true minimum; 0.99 is refused, as it would
+                pass nearly all of them.
 
         Raises:
             InvalidStrategy: the percentile is out of range.
@@ -259,6 +288,13 @@ class WatermarkStrategy:
     def emits(self) -> bool:
         """Whether the stream has a watermark at all: False for ``no_watermarks()``."""
         return self.generator is not NoWatermarks
+
+    @property
+    def silence_clock(self) -> IdleClock:
+        """Which time counts as a split's silence, the default settled."""
+        if self.idle_clock is not None:
+            return self.idle_clock
+        return IdleClock.FLOW if self.all_idle is AllIdle.HOLD else IdleClock.TIME
 
     @property
     def runs_python(self) -> bool:
@@ -294,11 +330,11 @@ def _at_least(setting: str, got_us: int | None, least_us: int) -> None:
         raise InvalidStrategy(setting, format_duration_us(got_us), expected, "leave it out to keep the default.")
 
 
-def _share(setting: str, got: float | None, most: int, hint: str) -> None:
+def _share(setting: str, got: float | None, most: int, hint: str, above: int = 0) -> None:
     given: object = got  # whatever the types say
-    if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool) and 0 < given <= most):
+    if given is None or (isinstance(given, (int, float)) and not isinstance(given, bool) and above < given <= most):
         return
-    raise InvalidStrategy(setting, repr(got), f"more than 0, at most {most}", hint)
+    raise InvalidStrategy(setting, repr(got), f"more than {above}, at most {most}", hint)
 
 
 def _check_alignment(alignment: AlignmentParams) -> None:

@@ -12,7 +12,9 @@ idle, then
 Two clocks pass through here and must not be mixed up. ``now_us`` is when something is handled; a grace that was
 set and the times shown to people go by it. ``planned_at_us`` and ``until_us`` are moments up to which the sources
 were read; silence, that is, idleness and the grace of a split known to be empty, is measured on these alone, because
-a batch that runs for five minutes reads nothing meanwhile.
+a batch that runs for five minutes reads nothing meanwhile. And of these only time in which other splits delivered
+counts (``idleness.py``), unless the strategy asks for time alone: while none does, the stream is silent, and no split
+is idle for it.
 
 Source: FLINK-4576 (the messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split
 holds its value).
@@ -51,7 +53,7 @@ from .idleness import Idleness
 from .lineage import Lineage
 from .protocol import NotifyNewLowWatermark
 from .snapshot import StreamSnapshot, decode, encode
-from .state import SplitId, SplitState, split_order
+from .state import IdleClock, SplitId, SplitState, split_order
 from .status import StreamStatus
 from .strategy import WatermarkStrategy
 from .tally import SplitTally, Tally
@@ -62,8 +64,8 @@ KNOWN_EMPTY_GRACE_US = 60_000_000
 minute."""
 
 ALL_IDLE_STEP_US = 1_000_000
-"""While all splits are idle and the low watermark follows processing time, callers are asked to look this
-often."""
+"""While all splits are idle and the low watermark follows the time up to which they were read, callers are asked to
+look this often."""
 
 _WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
@@ -92,13 +94,16 @@ class StreamCoordinator:
         self._job_id, self._source_id, self._task_id = job_id, source_id, task_id
         self._coalescer = self._new_coalescer(None)
         self._lineage = Lineage(self._coalescer)  # states and watermarks are asked of this: it knows who inherits
-        self._idleness = None if strategy.idle_timeout_us is None else Idleness(strategy.idle_timeout_us)
+        clock = strategy.silence_clock
+        self._idleness = None if strategy.idle_timeout_us is None else Idleness(strategy.idle_timeout_us, clock)
+        # Silence of new splits. A grace that was set is a bound on time itself; the default one is silence.
         self._grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
-        self._grace = Idleness(self._grace_us)  # silence of new splits
+        self._grace = Idleness(self._grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
         self._records: dict[SplitId, SplitRecord] = {}
         self._backlog_rows: dict[SplitId, int] = {}  # only what is known
         self._names: dict[SplitId, str] = {}
         self._read_until_us: int | None = None
+        self._stirred_us: int | None = None  # up to when it was read when a split last spoke, began or went on
         self._moved_at_us: int | None = None  # when the low watermark rose, or began
         self._planned_us: int | None = None  # when the newest batch was planned
         self._history = History[SplitId]()  # of who held
@@ -168,21 +173,42 @@ class StreamCoordinator:
         deadline_us = None if self._idleness is None else self._idleness.next_deadline_us()
         if deadline_us is not None:
             moments.append(deadline_us)
-        if self._idleness is not None and self._cohort is not None:
+        if self._idleness is not None and self._cohort is not None and self._by_time:
             moments.append(self._cohort.earliest_heard_us + self._idleness.timeout_us + 1)
+        patience_us = self._patience_us()
+        if patience_us is not None and self._stirred_us is not None:
+            silent_us = self._stirred_us + patience_us + 1
+            if self._read_until_us is None or silent_us > self._read_until_us:
+                moments.append(silent_us)
         grace_us = self._grace.next_deadline_us()
         if grace_us is not None:
             moments.append(grace_us)
         delay_us = self._strategy.all_idle_delay_us
         if delay_us is not None and self._coalescer.all_idle:
             low_us = self._coalescer.low_us
-            moments.append(now_us if low_us is None else max(now_us, low_us + delay_us + ALL_IDLE_STEP_US))
+            moments.append(now_us if low_us is None else low_us + delay_us + ALL_IDLE_STEP_US)
         return min(moments, default=None)
 
     @property
     def low_watermark_us(self) -> int | None:
         """The low watermark, microseconds since the epoch; never decreases; None until there is one."""
         return self._coalescer.low_us
+
+    @property
+    def silent_since_us(self) -> int | None:
+        """Since when nothing came of any split, once that is longer than the timeout; None: the stream is not silent.
+
+        Up to when the sources were read. A silent stream has splits that are not idle, for the silence of all is no
+        evidence against any, but nobody else needs to wait for it. It is none while rows are known to wait in it, while
+        alignment holds a split of it back, and where time alone makes splits idle.
+        """
+        patience_us, stirred_us, read_us = self._patience_us(), self._stirred_us, self._read_until_us
+        if patience_us is None or stirred_us is None or read_us is None or read_us - stirred_us <= patience_us:
+            return None
+        waiting = (split for split, rows in self._backlog_rows.items() if rows > 0)
+        if any(self._lineage.state(split) in (SplitState.PENDING, SplitState.ACTIVE) for split in waiting):
+            return None
+        return stirred_us
 
     @property
     def epoch(self) -> int:
@@ -216,7 +242,9 @@ class StreamCoordinator:
             self._tally,
             self._records,
             self._backlog_rows,
-            self._grace_us,
+            self._grace,
+            self._read_until_us,
+            self.silent_since_us,
             self._planned_us,
             self._moved_at_us,
             self._history,
@@ -272,7 +300,7 @@ class StreamCoordinator:
         coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
         coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
         coordinator._names = dict(saved.names)
-        coordinator._moved_at_us = now_us
+        coordinator._moved_at_us = coordinator._stirred_us = now_us
         for split, (state, watermark_us) in saved.splits.items():
             coordinator._kind = type(split)
             coordinator._coalescer.assign(split, state=state, watermark_us=watermark_us)
@@ -296,6 +324,7 @@ class StreamCoordinator:
             if split in known_empty:
                 self._backlog_rows[split] = 0
             self._start_timers(split, at_us)
+            self._stir(at_us)
             self._material = True
 
     def _reshard(self, event: SplitsResharded, now_us: int) -> None:
@@ -324,16 +353,21 @@ class StreamCoordinator:
             self._coalescer.regressions = regressions  # they were counted when the batch came first
 
     def _plan(self, event: BatchPlanned, now_us: int) -> None:
-        """Take a promise like a report, but count nothing: no row was seen."""
+        """Take a promise like a report, but count nothing: no row was seen.
+
+        Nor is it known before the report who had rows in the batch without a promise of more, so until then nobody's
+        silence goes on: neither was read up to here, nor do rows flow.
+        """
         regressions, why = self._coalescer.regressions, "its next row is known"
         cohort = self._cohort
         promise = None if cohort is None else cohort.sort_out(event.watermarks_us)
         if cohort is not None and promise is not None:
             self._discover((*promise.others, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
-            self._read(event.planned_at_us)
             if cohort.promise(promise, event.planned_at_us):
                 self._coalescer.report_array(cohort.splits, cohort.watermarks_us)
                 self._material = True
+            if event.watermarks_us:
+                self._stir(event.planned_at_us)
             for split in sorted(promise.others, key=split_order):
                 self._deliver(split, event, why, now_us)
         else:
@@ -348,7 +382,12 @@ class StreamCoordinator:
                 raise InvalidWatermark(split, watermark_us)
         delivered = [*event.watermarks_us, *(split for split, rows in _rows(event).items() if rows > 0)]
         self._discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
-        self._read(event.planned_at_us)
+        if delivered:
+            self._stir(event.planned_at_us)
+        if isinstance(event, BatchReported):
+            self._read(event.planned_at_us)
+            if delivered:
+                self._flow(event.planned_at_us)
         for split in sorted(set(delivered), key=split_order):
             self._deliver(split, event, why, now_us)
 
@@ -358,6 +397,8 @@ class StreamCoordinator:
         assert isinstance(column, SplitColumn)
         self._discover(event.backlog_rows, frozenset(), event.planned_at_us, now_us)
         self._read(event.planned_at_us)
+        self._stir(event.planned_at_us)
+        self._flow(event.planned_at_us)
         self._planned_us = event.planned_at_us
         low_us, tally = self._coalescer.low_us, self._tally
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
@@ -387,18 +428,17 @@ class StreamCoordinator:
                 own_us[row], heard_us[row] = at_us, heard_at_us
             self._cohort = Cohort(SplitColumn(column.splits, own_us), heard_us)
             if self._idleness is not None:
-                for split in column:
-                    self._idleness.forget(split)
+                self._idleness.forget_all(column)
 
     def _dissolve(self) -> None:
         """Something happens to single splits: their numbers go back to each."""
         cohort, self._cohort = self._cohort, None
         if cohort is not None:
             for split in cohort:
-                heard_us = cohort.heard_us(split)
-                self._records[split].heard_us = heard_us
-                self._time_silence(split, heard_us)
+                self._records[split].heard_us = cohort.heard_us(split)
                 self._tally.splits[split] = cohort.tally(split, self._tally.splits.get(split, SplitTally()))
+            if self._idleness is not None:
+                self._idleness.heard_all((split, cohort.heard_us(split)) for split in cohort)
 
     def _deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
         """Apply what one split reported. It was active unless this is old news of it."""
@@ -421,6 +461,7 @@ class StreamCoordinator:
             self._grace.forget(split)
         elif news and self._coalescer.wake(split):  # no usable event time: active, at the watermark it had
             record.pending_since_us = now_us
+            self._time_grace(split)
         if before is SplitState.IDLE and not news:
             self._coalescer.idle(split)
         if before is SplitState.ACTIVE:
@@ -451,6 +492,7 @@ class StreamCoordinator:
         self._coalescer.wake(split)
         self._records[split].pending_since_us = now_us
         self._start_timers(split, now_us)
+        self._stir(now_us)
         self._note(split, SplitState.IDLE, why)
 
     def _finish(self, splits: Iterable[SplitId], now_us: int) -> None:
@@ -482,6 +524,7 @@ class StreamCoordinator:
                 if self._coalescer.resume(split):
                     self._records[split].pending_since_us = now_us
                     self._time_grace(split)
+                    self._stir(now_us)
                     if self._idleness is not None:
                         self._idleness.resume(split, now_us)
                     self._note(split, before, "alignment lets it go on")
@@ -504,18 +547,43 @@ class StreamCoordinator:
 
     def _leave_quiet_out(self, now_us: int) -> None:
         if self._idleness is not None and self._read_until_us is not None:
-            timeout_us = self._idleness.timeout_us
-            if self._cohort is not None and self._read_until_us > self._cohort.earliest_heard_us + timeout_us:
+            cohort, read_us = self._cohort, self._read_until_us
+            if cohort is not None and self._idleness.runs_out(cohort.earliest_heard_us, read_us):
                 self._dissolve()
-            timeout = format_duration_us(timeout_us)
+            timeout = format_duration_us(self._idleness.timeout_us)
+            meanwhile = "" if self._by_time else " while others delivered"
             for split in self._idleness.quiet(self._read_until_us, self._backlog_rows):
                 known = "no backlog" if split in self._backlog_rows else "backlog unknown"
-                self._leave_out(split, f"silent for more than {timeout}, {known}")
-        # A grace that was set is a bound on time itself. The default one is silence, and while a long batch runs nobody
-        # listens: an empty split whose first rows arrive meanwhile must not be passed before they can be read.
+                self._leave_out(split, f"silent for more than {timeout}{meanwhile}, {known}")
+        # While a long batch runs nobody listens: an empty split whose first rows arrive meanwhile must not be passed
+        # before they can be read.
         until_us = now_us if self._strategy.grace_us is not None else self._read_until_us
         for split in () if until_us is None else self._grace.quiet(until_us, {}):
             self._leave_out(split, f"new, and silent for more than its grace of {format_duration_us(self._grace_us)}")
+
+    def _stir(self, at_us: int) -> None:
+        self._stirred_us = at_us if self._stirred_us is None else max(self._stirred_us, at_us)
+
+    def _flow(self, at_us: int) -> None:
+        """A split delivered: time up to here is evidence against those that did not."""
+        self._grace.delivered(at_us)
+        if self._idleness is not None:
+            self._idleness.delivered(at_us)
+
+    @property
+    def _by_time(self) -> bool:
+        return self._strategy.silence_clock is IdleClock.TIME
+
+    def _patience_us(self) -> int | None:
+        """How long no split may be heard before the stream counts as silent; None: however long."""
+        states = self._lineage.states
+        pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
+        if self._by_time or states[SplitState.PAUSED] or not pending + active:
+            return None
+        if self._idleness is not None:
+            return self._idleness.timeout_us
+        # Only new splits that are known to be empty: nobody would wait for these for longer than their grace.
+        return self._grace_us if len(self._grace) == pending and not active else None
 
     def _leave_out(self, split: SplitId, why: str) -> None:
         before = self._lineage.state(split)
@@ -577,7 +645,8 @@ class StreamCoordinator:
             if after is not before:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
         effects += self._late
-        if advance := self._coalescer.advance(now_us):
+        # With ``advance`` it follows what was read: what arrived since, or while nobody ran, is not known yet.
+        if advance := self._coalescer.advance(self._read_until_us):
             self._material, self._moved_at_us = True, now_us
             effects.append(
                 NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, advance.after_us)

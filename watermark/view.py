@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from .coalescer import Coalescer
 from .cohort import Cohort
 from .history import History
+from .idleness import Idleness
 from .lineage import Lineage
-from .state import SplitId, SplitState, split_order
+from .state import IdleClock, SplitId, SplitState, split_order
 from .status import Hold, HolderSpell, SplitStatus, StreamStatus, hold_reasons, need, utc
 from .strategy import WatermarkStrategy
 from .tally import SplitTally, Tally
@@ -37,7 +38,9 @@ class View:
     tally: Tally
     records: Mapping[SplitId, SplitRecord]
     backlog_rows: Mapping[SplitId, int]
-    grace_us: int
+    grace: Idleness
+    read_until_us: int | None
+    silent_since_us: int | None
     planned_us: int | None
     moved_at_us: int | None
     history: History[SplitId]
@@ -76,6 +79,7 @@ class View:
                 )
                 for spell in self.history.held(now_us)
             ),
+            silent_since=utc(self.silent_since_us),
         )
 
     def _shown(self, limit: int | None) -> list[SplitId]:
@@ -118,7 +122,6 @@ class View:
         if holder is None:
             return Hold(None, known=known, idle=idle, all_idle=policy)
         backlog_rows = self.backlog_rows.get(holder)
-        has_grace = self.strategy.grace_us is not None or backlog_rows == 0
         return Hold(
             self.lineage.state(holder),
             names[holder],
@@ -130,11 +133,25 @@ class View:
             idle=idle,
             backlog_rows=backlog_rows,
             idle_timeout_us=self.strategy.idle_timeout_us,
-            grace_left_us=self.records[holder].pending_since_us + self.grace_us - now_us if has_grace else None,
+            clock=self.strategy.silence_clock,
+            grace_clock=self.strategy.silence_clock if self.strategy.grace_us is None else IdleClock.TIME,
+            grace_left_us=self._grace_left_us(holder, now_us),
             all_idle=policy,
             inherited_us=self.lineage.inherited_us(holder),
             waits=self.records[holder].waits,
+            silent_us=self._silent_us(),
         )
+
+    def _grace_left_us(self, holder: SplitId, now_us: int) -> int | None:
+        """By the clock that its grace goes by; None while it has none."""
+        if self.strategy.grace_us is not None:
+            return self.records[holder].pending_since_us + self.grace.timeout_us - now_us
+        return self.grace.left_us(holder, now_us if self.read_until_us is None else self.read_until_us)
+
+    def _silent_us(self) -> int | None:
+        if self.silent_since_us is None or self.read_until_us is None:
+            return None
+        return self.read_until_us - self.silent_since_us
 
 
 def _names(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> dict[SplitId, str]:

@@ -238,7 +238,7 @@ def pause_after_the_buffer(case: Case) -> None:
 
 
 def backpressure_is_not_silence(case: Case) -> None:
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("100 milliseconds")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness("100 milliseconds", clock="time")
     stream = StreamCoordinator(strategy, job_id="job", source_id="s", task_id="0")
     stream.handle(SplitsDiscovered(("0", "1")), now_us=0)
     effects = stream.handle(BatchReported(0, 0, {"0": us(42)}), now_us=0)

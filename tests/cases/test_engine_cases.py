@@ -24,7 +24,7 @@ from lowmark.watermark import (
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us
-from tests.watermark.history import PLAIN, coordinator_of
+from tests.watermark.history import BY_TIME, coordinator_of
 
 CASES: list[Case] = json.loads((Path(__file__).parent / "engine_cases.json").read_text("utf-8"))["cases"]
 MAX = 2**63 - 1
@@ -162,7 +162,7 @@ STREAMS = [case for case in cases_with("steps") if case["steps"][0][0] in ("batc
 
 @pytest.mark.parametrize("case", STREAMS, ids=case_id)
 def test_a_stream(case: Case) -> None:
-    coordinator, lows, now_us = coordinator_of(), list[int | str | None](), 0
+    coordinator, lows, now_us = coordinator_of(BY_TIME), list[int | str | None](), 0
     event: BatchReported | SplitsDiscovered | Polled | None = None
     for number, (op, split, value, _) in enumerate(case["steps"]):
         match op:
@@ -176,7 +176,7 @@ def test_a_stream(case: Case) -> None:
             case "restart":
                 event = None
                 coordinator = coordinator.restore(
-                    coordinator.snapshot(), PLAIN, job_id="j", source_id="s", task_id="t", now_us=now_us
+                    coordinator.snapshot(), BY_TIME, job_id="j", source_id="s", task_id="t", now_us=now_us
                 )
             case "again":
                 pass

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from lowmark.watermark import AllIdle, BatchReported, Coalescer, Polled, SplitsDiscovered, WatermarkStrategy
+from lowmark.watermark import AllIdle, BatchReported, Coalescer, IdleClock, Polled, SplitsDiscovered, WatermarkStrategy
 
 from tests.cases import test_alignment_cases, test_flink_cases
 from tests.cases.deviations import DEVIATIONS
@@ -106,7 +106,7 @@ def ms_of(low_us: int | None) -> int | str:
 
 def follow_the_tracker(case: Case) -> None:
     """``MIN`` is a reader that has no watermark yet; a peer that is silent for longer than the timeout is idle."""
-    strategy = WatermarkStrategy(idle_timeout_us=us(60_000))
+    strategy = WatermarkStrategy(idle_timeout_us=us(60_000), idle_clock=IdleClock.TIME)
     coordinator, now_us = coordinator_of(strategy), 0
     coordinator.handle(SplitsDiscovered(("local", "wm1")), now_us)
     for batch_id, (op, value, *wanted) in enumerate(case["steps"]):

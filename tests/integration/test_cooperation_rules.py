@@ -168,9 +168,10 @@ def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
     assert says()[1] is LeftOut.WITHOUT_SPLITS
 
 
-def test_idle_is_said_only_if_every_live_split_is() -> None:
+@pytest.mark.parametrize(("clock", "idle"), [("time", 1), ("flow", 0)])
+def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock: str, idle: int) -> None:
     world = World()
-    run = world.run(strategy=GROUPED.with_idleness("1 second"))
+    run = world.run(strategy=GROUPED.with_idleness("1 second", clock))
     run.handle(SplitsDiscovered((1, 2)), world.now_us)
     world.reach(run, 5, 1)
     world.reach(run, 5, 2)
@@ -181,9 +182,9 @@ def test_idle_is_said_only_if_every_live_split_is() -> None:
         world.now_us += S
         run.polled(world.now_us, world.now_us)
     world.cooperation.report(run)
-    assert world.said()[-1][3] is LeftOut.IDLE
+    assert (run.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, LeftOut.IDLE)
 
-    half = world.run(strategy=GROUPED.with_idleness("1 second"), token="run-2")
+    half = world.run(strategy=GROUPED.with_idleness("1 second", clock), token="run-2")
     half.handle(SplitsDiscovered((1, 2)), world.now_us)
     world.reach(half, 5, 1)
     world.reach(half, 5, 2)
@@ -192,7 +193,7 @@ def test_idle_is_said_only_if_every_live_split_is() -> None:
         world.now_us += S
         half.polled(world.now_us, world.now_us)
     world.cooperation.report(half)
-    assert (half.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (1, None)
+    assert (half.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, None)
 
 
 def test_the_low_watermark_of_a_job_is_what_the_coordinator_published_and_0_is_one() -> None:

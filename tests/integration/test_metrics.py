@@ -271,7 +271,7 @@ def test_an_unknown_backlog_is_absent_not_0() -> None:
 
 
 def test_a_split_that_lags_and_one_that_is_idle_can_be_told_from_the_others() -> None:
-    run = FakeRun("t1", strategy=WatermarkStrategy.for_monotonous_timestamps().with_idleness("10 seconds"))
+    run = FakeRun("t1", strategy=WatermarkStrategy().with_idleness("10 seconds", clock="time"))
     run.report({"a": SECOND_US, "lags": SECOND_US, "idle": SECOND_US}, backlog_rows={"lags": 5})
     run.now_us += 60 * SECOND_US
     run.report({"a": 2 * SECOND_US}, backlog_rows={"lags": 5})
@@ -349,7 +349,7 @@ def test_the_holder_is_shown_even_among_many_that_are_no_better() -> None:
 
 
 def test_an_idle_split_far_behind_is_no_laggard() -> None:
-    run = FakeRun("t1", strategy=WatermarkStrategy.for_monotonous_timestamps().with_idleness("10 seconds"))
+    run = FakeRun("t1", strategy=WatermarkStrategy().with_idleness("10 seconds", clock="time"))
     run.report({"idle": 0, "a": 5 * SECOND_US, "b": 6 * SECOND_US, "c": 7 * SECOND_US})
     run.now_us += 60 * SECOND_US
     run.report({"a": 5 * SECOND_US, "b": 6 * SECOND_US, "c": 7 * SECOND_US})

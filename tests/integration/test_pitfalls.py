@@ -390,7 +390,7 @@ def test_pitfall_31_a_split_that_returns_late_is_counted(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     ran = run(
-        windows(orders(service, feed, TEN_SECONDS.with_idleness("50 milliseconds")), "split"),
+        windows(orders(service, feed, TEN_SECONDS.with_idleness("50 milliseconds", clock="time")), "split"),
         feed,
         [*both(100), [("a", 1, 400)], [("a", 1, 500)]],
         checkpoint,
@@ -409,10 +409,24 @@ def test_pitfall_31_a_split_that_returns_late_is_counted(
 
 
 def test_pitfall_33_all_splits_idle_holds(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
-    strategy = TEN_SECONDS.with_idleness("1 millisecond")
+    strategy = TEN_SECONDS.with_idleness("1 millisecond", clock="time")
     ran = run(windows(orders(service, feed, strategy), "split"), feed, [[("a", 1, 100), ("b", 1, 700)]], checkpoint)
     until(lambda: service.status("orders").states["idle"] == 2, ran)
     ran.settle()
+
+    assert ran.low == 100 - 10 - 0.001
+
+
+def test_a_silent_stream_holds_says_so_and_nobody_in_it_is_idle(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    strategy = TEN_SECONDS.with_idleness("1 millisecond")
+    ran = run(windows(orders(service, feed, strategy), "split"), feed, [[("a", 1, 100), ("b", 1, 700)]], checkpoint)
+    until(lambda: service.status("orders").silent_since is not None, ran)
+    ran.settle()
+
+    assert service.status("orders").states["idle"] == 0
+    assert "the stream is silent" in service.explain("orders")
 
     assert ran.low == 100 - 10 - 0.001
 

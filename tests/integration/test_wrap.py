@@ -92,7 +92,8 @@ def test_an_idle_split_stops_nobody(service: LowWatermarkService, feed: Feed, ch
     ran = run(
         windows(wrapped(service, feed, TEN_SECONDS.with_idleness("50 milliseconds")), "split"),
         feed,
-        [[("fast", 1, 100), ("slow", 1, 90)], [("fast", 1, 200)], [("fast", 1, 300)], [("fast", 1, 400)]],
+        # A gap between two batches counts for a quarter of the timeout, so five of them make the slow one idle.
+        [[("fast", 1, 100), ("slow", 1, 90)], *([("fast", 1, at)] for at in range(200, 900, 100))],
         checkpoint,
     )
 

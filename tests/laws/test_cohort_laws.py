@@ -15,6 +15,7 @@ from lowmark.watermark import (
     BatchPlanned,
     BatchReported,
     Event,
+    IdleClock,
     InvalidSplitId,
     InvalidWatermark,
     Polled,
@@ -26,6 +27,7 @@ from lowmark.watermark import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
+    SplitState,
     StreamCoordinator,
     Tick,
     WatermarkStrategy,
@@ -39,7 +41,9 @@ STRATEGIES = [
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US, out_of_orderness_us=5_000),
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US, all_idle=AllIdle.MAX, percentile=50),
     WatermarkStrategy(grace_us=TIMEOUT_US),
+    WatermarkStrategy(idle_timeout_us=TIMEOUT_US, idle_clock=IdleClock.TIME),
 ]
+FLOW, TIME = STRATEGIES[1], STRATEGIES[-1]
 SPLITS = (0, 3, 2**63, 2**64 - 1)
 
 split = st.sampled_from(SPLITS)
@@ -187,12 +191,12 @@ def test_a_promise_below_what_a_split_stands_at_lowers_nothing() -> None:
 
 
 def test_time_in_which_a_split_was_paused_is_no_silence_in_a_cohort_either() -> None:
-    coordinator = gathered(STRATEGIES[1])  # heard at 6
+    coordinator = gathered(TIME)  # heard at 6
     coordinator.handle(SplitsPaused(SPLITS), 9)
-    coordinator.handle(SplitsResumed(SPLITS), 12)  # as if heard at 9
+    coordinator.handle(SplitsResumed(SPLITS), 12)
     coordinator.handle(BatchReported(2, 8, column(dict.fromkeys(SPLITS, 2))), 12)
 
-    assert coordinator.wake_at_us(12) == 9 + TIMEOUT_US + 1
+    assert coordinator.wake_at_us(12) == 8 + 3 + TIMEOUT_US + 1
 
 
 def test_a_split_with_rows_waiting_lags_once_a_batch_had_none_of_it() -> None:
@@ -219,13 +223,30 @@ def test_a_cohort_goes_on_over_plans_of_all_of_some_and_of_others(columns: bool)
     assert coordinator._cohort is not None
 
 
-def test_splits_that_no_plan_promises_anything_of_fall_idle_by_themselves() -> None:
-    coordinator = gathered(STRATEGIES[1])
-    coordinator.handle(BatchPlanned(6 + TIMEOUT_US + 1, dict.fromkeys(SPLITS[:2], 50)), 30)
+@pytest.mark.parametrize("strategy", [FLOW, TIME])
+def test_splits_that_no_plan_promises_anything_of_fall_idle_by_themselves(strategy: WatermarkStrategy) -> None:
+    coordinator = gathered(strategy)
+    for us in range(7, 6 + TIMEOUT_US + 2):
+        coordinator.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us)), 30)
+    assert coordinator._cohort is not None
+    for us in range(7, 6 + TIMEOUT_US + 2):
+        assert coordinator.states[SplitState.IDLE] == 0
+        coordinator.handle(BatchReported(us, us, dict.fromkeys(SPLITS[:2], 50)), 30)
 
     states = [seen.state.value for seen in coordinator.status(30).splits.values()]
     assert states == ["active", "active", "idle", "idle"]
     assert coordinator.low_watermark_us == 50
+
+
+@pytest.mark.parametrize("strategy", [FLOW, TIME])
+def test_nobody_is_left_out_for_rows_that_are_planned_and_not_reported_yet(strategy: WatermarkStrategy) -> None:
+    """The last rows of a split come without a promise, since nothing is known behind them."""
+    coordinator = gathered(strategy)
+    for us in range(7, 50):
+        coordinator.handle(BatchPlanned(us, dict.fromkeys(SPLITS[:2], us), dict.fromkeys(SPLITS, 0)), us)
+
+    assert coordinator._cohort is not None
+    assert coordinator.handle(BatchReported(2, 49, dict.fromkeys(SPLITS, 50)), 50)[-1].new_low_watermark == 50
 
 
 def test_a_plan_that_is_refused_changes_nothing() -> None:

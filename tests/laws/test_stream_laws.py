@@ -1,8 +1,8 @@
 """The coordinator against the naive definition, recomputed from the whole history after every step.
 
-The definition keeps no timers and no heap: of every split it knows when it last delivered, what was said of its
-backlog, whether it is paused and whose child it is, and of the stream up to when it was read. States and the low
-watermark follow.
+The definition keeps no timers and no queue: of every split it knows when it last delivered, what was said of its
+backlog, when it was paused and whose child it is, and of the stream up to when it was read, and which microseconds lie
+so shortly before a delivery that they count as silence of the others. States and the low watermark follow.
 
 Three more laws: a repeated event has no effects; the splits of an event commute; a crash anywhere changes nothing
 that is published. The last is stated for strategies without idleness and grace, whose timers begin anew by design;
@@ -24,6 +24,7 @@ from lowmark.watermark import (
     BatchReported,
     Effect,
     Event,
+    IdleClock,
     InvalidReshard,
     NotifyNewLowWatermark,
     Polled,
@@ -46,9 +47,11 @@ from tests.laws.strategies import LAWS, SPLITS, reports, splits, watermarks_us
 
 PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
 TIMEOUT_US = 10
+PART_US = TIMEOUT_US // 4  # what a gap between deliveries counts for at most
 DELAY_US = 7
 STRATEGIES = [
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US),
+    WatermarkStrategy(idle_timeout_us=TIMEOUT_US, idle_clock=IdleClock.TIME),
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US, all_idle=AllIdle.MAX),
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US, all_idle=AllIdle.ADVANCE, all_idle_delay_us=DELAY_US),
     WatermarkStrategy(),
@@ -64,7 +67,8 @@ class Split:
     backlog_rows: int | None = None
     stopped_at_us: int | None = None  # since when it is not read: paused, or a child that waits for its parents
     heard_us: int | None = None  # newest plan of a batch with rows
-    silent_since_us: int = 0  # that, with pauses and beginnings
+    silent_since_us: int = 0  # that, or when it began or was told to go on
+    pauses: list[tuple[int, int]] = field(default_factory=list)  # from and to: the time between is no silence
     state: SplitState = PENDING
     parents: set[str] = field(default_factory=set)  # of a silent child
     left_us: list[int] = field(default_factory=list)  # what removed parents stood at
@@ -73,8 +77,11 @@ class Split:
     def read_again(self, at_us: int) -> None:
         """The time in which it was not read is no silence."""
         assert self.stopped_at_us is not None
-        self.silent_since_us += max(0, at_us - max(self.stopped_at_us, self.silent_since_us))
+        self.pauses.append((self.stopped_at_us, at_us))
         self.stopped_at_us = None
+
+    def idle(self) -> None:
+        self.state, self.pauses = IDLE, []
 
     @property
     def live(self) -> SplitState:
@@ -89,18 +96,59 @@ class Definition:
     read_until_us: int | None = None
     batches: list[int] = field(default_factory=list)
     rows: int = 0
+    flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
+    delivered_us: int | None = None  # when the newest delivery was planned
+    stirred_us: int | None = None  # when a split was last heard, discovered or told to go on
+
+    def flows(self, at_us: int) -> None:
+        """Some split delivered: the time shortly before counts against the others."""
+        if self.delivered_us is None or at_us > self.delivered_us:
+            self.delivered_us = at_us
+            self.flow |= set(range(at_us - PART_US, at_us))
+
+    def stir(self, at_us: int) -> None:
+        self.stirred_us = at_us if self.stirred_us is None else max(at_us, self.stirred_us)
+
+    def silence_us(self, split: Split) -> int:
+        assert self.read_until_us is not None
+        counted = range(split.silent_since_us, self.read_until_us)
+        if self.strategy.silence_clock is IdleClock.FLOW:
+            counted = [us for us in self.flow if us >= split.silent_since_us]  # type: ignore[assignment]
+        return sum(1 for us in counted if not any(start <= us < end for start, end in split.pauses))
+
+    @property
+    def silent(self) -> bool:
+        """Every live split would be idle if time alone counted."""
+        live = [split for split in self.splits.values() if split.state in (PENDING, ACTIVE, PAUSED)]
+        return (
+            self.strategy.silence_clock is IdleClock.FLOW
+            and self.strategy.idle_timeout_us is not None
+            and self.read_until_us is not None
+            and self.stirred_us is not None
+            and self.read_until_us - self.stirred_us > self.strategy.idle_timeout_us
+            and bool(live)
+            and all(split.state is not PAUSED and not (split.backlog_rows or 0) > 0 for split in live)
+        )
 
     def discover(self, name: str, at_us: int) -> Split:
-        return self.splits.setdefault(name, Split(at_us, silent_since_us=at_us))
+        if name not in self.splits:
+            self.splits[name] = Split(at_us, silent_since_us=at_us)
+            self.stir(at_us)
+        return self.splits[name]
 
     def read(self, until_us: int) -> None:
         self.read_until_us = until_us if self.read_until_us is None else max(self.read_until_us, until_us)
 
-    def report(self, event: BatchReported, now_us: int) -> None:
+    def report(self, event: BatchReported, now_us: int, *, promised: bool = False) -> None:
         fresh = not self.batches or event.batch_id > max(self.batches)
-        self.read(event.planned_at_us)
+        if not promised:
+            self.read(event.planned_at_us)
         for name in (*event.watermarks_us, *event.rows, *event.backlog_rows):
             self.discover(str(name), event.planned_at_us)
+        if event.watermarks_us or event.rows:
+            self.stir(event.planned_at_us)
+            if not promised:
+                self.flows(event.planned_at_us)
         for name in {*event.watermarks_us, *event.rows}:
             split = self.splits[str(name)]
             if fresh:
@@ -114,12 +162,14 @@ class Definition:
                 split = self.splits[str(name)]
                 split.backlog_rows = rows
                 if rows > 0 and split.state is IDLE:
-                    split.state, split.silent_since_us = split.live, max(split.silent_since_us, now_us)
+                    split.state, split.silent_since_us = split.live, now_us
+                    self.stir(now_us)
 
     def plan(self, event: BatchPlanned, now_us: int) -> None:
-        """What is promised is as good as delivered; every plan is news of the backlog."""
+        """What is promised is as good as delivered; every plan is news of the backlog. The batch is not read yet."""
         counted, self.batches = self.batches, []
-        self.report(BatchReported(0, event.planned_at_us, event.watermarks_us, backlog_rows=event.backlog_rows), now_us)
+        as_report = BatchReported(0, event.planned_at_us, event.watermarks_us, backlog_rows=event.backlog_rows)
+        self.report(as_report, now_us, promised=True)
         self.batches = counted
 
     def delivered(self, split: Split, watermark_us: int | None, planned_us: int) -> None:
@@ -139,10 +189,9 @@ class Definition:
     def decide(self, now_us: int) -> None:
         if self.strategy.idle_timeout_us is not None and self.read_until_us is not None:
             for split in self.splits.values():
-                overdue = self.read_until_us - split.silent_since_us > self.strategy.idle_timeout_us
-                timed = split.state in (PENDING, ACTIVE) and not split.waits
-                if timed and overdue and not (split.backlog_rows or 0) > 0:
-                    split.state = IDLE
+                timed = split.state in (PENDING, ACTIVE) and not split.waits and not (split.backlog_rows or 0) > 0
+                if timed and self.silence_us(split) > self.strategy.idle_timeout_us:
+                    split.idle()
         for split in self.splits.values():
             if split.state is PENDING and (split.parents or split.left_us):
                 self.wait(split, now_us)
@@ -196,7 +245,8 @@ class Definition:
         if idle and self.strategy.all_idle is AllIdle.MAX:
             return max((value for value in idle if value is not None), default=None)
         if idle and self.strategy.all_idle is AllIdle.ADVANCE:
-            return (now_us - DELAY_US) // 1_000 * 1_000
+            read_us = self.read_until_us
+            return None if read_us is None else (read_us - DELAY_US) // 1_000 * 1_000
         return None
 
 
@@ -335,6 +385,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         if split is not None and split.state is PAUSED:
             split.read_again(self.now_us)
             split.state = split.live
+            self.definition.stir(self.now_us)
         self.handle(SplitsResumed((name,)))
 
     @rule(name=splits)
@@ -349,8 +400,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.coordinator = restored(self.coordinator, self.strategy, self.now_us)
         assert (states, low_us) == (self.states(), self.coordinator.low_watermark_us)
         self.definition.batches, self.definition.rows, self.definition.read_until_us = [], 0, None
+        self.definition.flow, self.definition.delivered_us, self.definition.stirred_us = set(), None, self.now_us
         for split in self.definition.splits.values():
             split.silent_since_us, split.backlog_rows, split.heard_us = self.now_us, None, None
+            split.pauses = []
             split.stopped_at_us = self.now_us if split.state is PAUSED else None
             split.waits = False
         for split in self.definition.splits.values():
@@ -372,6 +425,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
                 assert expected.stands_at_us(name) == self.coordinator._lineage.inherited_us(name), name
         assert silent.keys() == set(self.coordinator._lineage.children)
         assert (expected.rows, len(expected.batches)) == (status.counts.rows, status.batches)
+        assert expected.silent == (self.coordinator.silent_since_us is not None) == (status.silent_since is not None)
         self.coordinator._coalescer._check()
 
     @invariant()

@@ -9,6 +9,7 @@ from lowmark.watermark import (
     BatchReported,
     Effect,
     Event,
+    IdleClock,
     NotifyNewLowWatermark,
     SplitId,
     SplitReturnedLate,
@@ -20,6 +21,7 @@ from lowmark.watermark import (
 
 START_US = 1_700_000_000_000_000
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()
+BY_TIME = WatermarkStrategy(idle_clock=IdleClock.TIME)  # silence counts whether or not others deliver
 
 
 def at(second: float) -> int:

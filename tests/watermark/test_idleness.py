@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import Idleness
+from lowmark.watermark import IdleClock, Idleness
 
 
 def idleness_of(*splits: str, timeout_us: int = 10) -> Idleness:
@@ -117,3 +117,124 @@ def test_a_forgotten_split_is_timed_again_when_it_speaks() -> None:
 def test_a_timeout_is_positive(timeout_us: int) -> None:
     with pytest.raises(ValueError, match="expected more than 0 us"):
         Idleness(timeout_us)
+
+
+# -- silence while others deliver
+
+
+def flowing(*splits: str, timeout_us: int = 40) -> Idleness:
+    """Splits heard at 0, of a stream in which a gap between deliveries counts for 10 at most."""
+    idleness = Idleness(timeout_us, IdleClock.FLOW)
+    idleness.delivered(0)
+    for split in splits:
+        idleness.heard(split, 0)
+    return idleness
+
+
+def test_time_in_which_nobody_delivers_makes_nobody_idle() -> None:
+    idleness = flowing("a", "b")
+
+    assert (idleness.quiet(10**9, {}), idleness.next_deadline_us()) == ([], None)
+
+
+def test_a_gap_between_deliveries_counts_for_a_quarter_of_the_timeout_at_most() -> None:
+    idleness = flowing("a", "b")
+    named = []
+    for at_us in (1_000, 2_000, 3_000, 4_000, 4_001):
+        idleness.delivered(at_us)
+        idleness.heard("b", at_us)
+        named.append(idleness.quiet(at_us, {}))
+
+    assert named == [[], [], [], [], ["a"]]
+
+
+def test_a_delivery_told_twice_or_late_is_no_time() -> None:
+    idleness = flowing("a")
+    for at_us in (1_000, 1_000, 500, 1_000):
+        idleness.delivered(at_us)
+
+    assert idleness.left_us("a", 0) == 30
+
+
+def test_the_silence_of_a_split_that_becomes_known_in_a_gap_counts_from_there() -> None:
+    idleness = flowing()
+    idleness.heard("new", 995)
+    idleness.delivered(1_000)
+
+    assert idleness.left_us("new", 0) == 35
+
+
+def test_flow_while_a_split_is_paused_is_no_silence_of_it() -> None:
+    idleness = flowing("a")
+    idleness.delivered(8)
+    idleness.pause("a", 8)
+    for at_us in range(8, 200, 5):
+        idleness.delivered(at_us)
+    assert idleness.quiet(200, {}) == []
+    idleness.resume("a", 198)
+    idleness.delivered(205)
+
+    assert idleness.left_us("a", 0) == 40 - 8 - 7
+
+
+def test_spans_of_long_ago_are_dropped_and_what_was_heard_there_is_overdue() -> None:
+    idleness = flowing("a")
+    for minute in range(1, 2_000):
+        idleness.delivered(minute * 1_000)
+        idleness.heard("b", minute * 1_000)
+    assert idleness._flow is not None
+    assert len(idleness._flow._starts_us) == 1_000
+
+    assert idleness.quiet(0, {}) == ["a"]
+
+
+# -- pauses, told late
+
+
+def test_a_report_planned_in_a_pause_that_arrives_after_it_does_not_count_the_rest_of_the_pause() -> None:
+    idleness = idleness_of("a", timeout_us=60)
+    idleness.pause("a", 50)
+    idleness.resume("a", 100)
+    idleness.heard("a", 60)
+
+    assert [idleness.quiet(at_us, {}) for at_us in (121, 160, 161)] == [[], [], ["a"]]
+
+
+def test_a_report_planned_before_a_pause_that_arrives_after_it_is_news() -> None:
+    idleness = idleness_of("a", timeout_us=60)
+    idleness.pause("a", 50)
+    idleness.resume("a", 100)
+    idleness.heard("a", 40)
+
+    assert [idleness.quiet(at_us, {}) for at_us in (150, 151)] == [[], ["a"]]
+
+
+def test_many_pauses_of_a_silent_split_add_up_and_are_few() -> None:
+    idleness = idleness_of("a", timeout_us=60)
+    for at_us in range(1, 100, 2):
+        idleness.pause("a", at_us)
+        idleness.resume("a", at_us + 1)
+
+    assert len(idleness._timers["a"].pauses) == 16
+    assert idleness.next_deadline_us() == 61 + 50
+
+
+# -- what is kept
+
+
+def test_what_is_forgotten_leaves_nothing_behind_a_split_that_stays() -> None:
+    """A thousand splits that come and go, and one that is silent all along, at the head of the queue."""
+    idleness = Idleness(10**9)
+    idleness.heard("silent", 0)
+    for second in range(400):
+        for number in range(1_000):
+            if second % 2:
+                idleness.forget(f"s{number}")
+            idleness.heard(f"s{number}", second)
+
+    assert (len(idleness), len(idleness._queue)) == (1_001, 1_001)
+    idleness.forget_all([f"s{number}" for number in range(1_000)])
+    assert (len(idleness), len(idleness._queue)) == (1, 1)
+    idleness.heard_all((f"s{number}", 400) for number in range(1_000))
+    idleness.pause("s7", 400)
+    assert (len(idleness), len(idleness._queue)) == (1_001, 1_000)

@@ -17,9 +17,9 @@ from lowmark.watermark import (
     explain,
 )
 
-from tests.watermark.history import PLAIN, START_US, History, at, batch
+from tests.watermark.history import BY_TIME, PLAIN, START_US, History, at, batch
 
-IDLENESS = PLAIN.with_idleness("10 seconds")
+IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
 
 
 def history_of(**watermarks_us: int) -> History:
@@ -180,7 +180,7 @@ def test_a_child_that_spoke_before_its_parents_were_done_is_timed_like_any_other
 
 
 def test_the_grace_of_an_empty_child_begins_when_its_parents_are_done() -> None:
-    history = History()
+    history = History(BY_TIME)
     history.on(0, batch(0, 0, {"p": 50, "other": 90}))
     history.on(1, SplitsResharded(("p",), ("c",), frozenset({"c"})))
     history.on(100, batch(1, 100, {"p": 60}))

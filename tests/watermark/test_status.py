@@ -21,7 +21,7 @@ from lowmark.watermark.status import Hold, hold_reasons, utc
 
 from tests.watermark.history import PLAIN, START_US, History, at, batch, coordinator_of
 
-IDLENESS = PLAIN.with_idleness("10 seconds")
+IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
 START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
 
 
@@ -175,6 +175,22 @@ Stream orders: low watermark 2023-11-14 22:13:20.095 UTC
   late   1 returns below the low watermark, 0 regressing reports
   native Spark, with one watermark at 2023-11-14 22:13:21.001 UTC, would have judged at least 1 rows late"""
     )
+
+
+def test_a_silent_stream_is_called_silent_and_its_splits_are_not_idle() -> None:
+    history = History(PLAIN.with_idleness("10 seconds"))
+    history.on(0, batch(0, 0, {"a": START_US, "b": START_US + 90_000}))
+    assert history.status(1).next == "Newer rows of split a; or its silence for more than 10s while others deliver."
+    history.on(30, Polled(at(30)))
+    status = history.status(31)
+
+    assert (status.silent_since, status.states["idle"], status.left_out) == (START, 0, ())
+    assert status.why == (
+        "the stream is silent: nothing of any split for 30s, which is no evidence against any; split a has the "
+        "smallest watermark of 2 live splits."
+    )
+    assert "  why    the stream is silent" in explain(status)
+    assert to_json(status)["silent_since"] == "2023-11-14T22:13:20+00:00"
 
 
 def test_explain_names_the_few_that_matter() -> None:

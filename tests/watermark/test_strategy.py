@@ -7,6 +7,7 @@ import pytest
 from lowmark.watermark import (
     AllIdle,
     BoundedOutOfOrderness,
+    IdleClock,
     InvalidDuration,
     InvalidStrategy,
     NoWatermarks,
@@ -78,6 +79,16 @@ def test_grace_and_idleness_are_off_unless_asked_for() -> None:
     assert PLAIN.with_grace("5 seconds").with_grace(None) == PLAIN
 
 
+def test_silence_counts_by_the_flow_unless_the_low_watermark_goes_on_when_all_are_idle() -> None:
+    idle = PLAIN.with_idleness("1 minute")
+    assert idle.silence_clock is IdleClock.FLOW
+    assert idle.with_all_idle("max").silence_clock is IdleClock.TIME
+    assert idle.with_all_idle("advance", delay="1 minute").silence_clock is IdleClock.TIME
+    for clock in ("time", IdleClock.TIME):
+        assert PLAIN.with_idleness("1 minute", clock=clock).silence_clock is IdleClock.TIME
+    assert PLAIN.with_idleness("1 minute", clock="time").with_idleness("1 minute") == idle
+
+
 def test_all_idle_takes_a_name_or_the_enum() -> None:
     assert AllIdle.MAX is PLAIN.with_all_idle("max").all_idle
     assert AllIdle.MAX is PLAIN.with_all_idle(AllIdle.MAX).all_idle
@@ -92,6 +103,8 @@ def test_all_idle_takes_a_name_or_the_enum() -> None:
         (lambda: PLAIN.with_all_idle("advance"), "got 'advance' without a delay"),
         (lambda: PLAIN.with_all_idle("hold", "1 second"), "got 'hold' with a delay"),
         (lambda: PLAIN.with_idleness("0 seconds"), "with_idleness: expected more than 0, got 0s"),
+        (lambda: PLAIN.with_idleness("1 second", clock="wall"), 'expected "flow" or "time", got \'wall\''),
+        (lambda: PLAIN.with_idleness("1 second", "flow").with_all_idle("max"), "\"flow\" beside with_all_idle('max')"),
         (lambda: PLAIN.with_grace("0 seconds"), "with_grace: expected more than 0, got 0s"),
         (lambda: WatermarkStrategy(out_of_orderness_us=-1), "out-of-orderness: expected 0 or more, got -0.000001s"),
         (lambda: WatermarkStrategy.for_generator("g"), "for_generator: expected a function, got 'g'"),  # type: ignore[arg-type]
@@ -119,9 +132,9 @@ def test_a_quorum_is_a_share(share: float) -> None:
         WatermarkStrategy.for_monotonous_timestamps().with_quorum(share)
 
 
-@pytest.mark.parametrize("percentile", [0, -1, 100.5, float("nan"), True, "99"])
+@pytest.mark.parametrize("percentile", [0, -1, 0.99, 1, 100.5, float("nan"), True, "99"])
 def test_a_percentile_is_per_cent(percentile: float) -> None:
-    with pytest.raises(InvalidStrategy, match="with_percentile: expected more than 0, at most 100, got"):
+    with pytest.raises(InvalidStrategy, match=r"expected more than 1, at most 100, got .* Hint: 99\.0"):
         WatermarkStrategy.for_monotonous_timestamps().with_percentile(percentile)
 
 

@@ -21,9 +21,9 @@ from lowmark.watermark import (
     Tick,
 )
 
-from tests.watermark.history import PLAIN, History, at, batch, coordinator_of, restored
+from tests.watermark.history import BY_TIME, PLAIN, History, at, batch, coordinator_of, restored
 
-IDLENESS = PLAIN.with_idleness("10 seconds")
+IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
 
 
 def history_of(**watermarks_us: int) -> History:
@@ -238,6 +238,17 @@ def test_a_split_that_returns_exactly_at_the_low_watermark_is_not_late() -> None
     assert history.on(13, batch(2, 13, {"a": 100, "b": 110})) == [("a", "active")]
 
 
+def test_a_report_that_was_planned_in_a_pause_and_arrives_after_it_starts_no_silence_in_the_pause() -> None:
+    history = History(PLAIN.with_idleness("1 minute", clock="time"))
+    history.on(0, batch(0, 0, {"a": 10}))
+    history.on(50, SplitsPaused(("a",)))
+    history.on(100, SplitsResumed(("a",)))
+    history.on(100, batch(1, 60, {"a": 20}))
+
+    assert history.on(121, Polled(at(121))) == []
+    assert history.on(161, Polled(at(160.000001))) == [("a", "idle")]
+
+
 def test_rows_without_a_usable_time_are_activity() -> None:
     history = history_of(a=50, b=90)
     history.on(12, batch(1, 12, {"b": 100}))
@@ -261,7 +272,7 @@ def test_a_paused_split_is_never_idle_and_its_pause_is_no_silence() -> None:
 
 
 def test_a_new_split_that_is_known_empty_holds_for_a_minute_at_most() -> None:
-    history = History()
+    history = History(BY_TIME)
     history.on(0, SplitsDiscovered(("a", "b"), frozenset({"b"})))
     history.on(1, batch(0, 1, {"a": 50}))
 
@@ -298,7 +309,7 @@ def test_a_new_split_whose_rows_arrive_during_its_grace_keeps_holding() -> None:
 
 
 def test_a_split_left_out_by_its_grace_holds_again_when_rows_are_seen_waiting() -> None:
-    history = History()
+    history = History(BY_TIME)
     history.on(0, SplitsDiscovered(("b",), frozenset({"b"})))
     history.on(61, batch(0, 61, {"a": 50}))
 
@@ -313,6 +324,20 @@ def test_a_grace_that_is_set_bounds_every_new_split() -> None:
 
     assert history.on(6, Tick()) == [("b", "idle"), ("low", 50)]
     assert history.on(7, batch(1, 7, {"a": 50}, backlog={"b": 9})) == []
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_a_split_that_returns_without_a_usable_time_has_its_grace_anew_whether_the_batch_is_new_or_not(
+    batch_id: int,
+) -> None:
+    history = History(PLAIN.with_grace("5 seconds"))
+    history.on(0, SplitsDiscovered(("b",)))
+    history.on(1, batch(0, 1, {"a": 50}))
+    assert history.on(6, Tick()) == [("b", "idle"), ("low", 50)]
+    assert history.on(8, batch(batch_id, 8, {"a": 60}, rows={"b": 1})) == [("b", "pending")]
+
+    assert history.coordinator.wake_at_us(at(8)) == at(13) + 1
+    assert history.on(14, Tick()) == [("b", "idle"), ("low", 60)]
 
 
 def test_a_paused_new_split_gets_its_grace_when_it_may_be_read() -> None:
@@ -331,6 +356,131 @@ def test_idleness_applies_to_new_splits_too() -> None:
     history.on(0, SplitsDiscovered(("a",)))
 
     assert history.on(11, Polled(at(11))) == [("a", "idle")]
+
+
+# -- silence of all is no evidence against any
+
+FLOW = PLAIN.with_idleness("10 seconds")
+
+
+def flowing(**watermarks_us: int) -> History:
+    history = History(FLOW)
+    history.on(0, batch(0, 0, {str(split): us for split, us in watermarks_us.items()}))
+    return history
+
+
+def test_in_a_pause_of_all_nobody_becomes_idle_and_the_burst_after_it_may_take_its_time() -> None:
+    history = flowing(a=50, b=90)
+    assert history.on(600, Polled(at(600))) == []
+
+    assert history.on(601, batch(1, 601, {"b": 100})) == []
+    assert history.on(608, batch(2, 608, {"b": 110})) == []
+    assert history.on(609, batch(3, 609, {"a": 60, "b": 120})) == [("low", 60)]
+
+
+def test_a_split_that_is_silent_while_others_deliver_is_left_out_strictly_after_the_timeout() -> None:
+    history = flowing(a=50, b=90)
+    for second in range(2, 11, 2):
+        assert history.on(second, batch(second, second, {"b": 90 + second})) == []
+
+    assert history.on(11, batch(11, 10.000001, {"b": 101})) == [("a", "idle"), ("low", 101)]
+    assert history.status(11).left_out == (("a", "silent for more than 10s while others delivered, backlog unknown"),)
+
+
+def test_rows_without_a_usable_time_and_of_finished_splits_are_flow_too() -> None:
+    history = flowing(a=50, b=90, c=99)
+    history.on(0, SplitsFinished(("c",)))
+    for second in range(2, 9, 2):
+        assert history.on(second, batch(second, second, rows={"b": 1})) == []
+
+    assert history.on(10, batch(10, 10, {"c": 99})) == []
+    assert history.on(11, batch(11, 10.000001, {"b": 90})) == [("a", "idle"), ("low", 90)]
+
+
+def test_a_batch_without_rows_is_no_flow() -> None:
+    history = flowing(a=50, b=90)
+    for second in range(1, 60):
+        assert history.on(second, batch(second, second, backlog={"a": 0, "b": 0})) == []
+
+
+def test_the_flow_begins_anew_after_a_restart() -> None:
+    history = flowing(a=50, b=90)
+    history.restart(100)
+    history.on(400, Polled(at(400)))
+    for number, second in enumerate((401, 410, 420, 430), 1):
+        assert history.on(second, batch(number, second, {"b": 90 + number})) == []
+
+    assert history.on(440, batch(9, 440, {"b": 99})) == [("a", "idle"), ("low", 99)]
+
+
+def test_a_split_that_is_known_to_be_empty_holds_while_nobody_delivers() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(("a", "b"), frozenset({"a", "b"})))
+    assert history.on(600, Polled(at(600))) == []
+
+    assert history.on(601, batch(0, 601, {"a": 50})) == [("a", "active")]
+    assert history.on(602, batch(1, 602, {"b": 20})) == [("b", "active"), ("low", 20)]
+
+
+def test_a_split_that_stays_empty_while_others_deliver_has_its_minute() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(("a", "b"), frozenset({"b"})))
+    for second in range(10, 61, 10):
+        history.on(second, batch(second, second, {"a": second}))
+    assert history.state("b") == "pending"
+    assert history.status(60).next == (
+        "The first row of split b, or the end of its grace: its grace ends after 0s more in which others deliver."
+    )
+
+    assert history.on(61, batch(61, 60.000001, {"a": 61})) == [("b", "idle"), ("low", 61)]
+
+
+def test_a_stream_is_silent_after_the_timeout_on_the_clock_until_any_of_its_splits_is_heard() -> None:
+    history = flowing(a=50, b=90)
+    seen = []
+    for second, event in (
+        (9, Polled(at(10))),
+        (11, Polled(at(10.000001))),
+        (12, Tick()),
+        (13, batch(1, 13, backlog={"a": 3})),
+        (14, batch(2, 14, backlog={"a": 0})),
+        (15, SplitsPaused(("a",))),
+        (16, SplitsResumed(("a",))),
+        (26, Polled(at(26))),
+        (27, Polled(at(26.000001))),
+        (28, SplitsDiscovered(("c",))),
+        (39, Polled(at(39))),
+        (40, batch(3, 40, {"a": 60})),
+        (60, Polled(at(60))),
+        (61, SplitsFinished(("a", "b", "c"))),
+    ):
+        history.on(second, event)
+        seen.append(history.coordinator.silent_since_us)
+        assert (history.status(second).silent_since is None) == (seen[-1] is None)
+
+    silent = [None if us is None else (us - at(0)) / 1e6 for us in seen]
+    assert silent == [None, 0, 0, None, 0, None, None, None, 16, None, 28, None, 40, None]
+
+
+def test_when_the_stream_would_be_silent_is_a_moment_to_look_at_it() -> None:
+    history = flowing(a=50)
+    assert history.coordinator.wake_at_us(at(0)) == at(10) + 1
+    history.on(11, Polled(at(11)))
+    assert history.coordinator.wake_at_us(at(11)) is None
+    history.restart(20)
+    assert history.coordinator.wake_at_us(at(20)) == at(30) + 1
+
+
+def test_a_stream_of_new_empty_splits_is_silent_after_their_grace() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(("a", "b"), frozenset({"a", "b"})))
+    assert history.coordinator.wake_at_us(at(0)) == at(60) + 1
+    history.on(61, Polled(at(61)))
+
+    assert history.coordinator.silent_since_us == at(0)
+    history.on(62, batch(0, 62, {"a": 50}))
+    history.on(500, Polled(at(500)))
+    assert history.coordinator.silent_since_us is None  # without idleness a split that spoke is waited for
 
 
 # -- all idle
@@ -355,7 +505,38 @@ def test_when_all_are_idle_it_may_follow_processing_time() -> None:
     history.on(0, batch(0, 0, {"a": 50}))
 
     assert [("a", "idle"), ("low", at(11) - 60_000_000)] == history.on(11, Polled(at(11)))
-    assert [("low", at(12) - 60_000_000)] == history.on(12, Tick())
+    assert [("low", at(12) - 60_000_000)] == history.on(13, Polled(at(12)))
+
+
+def test_while_nothing_is_read_it_does_not_follow_processing_time() -> None:
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+
+    assert history.on(300, Tick()) == []  # a batch runs
+    assert history.on(300, batch(1, 12, {"a": at(290)})) == [("a", "active"), ("low", at(290))]
+
+
+def test_after_a_restart_it_waits_until_the_sources_were_asked() -> None:
+    """What arrived in the hour in which nobody ran must not be late."""
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+    history.restart(3_611)
+
+    assert history.on(3_611, Tick()) == []
+    assert history.coordinator.wake_at_us(at(3_611)) == at(11) + ALL_IDLE_STEP_US
+    history.on(3_612, batch(1, 3_611, {"a": at(20)}, rows={"a": 3}, backlog={"a": 99}))
+    assert (history.low_us, history.status(3_612).returned_late) == (at(20), 0)
+
+
+def test_after_a_restart_of_idle_splits_it_goes_on_with_the_first_poll() -> None:
+    history = History(IDLENESS.with_all_idle("advance", delay="1 minute"))
+    history.on(0, batch(0, 0, {"a": 50}))
+    history.on(11, Polled(at(11)))
+    history.restart(3_611)
+
+    assert [("low", at(3_612) - 60_000_000)] == history.on(3_613, Polled(at(3_612)))
 
 
 # -- what a strategy may give up
@@ -467,7 +648,7 @@ def test_a_deadline_that_passed_while_nothing_was_read_waits_for_the_next_poll()
 
 
 def test_the_default_grace_waits_for_the_next_poll_too() -> None:
-    history = History()
+    history = History(BY_TIME)
     history.on(5, SplitsDiscovered(("b",), frozenset({"b"})))
     history.on(100, Tick())
 

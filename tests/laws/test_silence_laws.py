@@ -1,0 +1,151 @@
+"""Producers that pause together and go on: nobody is passed for it, and a split that is dead is left out all the same.
+
+A seed draws a stream of eleven splits that are up to half an hour apart in event time and differ in how often they
+speak, the moments at which batches are planned, and the pauses. Rows of a split are in order, so a row at or below the
+low watermark is one that Spark would have dropped.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from lowmark.watermark import (
+    BatchPlanned,
+    BatchReported,
+    Polled,
+    SplitId,
+    SplitsDiscovered,
+    SplitState,
+    StreamCoordinator,
+    WatermarkStrategy,
+)
+
+S = 1_000_000
+START_US = 1_700_000_000 * S
+TIMEOUT_US, PAUSE_US = 4 * S, 6 * S
+SPLITS = tuple(range(11))
+FLOW = WatermarkStrategy.for_monotonous_timestamps().with_idleness("4 seconds")
+TIME = FLOW.with_idleness("4 seconds", clock="time")
+
+
+class World:
+    """The producers of one seed, and a query that reads them.
+
+    Args:
+        planned: batches are promised before they are read, as our own sources do.
+        dead: this split says nothing more from the end of the first pause on.
+        restart: the query is restarted within every pause.
+    """
+
+    def __init__(
+        self, seed: int, strategy: WatermarkStrategy = FLOW, *, planned: bool = False, dead: int | None = None,
+        restart: bool = False,
+    ) -> None:  # fmt: skip
+        self.random = Random(seed)
+        self.strategy, self.planned, self.dead, self.restart = strategy, planned, dead, restart
+        self.coordinator = StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
+        self.now_us = self.read_us = START_US
+        self.batch_id = -1
+        self.late = 0
+        self.left_out_us: int | None = None
+        every_us = [int(self.random.uniform(0.02, 0.9) * S) for _ in SPLITS]
+        behind_us = [self.random.randrange(1_800) * S for _ in SPLITS]
+        begins_us = START_US + 3 * S + self.random.randrange(4 * S)
+        self.pauses: list[int] = []
+        while begins_us < START_US + 60 * S:
+            self.pauses.append(begins_us)
+            begins_us += PAUSE_US + self.random.randrange(2 * S, 20 * S)
+        self.until_us = begins_us
+        self.dies_us = self.pauses[0] + PAUSE_US
+        self.rows: list[tuple[int, int, int]] = []  # (when it arrives, split, its event time)
+        for split in SPLITS:
+            us = START_US
+            while us < self.until_us:
+                us += self.random.randrange(1, 2 * every_us[split])
+                pause = next((p for p in self.pauses if p <= us < p + PAUSE_US), None)
+                if pause is not None:  # what waited in the producer arrives within a second of its end
+                    us = pause + PAUSE_US + self.random.randrange(S)
+                if split != dead or us < self.dies_us:
+                    self.rows.append((us, split, us - behind_us[split]))
+        self.rows.sort()
+        self.coordinator.handle(SplitsDiscovered(SPLITS), self.now_us)
+
+    def run(self) -> None:
+        restarts = [us + self.random.randrange(PAUSE_US) for us in self.pauses] if self.restart else []
+        next_row = 0
+        while self.now_us < self.until_us:
+            self.now_us += self.random.randrange(S // 20, S)
+            if restarts and self.now_us > restarts[0]:
+                restarts.pop(0)
+                data = self.coordinator.snapshot()
+                ids = {"job_id": "j", "source_id": "s", "task_id": "t"}
+                self.coordinator = StreamCoordinator.restore(data, self.strategy, now_us=self.now_us, **ids)
+            planned_us, first = self.now_us, next_row
+            while next_row < len(self.rows) and self.rows[next_row][0] <= planned_us:
+                next_row += 1
+            if first == next_row:
+                self.coordinator.handle(Polled(planned_us), self.now_us)
+                continue
+            self.read(self.rows[first:next_row], planned_us)
+
+    def read(self, rows: list[tuple[int, int, int]], planned_us: int) -> None:
+        low_us = self.coordinator.low_watermark_us
+        tops = {split: us for _, split, us in rows}
+        self.late += sum(1 for _, _, us in rows if low_us is not None and us <= low_us)
+        watermarks: dict[SplitId, int] = {split: us - 1 for split, us in tops.items()}
+        if self.planned:
+            self.coordinator.handle(BatchPlanned(planned_us, watermarks, dict.fromkeys(SPLITS, 0)), self.now_us)
+        self.now_us += self.random.randrange(S // 10, S // 2)
+        self.batch_id += 1
+        self.coordinator.handle(BatchReported(self.batch_id, planned_us, watermarks), self.now_us)
+        if self.dead is not None and self.left_out_us is None:
+            split = self.coordinator.status(self.now_us).splits[str(self.dead)]
+            if split.state is SplitState.IDLE:
+                self.left_out_us = planned_us
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("planned", [False, True])
+def test_after_a_pause_of_all_nobody_is_late(planned: bool, restart: bool) -> None:
+    late = {}
+    for seed in range(40):
+        world = World(seed, planned=planned, restart=restart)
+        world.run()
+        late[seed] = world.late, world.coordinator.states[SplitState.IDLE]
+
+    assert {seed: lost for seed, lost in late.items() if lost != (0, 0)} == {}
+
+
+def test_by_time_alone_most_seeds_lose_rows_as_in_flink() -> None:
+    worlds = [World(seed, TIME) for seed in range(10)]
+    for world in worlds:
+        world.run()
+
+    assert sum(world.late > 0 for world in worlds) > 5
+
+
+def test_a_dead_split_is_left_out_within_twice_the_timeout_in_which_others_speak() -> None:
+    for seed in range(40):
+        world = World(seed, dead=seed % len(SPLITS))
+        world.run()
+        assert world.left_out_us is not None, f"seed {seed}"
+        spoken_us = world.left_out_us - world.dies_us
+        spoken_us -= sum(PAUSE_US for us in world.pauses if world.dies_us < us < world.left_out_us)
+        assert spoken_us <= 2 * TIMEOUT_US, f"seed {seed}"
+        assert world.late == 0, f"seed {seed}"
+
+
+@pytest.mark.parametrize("gap_us", [S // 10, S, 3 * S // 2, 60 * S])
+def test_a_stream_that_speaks_seldom_leaves_a_dead_split_out_too(gap_us: int) -> None:
+    coordinator = StreamCoordinator(FLOW, job_id="j", source_id="s", task_id="t")
+    coordinator.handle(BatchReported(0, START_US, {1: 10, 2: 20}), START_US)
+    gaps = 0
+    while coordinator.states[SplitState.IDLE] == 0:
+        gaps += 1
+        at_us = START_US + gaps * gap_us
+        coordinator.handle(Polled(at_us - 1), at_us - 1)
+        coordinator.handle(BatchReported(gaps, at_us, {2: 20 + gaps}), at_us)
+
+    assert gaps == (TIMEOUT_US // gap_us + 1 if gap_us <= TIMEOUT_US // 4 else 5)
+    assert coordinator.low_watermark_us == 20 + gaps
