@@ -116,7 +116,7 @@ def pause_and_go_on(spark: SparkSession, kafka: Broker, checkpoint: str, *, seed
         with producers.running():
             poll_query(query, lambda: len(active(service)) == PARTITIONS, "every partition spoke")
             for _ in range(pauses):
-                flows_until = time.monotonic() + 1.5 + 2 * rng.random()
+                flows_until = time.monotonic() + 1.0 + 2 * rng.random()
                 poll_query(query, lambda until=flows_until: time.monotonic() > until, "producers flow")  # type: ignore[misc]
                 producers.pause(batch_seconds(query))
                 poll_query(query, lambda: not producers.silent, "the pause")
@@ -126,13 +126,15 @@ def pause_and_go_on(spark: SparkSession, kafka: Broker, checkpoint: str, *, seed
         poll_query(query, lambda: history(query)[-1].watermark_us == END_US - BOUND_US - 1_000, "the last watermark")
         query.processAllAvailable()
         progress = history(query)
+        batch = batch_seconds(query)
         query.stop()
 
-    where = f"seed {seed}, {pauses} pauses, batches of {batch_seconds(query)} s, left out after {left_out:.1f} s"
-    print(where)
+    where = f"seed {seed}, {pauses} pauses, batches of {batch:.1f} s, the dead one left out after {left_out:.1f} s"
+    print("PAUSES", where, flush=True)
     assert dropped(progress) == 0, where
     assert sink.windows() == log.windows(closed_by_us=END_US - BOUND_US), where
-    assert left_out <= 2 * TIMEOUT_SECONDS, where
+    # A quarter of the timeout counts for a batch at most, so where batches take long their number decides.
+    assert left_out <= max(2 * TIMEOUT_SECONDS, 7 * batch), where
 
 
 def batch_seconds(query: StreamingQuery) -> float:
