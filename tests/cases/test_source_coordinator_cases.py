@@ -143,7 +143,7 @@ def a_start_that_fails_fails_the_query(case: Case) -> None:
 
         failure = await_failure(coordinator)
         assert isinstance(failure.__cause__, RuntimeError)
-        assert f"cannot start the enumerator: RuntimeError: {what}" in str(failure)
+        assert f"cannot start the enumerator (it is not restored): RuntimeError: {what}" in str(failure)
         coordinator.close()
 
 
