@@ -42,7 +42,9 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
 PARTITIONS = 11
 TIMEOUT_SECONDS = 4.0
 PAUSE_SECONDS = 6.0
-COME_BACK_SECONDS, COME_BACK_BATCHES = 2.5, 2.5
+COME_BACK_SECONDS = 2.75
+"""Longer than a batch, so that the first ones know only of who came back first; and with the quarter of the timeout
+that the pause itself may count for, less than the timeout."""
 SKEW_US = 163 * SECOND_US
 ROUND_SECONDS = 0.25
 STEP_US = 5 * SECOND_US
@@ -76,15 +78,11 @@ class Producers:
         times = {p: [self._at_us - p * SKEW_US - self.rng.randrange(BOUND_US // 2) for _ in range(3)] for p in speaking}
         self.log.produce(times)
 
-    def pause(self, batch_seconds: float) -> None:
-        """All fall silent at once, and come back one after the other, the one that is furthest behind at last.
-
-        That takes as long as some batches, so that the first ones know only of those that came back first; and it is
-        no more than other splits deliver in the timeout, a quarter of which counts for a batch at most.
-        """
-        back, takes = time.monotonic() + PAUSE_SECONDS, max(COME_BACK_SECONDS, COME_BACK_BATCHES * batch_seconds)
-        self.silent_until = {p: back + takes * self.rng.random() for p in range(PARTITIONS)}
-        self.silent_until[0], self.silent_until[PARTITIONS - 1] = back, back + takes
+    def pause(self) -> None:
+        """All fall silent at once, and come back one after the other, the one that is furthest behind at last."""
+        back = time.monotonic() + PAUSE_SECONDS
+        self.silent_until = {p: back + COME_BACK_SECONDS * self.rng.random() for p in range(PARTITIONS)}
+        self.silent_until[0], self.silent_until[PARTITIONS - 1] = back, back + COME_BACK_SECONDS
 
     @property
     def silent(self) -> bool:
@@ -118,7 +116,7 @@ def pause_and_go_on(spark: SparkSession, kafka: Broker, checkpoint: str, *, seed
             for _ in range(pauses):
                 flows_until = time.monotonic() + 1.0 + 2 * rng.random()
                 poll_query(query, lambda until=flows_until: time.monotonic() > until, "producers flow")  # type: ignore[misc]
-                producers.pause(batch_seconds(query))
+                producers.pause()
                 poll_query(query, lambda: not producers.silent, "the pause")
             left_out = seconds_until_left_out(service, query, producers)
         log.produce({p: [END_US] for p in range(PARTITIONS)})
