@@ -151,10 +151,17 @@ def seconds_until_left_out(service: LowWatermarkService, query: StreamingQuery, 
     poll_query(query, lambda: len(active(service)) == PARTITIONS and furthest in active(service), "all back")
     producers.dead.add(PARTITIONS - 1)
     died_at = time.monotonic()
-    poll_query(query, lambda: furthest not in active(service), "the dead one left out")
+    try:
+        poll_query(query, lambda: furthest not in active(service), "the dead one left out", seconds=120)
+    except TimeoutError as late:
+        why = service.status("orders").splits[furthest].why
+        raise TimeoutError(
+            f"{late}; batches take {batch_seconds(query)} s, and {furthest} is as it is: {why}"
+        ) from None
     return time.monotonic() - died_at
 
 
+@pytest.mark.slow
 def test_a_pause_of_all_producers_makes_no_row_late(spark: SparkSession, kafka: Broker, checkpoint: str) -> None:
     pause_and_go_on(spark, kafka, checkpoint, seed=1, pauses=2)
 
