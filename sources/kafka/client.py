@@ -259,11 +259,15 @@ class KafkaClient:
         deadline = _Deadline(self._settings.give_up_after_seconds, self._now_seconds)
         listed: Any = None
         while listed is None:
-            try:
-                listed = self._connected().list_topics(timeout=self._request_seconds(deadline.left_seconds()))
-            except KafkaException as failed:
-                self._poll()
-                self.close()
+            failed = self._greeting()
+            if failed is None:
+                try:
+                    listed = self._connected().list_topics(timeout=self._request_seconds(deadline.left_seconds()))
+                except KafkaException as unlisted:
+                    self._poll()
+                    failed = unlisted
+            if failed is not None:
+                self._renew()
                 self._pause_or_give_up(action, failed, deadline)
         self._reached = True
         return self.topics([name for name in sorted(listed.topics) if matches(pattern, name)], action)
@@ -431,7 +435,7 @@ class KafkaClient:
             failed = {}
             unreached = self._greeting()
             if unreached is not None:
-                self.close()
+                self._renew()
                 self._pause_or_give_up(action, unreached, deadline)
                 continue
             seconds = self._request_seconds(deadline.left_seconds())
@@ -451,14 +455,20 @@ class KafkaClient:
                 left.difference_update(answers)
             if not failed:
                 return answers, failed
-            # A client remembers who led a partition, in which epoch, and who was the controller, and goes on asking
-            # them for minutes after they were replaced. A new one asks whoever answers.
-            self.close()
-            self._greet = True
+            self._renew()
             patient = patience_seconds is None or not answers or deadline.spent_seconds() < patience_seconds
             if not patient:
                 return answers, failed
             self._pause_or_give_up(action, next(iter(failed.values())), deadline)
+
+    def _renew(self) -> None:
+        """Ask through a new client from now on.
+
+        The old one remembers who led a partition, in which epoch, and who was the controller, and goes on asking them
+        for minutes after they were replaced. A new one asks whoever answers.
+        """
+        self.close()
+        self._greet = True
 
     def _greeting(self) -> Exception | None:
         """Where a client has failed, ask the new one for anything at all; return why there is no answer."""
@@ -471,7 +481,7 @@ class KafkaClient:
         except (KafkaException, FuturesTimeout) as failed:
             self._poll()
             return failed
-        self._greet = False
+        self._greet, self._reached = False, True
         return None
 
     def _request_seconds(self, left_seconds: float) -> float:

@@ -94,7 +94,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             Columns that are left out cost nothing; without `timestamp`, slices cannot be planned by time.
         key_type, value_type: "binary", or "string" for UTF-8; what is none is then an error that names the record.
         consumer_options: librdkafka's properties (SASL, TLS, sizes of fetches and so on).
-        give_up_after: how long brokers may be away before it is an error, a duration.
+        give_up_after: how long brokers may be away before it is an error, a duration. An address that refuses or cannot
+            be found, and from which nobody has ever answered, is an error within ten seconds.
 
     Raises:
         InvalidKafkaOption: an option is not what it can be, or is the connector's own (see `OWNED`).

@@ -260,6 +260,23 @@ def test_a_broker_that_stands_still_is_waited_for(own: Broker, reading: Read) ->
     assert values == ["4"]
 
 
+def test_a_broker_that_was_killed_is_waited_for(own: Broker, reading: Read) -> None:
+    """It comes back with new epochs of its leaders, and for a moment without leaders. The rest: test_kafka_outages."""
+    topic = own.create_topic()
+    own.produce(topic, numbers(1, 2, 3))
+    query = reading(source_of(own, topic, give_up_after="1 minute"))
+    assert query.values() == ["1", "2", "3"]
+
+    own.kill()
+    back = threading.Timer(4.0, own.restart)
+    back.start()
+    assert query.values() == []
+    back.join()
+    own.produce(topic, numbers(4))
+
+    assert query.values() == ["4"]
+
+
 def test_a_broker_that_stays_away_is_an_error_that_names_it(own: Broker, reading: Read) -> None:
     topic = own.create_topic()
     own.produce(topic, numbers(1, 2, 3))

@@ -80,3 +80,31 @@ def test_a_skewed_topic_is_read_whole_and_every_window_is_what_a_batch_query_giv
     if rows == 500:
         # 16 partitions, slices of 500 rows: what is kept is some slices, not the hours between the partitions.
         assert max(op["numRowsTotal"] for p in progress for op in p["stateOperators"]) < 3 * 500
+
+
+def test_a_topic_that_is_subscribed_no_more_holds_nobody(spark: SparkSession, kafka: Broker, tmp_path: Path) -> None:
+    kept, dropped = kafka.create_topic(), kafka.create_topic()
+    kafka.produce(kept, [Record("1", timestamp_ms=START_MS)])
+    kafka.produce(dropped, [Record("1", timestamp_ms=START_MS - HOUR_MS)])
+
+    def run(*topics: str) -> tuple[list[int], int | None]:
+        rows: list[int] = []
+        with LowWatermarkService(spark) as service:
+            source = KafkaSource(bootstrap_servers=kafka.bootstrap, topics=topics, columns=["value", "timestamp"])
+            writer = service.read(source, name="orders").writeStream.trigger(availableNow=True)
+            writer = writer.foreachBatch(lambda batch, _: rows.extend(int(row.value) for row in batch.collect()))
+            query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+            query.awaitTermination(100)
+            return sorted(rows), service.status("orders").low_watermark_us
+
+    both = run(kept, dropped)
+    kafka.produce(kept, [Record("2", timestamp_ms=START_MS + HOUR_MS)])
+    kafka.produce(dropped, [Record("2", timestamp_ms=START_MS)])
+    one = run(kept)
+    kafka.produce(kept, [Record("3", timestamp_ms=START_MS + 2 * HOUR_MS)])
+    kafka.produce(dropped, [Record("3", timestamp_ms=START_MS + 3 * HOUR_MS)])
+    again = run(kept, dropped)
+
+    assert both == ([1, 1], (START_MS - HOUR_MS - 1) * 1_000)
+    assert one == ([2], (START_MS + HOUR_MS - 1) * 1_000)
+    assert again[0] == [1, 2, 3, 3], "as a new topic: from its first record"

@@ -89,7 +89,8 @@ def test_after_a_failure_nothing_is_asked_of_a_client_that_reaches_nobody() -> N
 
 @pytest.mark.parametrize("code", [KafkaError._RESOLVE, KafkaError._TRANSPORT])
 def test_an_address_that_never_answered_is_an_error_within_ten_seconds(code: int) -> None:
-    client, known = Asking(Answers(10_000, code), reached=False), Asking(Answers(10_000, code))
+    client = Asking(Answers(10_000, code, unreached=10_000), reached=False)
+    known = Asking(Answers(10_000, code, unreached=10_000))
     for each in (client, known):
         each._errors(KafkaError(code))
         with pytest.raises(KafkaUnavailable, match="check that the brokers run"):

@@ -1,0 +1,175 @@
+"""Producers that pause together and go on: the silence of all makes no row late; a partition that is dead is left out.
+
+Goal: nothing dropped and every window right, whoever speaks first after a pause. Method: one query over busy partitions
+that are up to 27 minutes apart in event time; all producers pause for longer than the idleness timeout at moments drawn
+from a seed, and come back one after the other. Then one of them stays away for good.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.watermark import SplitState
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.live.kafka_scenarios import (
+    BOUND_US,
+    HOUR_US,
+    SECOND_US,
+    T0_US,
+    Batches,
+    Log,
+    bounded,
+    counted,
+    dropped,
+    history,
+    poll_query,
+    remembered,
+    source,
+)
+from tests.live.servers import Broker
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
+
+PARTITIONS = 11
+TIMEOUT_SECONDS = 4.0
+PAUSE_SECONDS = 6.0
+COME_BACK_SECONDS = 2.75
+"""Longer than a batch, so that the first ones know only of who came back first; and with the quarter of the timeout
+that the pause itself may count for, less than the timeout."""
+SKEW_US = 163 * SECOND_US
+ROUND_SECONDS = 0.25
+STEP_US = 5 * SECOND_US
+END_US = T0_US + 10 * HOUR_US
+
+
+class Producers:
+    """One producer a partition, in one thread; partition p is p * SKEW_US behind in event time."""
+
+    def __init__(self, log: Log, rng: random.Random) -> None:
+        self.log, self.rng = log, rng
+        self.dead: set[int] = set()
+        self.silent_until = dict.fromkeys(range(PARTITIONS), 0.0)
+        self._at_us = T0_US + HOUR_US
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.wait(ROUND_SECONDS):
+                self._produce()
+        except BaseException as error:  # noqa: BLE001  # raised where the test ends
+            self._error = error
+
+    def _produce(self) -> None:
+        now = time.monotonic()
+        speaking = [p for p in range(PARTITIONS) if now >= self.silent_until[p] and p not in self.dead]
+        if speaking:
+            self._at_us += STEP_US
+        times = {p: [self._at_us - p * SKEW_US - self.rng.randrange(BOUND_US // 2) for _ in range(3)] for p in speaking}
+        self.log.produce(times)
+
+    def pause(self) -> None:
+        """All fall silent at once, and come back one after the other, the one that is furthest behind at last."""
+        back = time.monotonic() + PAUSE_SECONDS
+        self.silent_until = {p: back + COME_BACK_SECONDS * self.rng.random() for p in range(PARTITIONS)}
+        self.silent_until[0], self.silent_until[PARTITIONS - 1] = back, back + COME_BACK_SECONDS
+
+    @property
+    def silent(self) -> bool:
+        return time.monotonic() < max(self.silent_until.values())
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._thread.join(60)
+        if self._error is not None:
+            raise self._error
+
+
+def pause_and_go_on(spark: SparkSession, kafka: Broker, checkpoint: str, *, seed: int, pauses: int) -> None:
+    rng = random.Random(seed)
+    log, sink = Log.create(kafka, PARTITIONS), Batches()
+    producers = Producers(log, rng)
+    with remembered(spark, 10_000), LowWatermarkService(spark) as service:
+        strategy = bounded().with_idleness(f"{TIMEOUT_SECONDS:g} seconds")
+        events = service.wrap(
+            source(spark, log), name="orders", event_time="ts", split=["topic", "partition"], strategy=strategy
+        )
+        writer = counted(events).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+        query = writer.trigger(processingTime="300 milliseconds").start()
+        with producers.running():
+            poll_query(query, lambda: len(active(service)) == PARTITIONS, "every partition spoke")
+            for _ in range(pauses):
+                flows_until = time.monotonic() + 1.0 + 2 * rng.random()
+                poll_query(query, lambda until=flows_until: time.monotonic() > until, "producers flow")  # type: ignore[misc]
+                producers.pause()
+                poll_query(query, lambda: not producers.silent, "the pause")
+            left_out = seconds_until_left_out(service, query, producers)
+        log.produce({p: [END_US] for p in range(PARTITIONS)})
+        query.processAllAvailable()
+        poll_query(query, lambda: history(query)[-1].watermark_us == END_US - BOUND_US - 1_000, "the last watermark")
+        query.processAllAvailable()
+        progress = history(query)
+        batch = batch_seconds(query)
+        query.stop()
+
+    where = f"seed {seed}, {pauses} pauses, batches of {batch:.1f} s, the dead one left out after {left_out:.1f} s"
+    print("PAUSES", where, flush=True)
+    assert dropped(progress) == 0, where
+    assert sink.windows() == log.windows(closed_by_us=END_US - BOUND_US), where
+    # A quarter of the timeout counts for a batch at most, so where batches take long their number decides.
+    assert left_out <= max(2 * TIMEOUT_SECONDS, 7 * batch), where
+
+
+def batch_seconds(query: StreamingQuery) -> float:
+    """How long batches with rows take at present."""
+    took = [p["durationMs"]["triggerExecution"] for p in map(dict, query.recentProgress[-20:]) if p["numInputRows"] > 1]
+    return float(statistics.median(took)) / 1_000
+
+
+def active(service: LowWatermarkService) -> list[str]:
+    return [name for name, split in service.status("orders").splits.items() if split.state is SplitState.ACTIVE]
+
+
+def seconds_until_left_out(service: LowWatermarkService, query: StreamingQuery, producers: Producers) -> float:
+    """Let the partition that is furthest behind die; return after how long it holds nobody any more."""
+    furthest = f"{producers.log.topic}/{PARTITIONS - 1}"
+    poll_query(query, lambda: len(active(service)) == PARTITIONS and furthest in active(service), "all back")
+    producers.dead.add(PARTITIONS - 1)
+    died_at = time.monotonic()
+    try:
+        poll_query(query, lambda: furthest not in active(service), "the dead one left out", seconds=120)
+    except TimeoutError as late:
+        why = service.status("orders").splits[furthest].why
+        raise TimeoutError(
+            f"{late}; batches take {batch_seconds(query)} s, and {furthest} is as it is: {why}"
+        ) from None
+    return time.monotonic() - died_at
+
+
+@pytest.mark.slow
+def test_a_pause_of_all_producers_makes_no_row_late(spark: SparkSession, kafka: Broker, checkpoint: str) -> None:
+    pause_and_go_on(spark, kafka, checkpoint, seed=1, pauses=2)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_many_pauses_of_all_producers_make_no_row_late(
+    spark: SparkSession, kafka: Broker, checkpoint: str, seed: int
+) -> None:
+    pause_and_go_on(spark, kafka, checkpoint, seed=seed, pauses=5)
