@@ -222,9 +222,7 @@ def demo(
 
     def announce(port: int) -> None:
         # Through the console of the bars: it goes above them.
-        errors.print(
-            f"lowmark: metrics at http://127.0.0.1:{port}/metrics", highlight=False, soft_wrap=True
-        )
+        errors.print(f"lowmark: metrics at http://127.0.0.1:{port}/metrics", highlight=False, soft_wrap=True)
 
     def tell(result: DemoResult) -> None:
         bars.stop()

@@ -28,6 +28,7 @@ from lowmark.watermark import (
     BatchPlanned,
     BatchReported,
     Coalescer,
+    Event,
     SplitColumn,
     SplitId,
     StreamCoordinator,
@@ -271,7 +272,7 @@ def _planned(n: int) -> list[Row]:
     for turn in range(1, 8):
         promised = dict(zip(backlog, _watermarks(n, turn, rng).tolist(), strict=True))
         column = SplitColumn(ids, _watermarks(n, turn, rng))
-        events = {
+        events: dict[str, Event] = {
             "plan": BatchPlanned(10 * turn + 1, promised, backlog),
             "report": BatchReported(turn, 10 * turn, column),  # Spark's time of a batch is before its plan
         }

@@ -51,9 +51,11 @@ def ms_of(low_us: int | None) -> int | str | None:
 
 @pytest.mark.parametrize("case", cases_with("events"), ids=case_id)
 def test_the_watermark_of_a_split(case: Case) -> None:
-    strategy = WatermarkStrategy(out_of_orderness_us=us(case["lag"])).with_timestamp_assigner(
-        lambda row, row_time_us: row_time_us + us(case.get("add", 0))
-    )
+    def later(_row: object, row_time_us: int | None) -> int:
+        assert row_time_us is not None
+        return row_time_us + us(case.get("add", 0))
+
+    strategy = WatermarkStrategy(out_of_orderness_us=us(case["lag"])).with_timestamp_assigner(later)
     tracker, seen = SplitTracker(), list[int | None]()
     for event in case["events"]:
         if event is not None:

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from lowmark.watermark import AllIdle, BatchReported, Coalescer, Polled, SplitsDiscovered, WatermarkStrategy
+from lowmark.watermark import AllIdle, BatchReported, Coalescer, Polled, SplitId, SplitsDiscovered, WatermarkStrategy
 
 from tests.cases import test_alignment_cases, test_flink_cases
 from tests.cases.deviations import DEVIATIONS
@@ -116,7 +116,7 @@ def follow_the_tracker(case: Case) -> None:
             case "peer":
                 coordinator.handle(BatchReported(batch_id, now_us, {"wm1": us(value)}), now_us)
             case "report":
-                reported = {} if value == "MIN" else {"local": us(value)}
+                reported: dict[SplitId, int] = {} if value == "MIN" else {"local": us(value)}
                 coordinator.handle(BatchReported(batch_id, now_us, reported, rows={"local": 1}), now_us)
 
                 assert wanted == [ms_of(coordinator.low_watermark_us)]

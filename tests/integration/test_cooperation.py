@@ -105,9 +105,10 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
         door, journal = Door(f"unix:{folder / 'c.sock'}"), tmp_path / "journal"
         rans = []
         with serving(door, journal=journal) as address:
+            services = []
             for feed, at in zip(feeds, (500, 100), strict=True):
                 one = LowWatermarkService(spark, coordinator=address, job="billing", job_queries=2)
-                service = applications.enter_context(one)
+                services.append(service := applications.enter_context(one))
                 feed.put(("a", 1, at))
                 frame = windows(wrapped(service, feed, "orders"), "split")
                 rans.append(start(frame, str(tmp_path / f"{at}-checkpoint")))
@@ -115,7 +116,7 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
             for ran in rans:
                 eventually_low(ran, 100 - STEP)  # the fast one, too
             assert fast.rows == []  # its windows are open: rows of the other application may still belong there
-            assert 'job "billing"' in one.explain("orders")
+            assert 'job "billing"' in services[-1].explain("orders")
 
             feeds[1].put(("a", 1, 300))
             for ran in rans:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lowmark.integration import heartbeat
@@ -40,7 +41,7 @@ class Script:
         return StatusReply("app", 1, [], [])
 
 
-def at(seconds: float, epoch: int, **more: int) -> HeartbeatReply:
+def at(seconds: float, epoch: int, **more: Any) -> HeartbeatReply:
     return HeartbeatReply(us(seconds), epoch, f"state-{epoch}", **more)
 
 
@@ -65,7 +66,7 @@ def reader(address: str, monkeypatch: pytest.MonkeyPatch) -> HeartbeatReader:
 
 def serve(address: str, *replies: HeartbeatReply) -> tuple[Script, Server]:
     script = Script(list(replies))
-    nobody = {"guide": lambda _: GuideReply(), "planned": lambda _: PlannedReply()}
+    nobody: dict[str, Any] = {"guide": lambda _: GuideReply(), "planned": lambda _: PlannedReply()}
     return script, Server(address, heartbeat=script.heartbeat, status=script.status, **nobody)
 
 
@@ -196,7 +197,7 @@ def test_a_message_of_another_shape_is_refused(address: str) -> None:
 
     _, server = serve(address, at(5, 1))
     channel = grpc.insecure_channel(address)
-    call = channel.unary_unary("/lowmark.v1.Coordinator/Heartbeat")
+    call: Any = channel.unary_unary("/lowmark.v1.Coordinator/Heartbeat")
     with pytest.raises(grpc.RpcError):
         call(msgspec.msgpack.encode({"stream_id": 5}), timeout=5)
     with pytest.raises(grpc.RpcError):

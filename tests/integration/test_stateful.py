@@ -33,7 +33,7 @@ class Alarms(StatefulProcessor):
 
 def tallied(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator[Any]:
     """Counts rows of a key; when ten seconds of event time have passed since the last, says how many."""
-    import pandas as pd  # noqa: TID251  # what the user of this operator does
+    import pandas as pd  # type: ignore[import-untyped]  # noqa: TID251  # what the user of this operator does
 
     if state.hasTimedOut:
         yield pd.DataFrame({"v": [key[0]], "n": [state.get[0]]})

@@ -138,7 +138,7 @@ def test_the_usual_batch_meets_a_cohort_and_anything_else_dissolves_it() -> None
     coordinator = coordinator_of(STRATEGIES[1])
     met = []
     for batch_id in range(5):
-        watermarks = dict.fromkeys(SPLITS, batch_id)
+        watermarks: dict[SplitId, int] = dict.fromkeys(SPLITS, batch_id)
         coordinator.handle(BatchReported(batch_id, batch_id, column(watermarks)), batch_id)
         met.append(coordinator._cohort is not None)
     for event in (Tick(), SplitsDiscovered((7,)), SplitsPaused((3,))):
@@ -208,7 +208,7 @@ def test_a_split_with_rows_waiting_lags_once_a_batch_had_none_of_it() -> None:
 def test_a_cohort_goes_on_over_plans_of_all_of_some_and_of_others(columns: bool) -> None:
     coordinator = gathered(STRATEGIES[1])
     for number, splits in enumerate((SPLITS, SPLITS[:2], (), (*SPLITS, 7)), 2):
-        promised = dict.fromkeys(splits, number)
+        promised: dict[SplitId, int] = dict.fromkeys(splits, number)
         coordinator.handle(BatchPlanned(8, column(promised) if columns else promised, {7: 3}), 9)
         assert coordinator._cohort is not None
 

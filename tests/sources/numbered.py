@@ -16,7 +16,7 @@ class Numbered(SimpleSource[SourceSplit]):
     """Three splits of `ROWS` numbers each; a number is a position, and a second."""
 
     schema = SCHEMA
-    event_time = "event_time"
+    event_time: str | None = "event_time"
     names: tuple[str, ...] = ("a", "b", "c")
 
     def discover(self) -> Sequence[SourceSplit]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from lowmark.sources import (
@@ -38,9 +39,9 @@ class SteppingReader(SplitReader[SourceSplit]):
     """
 
     def __init__(
-        self, values: dict[str, Sequence[int]], *, steps: int | None = None, no_pause: Sequence[str] = ()
+        self, values: Mapping[str, Sequence[int]], *, steps: int | None = None, no_pause: Sequence[str] = ()
     ) -> None:
-        self.values, self.no_pause = values, no_pause
+        self.values, self.no_pause = dict(values), no_pause
         self.splits: dict[str, int] = {}
         self.paused: set[str] = set()
         self.calls: list[str] = []
@@ -110,7 +111,7 @@ class SteppingReader(SplitReader[SourceSplit]):
 class Polling:
     """Polls a source reader as a task does, with a deadline."""
 
-    def __init__(self, reader: SourceReader[SourceSplit]) -> None:
+    def __init__(self, reader: SourceReader[Any]) -> None:
         self.reader, self.output = reader, CollectingOutput()
         self.status = InputStatus.NOTHING_AVAILABLE
 

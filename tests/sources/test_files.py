@@ -27,8 +27,8 @@ from lowmark.watermark import InvalidDuration, LowmarkError
 from pyarrow import fs
 
 SECOND_US = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema([("id", pa.int64()), ("ts", TIME), ("name", pa.string())])
+TIME: pa.DataType = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema({"id": pa.int64(), "ts": TIME, "name": pa.string()})
 
 
 def table(first: int, count: int, *, seed: int = 1) -> pa.Table:
@@ -534,7 +534,12 @@ def test_an_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     source = filled(tmp_path, "parquet")
     asked: list[str] = []
     index = FileSource.index
-    monkeypatch.setattr(FileSource, "index", lambda self, split: (asked.append(split.split_id), index(self, split))[1])
+
+    def counted(self: FileSource, split: FileSplit) -> object:
+        asked.append(split.split_id)
+        return index(self, split)
+
+    monkeypatch.setattr(FileSource, "index", counted)
     planner, splits = source.create_planner(), source.discover()
     planner.latest(splits)
     planner.find_time(splits, 0)

@@ -374,7 +374,7 @@ class ScriptedClient(KafkaClient):
         self.group: dict[tuple[str, int], int] = {}
         self.requests = 0
 
-    def describe(self, names: Sequence[str]) -> Callable[[], dict[str, Topic]]:
+    def describe(self, names: Sequence[str], action: str = "") -> Callable[[], dict[str, Topic]]:
         return lambda: self.topics(names)
 
     def topics(self, names: Sequence[str], action: str = "") -> dict[str, Topic]:
@@ -592,7 +592,7 @@ def test_what_a_look_brought_is_not_looked_at_again() -> None:
 def test_an_offset_that_hides_older_rows_is_no_answer_any_more(caplog: pytest.LogCaptureFixture) -> None:
     client = ScriptedClient(orders=dict.fromkeys(range(NAMED + 5), (0, 100)))
     old = {n: lambda at, n=n: [row(at + 1, second=1, partition=n)] for n in range(NAMED + 5)}
-    planner = planner_of(client, tails=(tails := Tails(old)), now_seconds=StillClock())  # type: ignore[arg-type]
+    planner = planner_of(client, tails=(tails := Tails(old)), now_seconds=StillClock())
     splits = [split(n, 4) for n in range(NAMED + 5)]
     every = {each.split_id: 4 for each in splits}
     assert planner.find_time(splits, 4 * SECOND) == every

@@ -77,7 +77,7 @@ class Doubtful(Log):
     """A log of which some splits' answers are no rows: nothing is claimed of them, or less than was searched for."""
 
     def __init__(self, unsure: Mapping[str, int | None], **times: Sequence[int]) -> None:
-        super().__init__(**times)
+        super().__init__(frozenset(), **times)
         self.unsure = unsure
 
     def claims(self, splits: Sequence[SourceSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:

@@ -51,7 +51,7 @@ class Growing(SimpleSource[Table]):
 
     split_type = Table
     schema = SCHEMA
-    discover_every = "30 seconds"
+    discover_every: str | None = "30 seconds"
 
     def __init__(self, ends: dict[str, SplitEnd] | None = None) -> None:
         self.ends = ends if ends is not None else {}
@@ -91,7 +91,8 @@ def test_it_is_bounded_or_looks_again_as_it_says() -> None:
         return context
 
     source = Growing()
-    assert source.boundedness is Boundedness.CONTINUOUS_UNBOUNDED
+    unbounded = source.boundedness
+    assert unbounded is Boundedness.CONTINUOUS_UNBOUNDED
     assert started(source).periods == [30.0]
     source.discover_every = None
     assert started(source).periods == []

@@ -32,8 +32,9 @@ def test_a_paced_generator_gives_its_rows_in_batches_of_whole_ticks(
     spark: SparkSession, tmp_path: Path, ticks_per_batch: int
 ) -> None:
     register(spark)
-    options = {"script": json.dumps(SCRIPT.to_plain()), "seed": 1, "ticksPerBatch": ticks_per_batch, "tasks": 2}
-    frame = spark.readStream.format("lowmark_generator").options(**options).load()
+    options = {"seed": 1, "ticksPerBatch": ticks_per_batch, "tasks": 2}
+    stream = spark.readStream.format("lowmark_generator").option("script", json.dumps(SCRIPT.to_plain()))
+    frame = stream.options(**options).load()
     query = (
         frame.selectExpr("split", "number", "unix_micros(event_time) us")
         .writeStream.format("memory")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from lowmark.watermark import (
+    Event,
     InvalidReshard,
     InvalidSplitId,
     Polled,
@@ -221,7 +222,7 @@ def test_an_idle_child_whose_rows_are_seen_holds_again_at_what_it_inherited() ->
 
 
 def test_a_restart_between_any_two_events_of_a_reshard_changes_nothing() -> None:
-    events = [
+    events: list[tuple[int, Event]] = [
         (0, batch(0, 0, {"p1": 50, "p2": 60, "other": 90})),
         (1, SplitsResharded(("p1", "p2"), ("c",))),
         (2, batch(1, 2, {"p1": 70})),
