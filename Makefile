@@ -41,9 +41,9 @@ demo-kafka: java .venv/.installed jars ## the same on a real Kafka broker, start
 	@$(bin)/python -m tests.live.demo_kafka $(DEMO_ARGS)
 
 # The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half. One process more
-# than cores: some of these tests wait. What takes half a minute on a busy machine is no quick test.
+# than cores: some of these tests wait.
 check: lint ## before every commit: ruff, mypy --strict, all tests that need no JVM and no server
-	@$(bin)/python -m pytest --numprocesses $(CHECK_WORKERS) --dist worksteal --timeout 60 -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
+	@$(bin)/python -m pytest --numprocesses $(CHECK_WORKERS) --dist worksteal -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
 
 format: .venv/.installed-test ## the code as ruff lays it out, imports in order
 	@$(bin)/ruff check --fix-only --quiet .

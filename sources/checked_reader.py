@@ -122,9 +122,7 @@ class CheckedReader(Generic[SplitT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         reader, self._reader = self._reader, None
         if reader is None:
             return

@@ -138,9 +138,7 @@ class _Ahead(Generic[SplitT]):
         size, queue = part.rows.nbytes, self._queues[index]
         with self._changed:
             self._changed.wait_for(
-                lambda: (
-                    self._closed or self._bytes + size <= self._most_bytes or (index == self._out and not queue)
-                )
+                lambda: self._closed or self._bytes + size <= self._most_bytes or (index == self._out and not queue)
             )
             if self._closed:
                 return False

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.halves import MARKS, QUICK
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,24 +51,21 @@ def test_what_starts_a_jvm_or_a_server_fails_in_the_quick_half(tmp_path: Path) -
         assert re.search(rf"test_{name} started [^;]+; it is in the quick half", said), said
 
 
-@pytest.mark.parametrize("mark", MARKS)
-def test_what_is_marked_may_and_is_not_in_the_quick_half(tmp_path: Path, mark: str) -> None:
-    body = f"@pytest.mark.{mark}\ndef test_it():\n    subprocess.run(['sleep', '0'])\n"
-    assert outcomes(tmp_path, body)[0].startswith("1 passed")
-    assert outcomes(tmp_path, body, "-m", QUICK)[0].startswith("1 deselected")
+def test_what_is_marked_may_and_is_not_in_the_quick_half(tmp_path: Path) -> None:
+    body = "".join(f"@pytest.mark.{m}\ndef test_{m}():\n    subprocess.run(['sleep', '0'])\n" for m in MARKS)
+    assert outcomes(tmp_path, body)[0].startswith(f"{len(MARKS)} passed in")
+    assert outcomes(tmp_path, body, "-m", QUICK)[0].startswith(f"{len(MARKS)} deselected")
 
 
-def test_what_a_fixture_of_the_module_starts_is_seen_too(tmp_path: Path) -> None:
+def test_fixtures_are_seen_too_and_what_serves_nobody_may_be_started(tmp_path: Path) -> None:
     body = (
         "@pytest.fixture(scope='module')\ndef server():\n    subprocess.run(['sleep', '0'])\n    yield\n"
         "def test_it(server): pass\n"
+        "def test_quiet():\n    subprocess.run([sys.executable, '-c', ''], check=True)\n    subprocess.run(['true'])\n"
     )
-    assert outcomes(tmp_path, body)[0].startswith("1 passed, 1 error")
-
-
-def test_python_and_tools_that_serve_nobody_may_be_started(tmp_path: Path) -> None:
-    body = "def test_it():\n    subprocess.run([sys.executable, '-c', ''], check=True)\n    subprocess.run(['true'])\n"
-    assert outcomes(tmp_path, body)[0].startswith("1 passed")
+    last, said = outcomes(tmp_path, body)
+    assert last.startswith("2 passed, 1 error"), said
+    assert "test_it started sleep" in said
 
 
 def test_make_check_runs_the_quick_half() -> None:

@@ -111,11 +111,7 @@ def the_core_is_pure(path: str, text: str) -> list[str]:
         if isinstance(node, ast.Attribute) and node.attr in {"now", "utcnow", "today"}:
             if ast.unparse(node.value).endswith(("datetime", "date")):
                 wrong.append(f"{path}:{node.lineno} reads the clock; take now_us instead")
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in {"open", "print"}
-        ):
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"open", "print"}:
             wrong.append(f"{path}:{node.lineno} calls {node.func.id}; the core has no effects")
     return wrong
 
@@ -160,9 +156,7 @@ def readable_in_one_sitting(path: str, text: str) -> list[str]:
 
 # Written in pieces, so that this file passes its own rule.
 MACHINE = re.compile(
-    r"(?<![\w.:/-])/(?:"
-    + "|".join(["ro" + "ot", "wo" + "rk", "fa" + "rm", "ho" + "me", "Us" + "ers"])
-    + r")/[\w.]"
+    r"(?<![\w.:/-])/(?:" + "|".join(["ro" + "ot", "wo" + "rk", "fa" + "rm", "ho" + "me", "Us" + "ers"]) + r")/[\w.]"
 )
 REGISTRIES = re.compile(
     "|".join(
@@ -228,11 +222,7 @@ def one_version(path: str, text: str) -> list[str]:
     if path.startswith("tests/") or not path.endswith(".py"):
         return []
     written = re.compile(r"^\s*_{0,2}version_{0,2}\s*(?::[^=]+)?=\s*[\"']\d", re.IGNORECASE | re.MULTILINE)
-    return (
-        [f"{path} writes a version; use importlib.metadata.version('lowmark')"]
-        if written.search(text)
-        else []
-    )
+    return [f"{path} writes a version; use importlib.metadata.version('lowmark')"] if written.search(text) else []
 
 
 def examples_compile(path: str, text: str) -> list[str]:
@@ -243,9 +233,7 @@ def examples_compile(path: str, text: str) -> list[str]:
     for block in re.finditer(r"^( *)```python\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
         line = text.count("\n", 0, block.start()) + 2
         try:
-            compile(
-                "\n" * (line - 1) + re.sub(f"^{block[1]}", "", block[2], flags=re.MULTILINE), path, "exec"
-            )
+            compile("\n" * (line - 1) + re.sub(f"^{block[1]}", "", block[2], flags=re.MULTILINE), path, "exec")
         except SyntaxError as error:
             wrong.append(f"{path}:{error.lineno} is not Python: {error.msg}")
     return wrong
@@ -324,18 +312,14 @@ def test_every_rule_can_fail(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", [rule for rule in PYTHON_RULES if rule is not no_test_sleeps], ids=label)
 def test_the_package_keeps_the_rule(rule: Rule) -> None:
     assert [
-        problem
-        for problems in (rule(name, text_of(name) or "") for name in modules())
-        for problem in problems
+        problem for problems in (rule(name, text_of(name) or "") for name in modules()) for problem in problems
     ] == []
 
 
 def test_no_test_sleeps() -> None:
     tests = [name for name in project_files() if name.startswith("tests/") and name.endswith(".py")]
     assert [
-        problem
-        for problems in (no_test_sleeps(name, text_of(name) or "") for name in tests)
-        for problem in problems
+        problem for problems in (no_test_sleeps(name, text_of(name) or "") for name in tests) for problem in problems
     ] == []
     assert [name for name in MAY_SLEEP if name not in tests] == []
 
@@ -343,9 +327,7 @@ def test_no_test_sleeps() -> None:
 @pytest.mark.parametrize("rule", TEXT_RULES, ids=label)
 def test_every_file_keeps_the_rule(rule: Rule) -> None:
     texts = {name: text for name in project_files() if (text := text_of(name)) is not None}
-    assert [
-        problem for problems in (rule(name, text) for name, text in texts.items()) for problem in problems
-    ] == []
+    assert [problem for problems in (rule(name, text) for name, text in texts.items()) for problem in problems] == []
 
 
 @pytest.mark.parametrize(
@@ -399,9 +381,7 @@ def test_the_installed_package_is_this_checkout() -> None:
 
 
 def test_every_requirement_has_a_reason_and_an_exact_version() -> None:
-    pins = re.findall(
-        r"^([A-Za-z0-9-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    pins = re.findall(r"^([A-Za-z0-9-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     required = importlib.metadata.requires("lowmark") or []
     names = {re.split(r"[^\w.-]", each, maxsplit=1)[0].lower().replace("_", "-") for each in required}
     assert names

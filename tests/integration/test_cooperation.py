@@ -200,5 +200,3 @@ def test_a_query_whose_group_disagrees_with_another_application_ends_and_says_so
 
 def lows(ran: Ran) -> list[int]:
     return [offset.low_us for offset in ran.heartbeats if offset.low_us is not None]
-
-

@@ -71,9 +71,7 @@ def test_timers_fire_by_the_low_watermark(service: LowWatermarkService, feed: Fe
     assert ran.dropped == 0
 
 
-def test_event_time_timeouts_go_by_the_low_watermark(
-    service: LowWatermarkService, feed: Feed, checkpoint: str
-) -> None:
+def test_event_time_timeouts_go_by_the_low_watermark(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
     """Key 2 gets a row within ten seconds each time: it must not time out because the other split is far ahead."""
     df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
     keyed = df.withColumn("at_ms", F.unix_millis("ts")).groupBy("v")

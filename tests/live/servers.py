@@ -35,9 +35,7 @@ Answer = TypeVar("Answer")
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 LOCALHOST = "127.0.0.1"
-START_SECONDS = (
-    60.0  # a broker is up in 3 seconds; the rest is for a machine that does something else meanwhile
-)
+START_SECONDS = 60.0  # a broker is up in 3 seconds; the rest is for a machine that does something else meanwhile
 STOP_SECONDS = 20.0
 LOG_TAIL_LINES = 30
 
@@ -68,9 +66,7 @@ def require_java() -> str:
     """The `java` to start servers with; skips or fails the test where there is none that fits."""
     problem = java_problem()
     if problem:
-        unavailable(
-            "Java", f"{problem}; install Java 17 or newer (Debian: apt install openjdk-17-jre-headless)"
-        )
+        unavailable("Java", f"{problem}; install Java 17 or newer (Debian: apt install openjdk-17-jre-headless)")
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else "java"
 
@@ -222,9 +218,7 @@ class Record:
 
     def __post_init__(self) -> None:
         if self.timestamp_ms == 0:
-            raise ValueError(
-                "librdkafka takes timestamp 0 for 'now', silently: use 1 for the start of the epoch"
-            )
+            raise ValueError("librdkafka takes timestamp 0 for 'now', silently: use 1 for the start of the epoch")
 
 
 @dataclass
@@ -292,9 +286,7 @@ class Broker:
         from confluent_kafka.admin import NewPartitions
 
         self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(START_SECONDS)
-        self._producer = (
-            None  # it remembers the old number of partitions for minutes; `produce` has flushed it
-        )
+        self._producer = None  # it remembers the old number of partitions for minutes; `produce` has flushed it
         self._await_partitions(topic, total)
 
     def _await_partitions(self, topic: str, total: int) -> None:
@@ -318,9 +310,7 @@ class Broker:
                 refused.append(str(error))
 
         for record in records:
-            stamp = (
-                0 if record.timestamp_ms is None else record.timestamp_ms
-            )  # 0 is the client's word for "now"
+            stamp = 0 if record.timestamp_ms is None else record.timestamp_ms  # 0 is the client's word for "now"
             while True:
                 try:
                     self.producer.produce(

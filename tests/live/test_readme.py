@@ -18,9 +18,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.mark.live
-def test_the_example_runs(
-    spark: SparkSession, kafka: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_runs(spark: SparkSession, kafka: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example, *_ = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)  # the first
     topic = kafka.create_topic(partitions=2)
     for here, there in (

@@ -21,9 +21,7 @@ def test_spark_reads_what_was_produced_to_a_real_broker(
     assert kafka.produce(topic, records) == 100
 
     frame = (
-        spark.read.format("kafka")
-        .options(**{"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic})
-        .load()
+        spark.read.format("kafka").options(**{"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic}).load()
     )
     rows = frame.selectExpr("cast(value as string) v", "partition", "unix_millis(timestamp) ms").collect()
 
@@ -51,9 +49,7 @@ def test_a_broker_keeps_its_records_over_stop_and_kill(tmp_path: Path) -> None:
 def test_a_record_far_ahead_and_one_long_ago_are_both_kept(kafka: Broker) -> None:
     topic = kafka.create_topic()
     year_9999_ms = 253_402_300_799_000
-    assert (
-        kafka.produce(topic, [Record("old", timestamp_ms=1), Record("new", timestamp_ms=year_9999_ms)]) == 2
-    )
+    assert kafka.produce(topic, [Record("old", timestamp_ms=1), Record("new", timestamp_ms=year_9999_ms)]) == 2
     assert kafka.end_offsets(topic) == {0: 2}
 
 

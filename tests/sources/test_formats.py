@@ -73,7 +73,7 @@ def test_files_and_generator_are_made_of_their_options(tmp_path: Path) -> None:
         ("lowmark_generator", {"script": script(start_us=10**30)}, "start_us and shuffle_us: expected numbers"),
         ("lowmark_generator", {"script": script(tick=1)}, r"the script: expected fields among .*, got 'tick'"),
         ("lowmark_files", {"path": "x", "fileFormat": "avro"}, "option format: expected one of .*, got 'avro'"),
-        ("lowmark_files", {"path": "x", "onVanished": "cry"}, "option on_vanished: expected \"error\" or \"skip\""),
+        ("lowmark_files", {"path": "x", "onVanished": "cry"}, 'option on_vanished: expected "error" or "skip"'),
     ],
 )
 def test_a_wrong_option_is_named(format_name: str, options: dict[str, str], said: str) -> None:

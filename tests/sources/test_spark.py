@@ -59,8 +59,7 @@ def test_a_paced_generator_gives_its_rows_in_batches_of_whole_ticks(
     )
     edges = [*range(0, SCRIPT.end, ticks_per_batch), SCRIPT.end]
     assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == [
-        sum(SCRIPT.count_rows(split.name, start, end) for split in SCRIPT.splits)
-        for start, end in pairwise(edges)
+        sum(SCRIPT.count_rows(split.name, start, end) for split in SCRIPT.splits) for start, end in pairwise(edges)
     ]
 
 
