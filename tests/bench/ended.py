@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         query.batch()
         for step in range(STEPS):
             looking = planning = 0.0
-            batches = 0
+            batches = offset = heartbeat = 0
             while folder.made < (step + 1) * given.files // STEPS:
                 folder.add(given.a_batch)
                 began = time.process_time()
