@@ -138,7 +138,7 @@ def test_what_is_no_dataframe(service: LowWatermarkService) -> None:
         ({"prepare": lambda _: None}, "prepare returned None, expected a DataFrame"),
         ({"strategy": 5}, "the strategy is 5, expected a WatermarkStrategy"),
     ],
-    ids=str,
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else each[:20],
 )
 def test_wrong_arguments_of_read(
     service: LowWatermarkService, tmp_path: Path, change: dict[str, Any], text: str
