@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from lowmark.watermark.log_record import escape_record
 
 if TYPE_CHECKING:
-    from .service import LowWatermarkService
-    from .shipping import ship
+    from .driver.service import LowWatermarkService
+    from .spark.shipping import ship
 
 __all__ = ["LowWatermarkService", "ship"]
 
@@ -22,11 +22,11 @@ logging.getLogger("lowmark").addFilter(escape_record)
 
 def __getattr__(name: str) -> Any:
     if name == "LowWatermarkService":
-        from .service import LowWatermarkService
+        from .driver.service import LowWatermarkService
 
         return LowWatermarkService
     if name == "ship":
-        from .shipping import ship
+        from .spark.shipping import ship
 
         return ship
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from lowmark.watermark.duration import rough_duration_us
-from lowmark.watermark.status import printable
+from lowmark.watermark.printable import printable
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -1,6 +1,6 @@
 """What can be read: split enumeration and reading (FLIP-27), and the connectors.
 
-pyspark is imported in `spark.py` only.
+pyspark is imported in `sources/spark/source.py` only.
 """
 
 import logging
@@ -31,20 +31,14 @@ from .api import (
     SplitsRemoval,
     VersionedSerializer,
 )
-from .coordinator import (
-    FailoverPolicy,
-    ReaderGateway,
-    SourceCoordinator,
-    SourceFailed,
-    SuppressRestarts,
-)
-from .discovery import DiscoveringEnumerator
+from .coordinator import FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed, SuppressRestarts
 from .hybrid import DeferredSource, HybridSource
+from .kit.discovery import DiscoveringEnumerator
+from .kit.simple import SimpleSource
 from .metric_group import MetricGroup
-from .rate_limit import RateLimiterStrategy
-from .reader import read_slices
+from .planning.rate import RateLimiterStrategy
+from .reading.slices import read_slices
 from .serializer import DataclassSerializer
-from .simple import SimpleSource
 from .testing import SourceBroken, check_source
 
 # As lowmark.integration does: every line of the package goes through this one logger.

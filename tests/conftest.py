@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lowmark.integration.session import SHORT_LIVED_JVM, clean_environment, lean_home
+from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java

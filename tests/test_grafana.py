@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.integration.metrics import StreamCollector
-from lowmark.integration.run import RunStatus
+from lowmark.integration.metrics.collector import StreamCollector
+from lowmark.integration.run_status import RunStatus
 
 from tests.live.servers import ROOT
 

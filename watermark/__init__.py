@@ -5,11 +5,6 @@ whole of it for one stream: events in, effects out. ``LowWatermarkCoordinator`` 
 applications. ``WatermarkStrategy`` says how a watermark is made.
 """
 
-from .alignment import AlignmentGroup, GroupStatus, MemberStatus
-from .cap import Cap, CapAnnounced, CapKind
-from .coalescer import Advance, Coalescer
-from .coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
-from .coordinator_status import CoordinatorStatus, SourceStatus, TaskStatus
 from .duration import duration_us, format_duration_us
 from .errors import (
     CorruptSnapshot,
@@ -28,7 +23,24 @@ from .errors import (
     UnknownSplit,
     UnknownTask,
 )
-from .events import (
+from .generator import BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, WatermarkOutput
+from .protocol import (
+    LeaseRenewed,
+    LeftOut,
+    LowWatermarkCooperatingTask,
+    LowWatermarkListener,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskFinished,
+    TaskId,
+    TaskLost,
+    TaskRegistered,
+    TaskReturnedLate,
+)
+from .splits.coalescer import Advance, Coalescer
+from .splits.events import (
     BatchCounts,
     BatchPlanned,
     BatchReported,
@@ -46,33 +58,21 @@ from .events import (
     SplitStateChanged,
     Tick,
 )
-from .generator import BoundedOutOfOrderness, NoWatermarks, WatermarkGenerator, WatermarkOutput
-from .history import HOUR_US, Held, History, Rise
-from .idleness import Idleness
-from .membership import RETIRED_RUNS, Membership
-from .message_check import MOST_LEASE_US, MOST_NAME, MOST_TASKS
-from .protocol import (
-    LeaseRenewed,
-    LeftOut,
-    LowWatermarkCooperatingTask,
-    LowWatermarkListener,
-    NotifyNewLowWatermark,
-    ReplyLowWatermark,
-    RetrieveLowWatermark,
-    TaskDeregistered,
-    TaskFinished,
-    TaskId,
-    TaskLost,
-    TaskRegistered,
-    TaskReturnedLate,
-)
-from .rounds import Answer, SourceRounds
-from .snapshot import StreamSnapshot
+from .splits.history import HOUR_US, Held, History, Rise
+from .splits.idleness import Idleness
+from .splits.snapshot import StreamSnapshot
+from .splits.status import HolderSpell, SplitStatus, StreamStatus, explain, format_time_us, to_json
+from .splits.stream import ALL_IDLE_STEP_US, KNOWN_EMPTY_GRACE_US, StreamCoordinator
+from .splits.tracker import SplitMark, SplitTracker
 from .state import AllIdle, IdleClock, SplitId, SplitState
-from .status import HolderSpell, SplitStatus, StreamStatus, explain, format_time_us, to_json
 from .strategy import FUTURE_GUARD_US, AlignmentParams, TimestampAssigner, WatermarkStrategy
-from .stream import ALL_IDLE_STEP_US, KNOWN_EMPTY_GRACE_US, StreamCoordinator
-from .tracker import SplitMark, SplitTracker
+from .tasks.alignment import AlignmentGroup, GroupStatus, MemberStatus
+from .tasks.cap import Cap, CapAnnounced, CapKind
+from .tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, CoordinatorEvent, LowWatermarkCoordinator
+from .tasks.membership import RETIRED_RUNS, Membership
+from .tasks.message_check import MOST_LEASE_US, MOST_NAME, MOST_TASKS
+from .tasks.rounds import Answer, SourceRounds
+from .tasks.status import CoordinatorStatus, SourceStatus, TaskStatus
 
 __all__ = [
     "ALL_IDLE_STEP_US",

@@ -12,7 +12,7 @@ from numbers import Number
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
-from .status import printable
+from .printable import printable
 
 __all__ = ["Lines", "escape_record"]
 

@@ -38,8 +38,8 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 from lowmark.sources.api import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext, SplitPlanner
-from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.simple import SimplePlanner, SimpleSource
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.watermark import duration_us
 from lowmark.watermark.errors import shown
 from pyarrow import fs

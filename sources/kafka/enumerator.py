@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
-from lowmark.sources.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.serializer import DataclassSerializer
 
 from .client import KafkaClient, KafkaSettings, Topic, matches

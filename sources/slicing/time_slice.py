@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from lowmark.sources.api import EARLIEST_US
 
 from .plan import HeldReason, SliceLimits
-from .search import EARLIEST_US, GRID_US, LATEST_US, Lookup, NotSearchable, TimeSearch
+from .search import GRID_US, LATEST_US, Lookup, NotSearchable, TimeSearch
 from .shares import share_out
 from .table import Booleans, Integers, SliceTable
 

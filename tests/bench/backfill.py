@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration import LowWatermarkService
 from lowmark.sources.kafka import KafkaSource
-from lowmark.sources.offset import BatchOffset
+from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import functions as F
 

@@ -29,15 +29,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lowmark.integration.member import Member
-from lowmark.integration.wire import Asked, Lowered, Reply
+from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.messages import Asked, Lowered, Reply
 from lowmark.watermark import AlignmentParams, TaskId
 
 from tests.live.servers import wait_until
 
 from .measure import Bound, Row
 
-SERVE = [sys.executable, "-c", "from lowmark.integration.cli import main; main()", "serve", "--json"]
+SERVE = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "serve", "--json"]
 MOST_MS = 20  # asked of the 99th percentile
 WARM_SECONDS = 3
 START_SECONDS = 60

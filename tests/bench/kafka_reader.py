@@ -30,7 +30,7 @@ from lowmark.sources import Fetching
 from lowmark.sources.kafka import KafkaSource, KafkaSplit
 from lowmark.sources.kafka.columns import DEFAULT_COLUMNS
 from lowmark.sources.kafka.reader import CHUNK, GUESSED_RECORD_BYTES, fetch_properties
-from lowmark.sources.reader import read_slices
+from lowmark.sources.reading.slices import read_slices
 
 from tests.live.servers import Broker, Record, kafka_broker
 

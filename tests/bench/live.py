@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lowmark.integration.session import clean_environment
+from lowmark.integration.spark.session import clean_environment
 
 from tests.conftest import LOG4J
 from tests.live.servers import jars

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.observe import Measurement
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.transport.observed import Measurement
+from lowmark.integration.transport.split_key import SplitKey
 
 from .live import Batch, Build, Live, data_batches, spent_ms
 from .measure import Bound, Row

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowmark.sources.batches import PlanOptions
 from lowmark.sources.kafka import KafkaSource
+from lowmark.sources.planning.planner import PlanOptions
 from lowmark.sources.spark import Binding, load
 
 from tests.live.servers import Broker, Record, kafka_broker

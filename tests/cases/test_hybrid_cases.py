@@ -10,7 +10,7 @@ import pytest
 from lowmark.sources import Fetched, SourceSplit, SplitReader, SplitsAddition
 from lowmark.sources.api import SplitChange
 from lowmark.sources.hybrid import HybridSource, HybridSplit
-from lowmark.sources.simple import SimpleSplitReader
+from lowmark.sources.kit.simple import SimpleSplitReader
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family

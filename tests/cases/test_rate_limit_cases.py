@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from lowmark.sources import RateLimiterStrategy, SourceSplit
-from lowmark.sources.rate_limit import InvalidRate, RateBudget
-from lowmark.sources.simple import SimplePlanner
+from lowmark.sources.kit.simple import SimplePlanner
+from lowmark.sources.planning.rate import InvalidRate, RateBudget
 from lowmark.sources.slicing import SliceLimits, plan_slices
 
 from tests.cases.deviations import DEVIATIONS

@@ -22,24 +22,24 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from lowmark.integration import rpc, wire
-from lowmark.integration.checkpoint import has_heartbeat, kafka_starting_offsets, last_offsets
-from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
-from lowmark.integration.observe import Measurement, decode_sketch
-from lowmark.integration.progress import Progress, backlog_rows, kafka_rows
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.coordinator import messages
+from lowmark.integration.spark.checkpoint import has_heartbeat, kafka_starting_offsets, last_offsets
+from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport import driver_rpc
+from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
+from lowmark.integration.transport.observed import Measurement, decode_sketch
+from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import DataclassSerializer, HybridSource, SourceSplit
-from lowmark.sources.discovery import DiscoveredSerializer, DiscoveredSplits
 from lowmark.sources.files.listing import resolve_paths
 from lowmark.sources.formats import FormatOptions
-from lowmark.sources.generator import GeneratorSource
-from lowmark.sources.hybrid import HybridState
-from lowmark.sources.hybrid_reader import HybridSplit
+from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
+from lowmark.sources.hybrid import HybridSplit, HybridState
 from lowmark.sources.kafka import KafkaOffsets
 from lowmark.sources.kafka.enumerator import KafkaEnumeratorState, KafkaStateSerializer
 from lowmark.sources.kafka.split import KafkaSplit
-from lowmark.sources.offset import BatchOffset, BatchState, Placed
-from lowmark.sources.script import SplitScript, StreamScript
+from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
 from lowmark.watermark import (
     AlignmentParams,
     LowmarkError,
@@ -53,10 +53,10 @@ from lowmark.watermark import (
     TaskRegistered,
     Tick,
     WatermarkStrategy,
-    coordinator_snapshot,
     duration_us,
-    snapshot,
 )
+from lowmark.watermark.splits import snapshot
+from lowmark.watermark.tasks import snapshot as coordinator_snapshot
 
 from .inputs import (
     Draw,
@@ -315,14 +315,14 @@ def read_pattern(pattern: str) -> object:
 
 # -- messages
 
-WHO = wire.Task("job", "orders", "0")
-SAID = wire.Say(
+WHO = messages.Task("job", "orders", "0")
+SAID = messages.Say(
     "app",
     [
-        wire.Register(WHO, "run", 1, wire.Alignment("g", 2, 3), False, 4, 5, 6),
-        wire.Reply(WHO, "run", 1, 2),
-        wire.Renew(WHO, "run", 0),
-        wire.Finished(WHO, "run"),
+        messages.Register(WHO, "run", 1, messages.Alignment("g", 2, 3), False, 4, 5, 6),
+        messages.Reply(WHO, "run", 1, 2),
+        messages.Renew(WHO, "run", 0),
+        messages.Finished(WHO, "run"),
     ],
 )
 TASK = {"job_id": "j", "source_id": "s", "task_id": "0"}
@@ -336,15 +336,15 @@ TOLD = {
 }  # fmt: skip
 # In what gRPC reads for us, any error ends the call.
 UNREAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-BEAT = msgspec.to_builtins(rpc.HeartbeatRequest(stream_id="1", run="r", resumes=None, first=True))
+BEAT = msgspec.to_builtins(driver_rpc.HeartbeatRequest(stream_id="1", run="r", resumes=None, first=True))
 
 
 def hear_question(data: bytes) -> object:
-    return [wire.to_event(each) for each in wire.SAY.decode_question(data).statements]
+    return [messages.to_event(each) for each in messages.SAY.decode_question(data).statements]
 
 
 def hear_told(data: bytes) -> object:
-    return [wire.to_effect(each) for each in wire.WATCH.decode_answer(data).messages]
+    return [messages.to_effect(each) for each in messages.WATCH.decode_answer(data).messages]
 
 
 # -- the table
@@ -428,9 +428,11 @@ DECODERS: dict[str, Decoder] = {
         one_of(junk, changed_text("1 minute 30 seconds", "PT1.5S", "interval 1 day", "P1DT-2H")),
         "1 second",
     ),
-    "what members say": Decoder(hear_question, msgpack(wire.encode(SAID)), wire.encode(SAID)),
-    "what members are told": Decoder(hear_told, msgpack(wire.encode(TOLD)), wire.encode(TOLD), (LowmarkError, *UNREAD)),
+    "what members say": Decoder(hear_question, msgpack(messages.encode(SAID)), messages.encode(SAID)),
+    "what members are told": Decoder(
+        hear_told, msgpack(messages.encode(TOLD)), messages.encode(TOLD), (LowmarkError, *UNREAD)
+    ),
     "what heartbeats say": Decoder(
-        rpc.HEARTBEAT.decode_request, msgpack(_packed(BEAT)), _packed(BEAT), (LowmarkError, *UNREAD)
+        driver_rpc.HEARTBEAT.decode_request, msgpack(_packed(BEAT)), _packed(BEAT), (LowmarkError, *UNREAD)
     ),
 }

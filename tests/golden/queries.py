@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.progress import Progress
-from lowmark.sources.batches import PlanOptions
+from lowmark.integration.spark.progress import Progress
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
+from lowmark.sources.planning.planner import PlanOptions
 from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession

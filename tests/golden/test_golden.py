@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.authority import restore
-from lowmark.integration.checkpoint import Farewell, last_offsets
-from lowmark.integration.heartbeat import HeartbeatOffset
-from lowmark.integration.journal import Journal
-from lowmark.sources.offset import BatchOffset
+from lowmark.integration.coordinator.journal import Journal
+from lowmark.integration.coordinator.server import restore
+from lowmark.integration.spark.checkpoint import Farewell, last_offsets
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark import (
     Cap,
     LowWatermarkCoordinator,
@@ -29,8 +29,8 @@ from lowmark.watermark import (
     Tick,
     WatermarkStrategy,
 )
-from lowmark.watermark.coordinator_status import run_mark
-from lowmark.watermark.snapshot import decode
+from lowmark.watermark.splits.snapshot import decode
+from lowmark.watermark.tasks.status import run_mark
 from pyspark.sql import SparkSession
 
 from tests.golden import values

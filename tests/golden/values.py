@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from lowmark.integration import rpc, wire
-from lowmark.integration.checkpoint import Farewell
-from lowmark.integration.heartbeat import HeartbeatOffset
+from lowmark.integration.coordinator import messages
+from lowmark.integration.spark.checkpoint import Farewell
+from lowmark.integration.transport import driver_rpc
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources import HybridSource, Source, SourceSplit
-from lowmark.sources.discovery import DiscoveredSplits
 from lowmark.sources.files import FileSource, FileSplit
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
-from lowmark.sources.hybrid import HybridState
-from lowmark.sources.hybrid_reader import HybridSplit
+from lowmark.sources.hybrid import HybridSplit, HybridState
 from lowmark.sources.kafka import KafkaEnumeratorState, KafkaSource, KafkaSplit
-from lowmark.sources.offset import BatchState, Placed
+from lowmark.sources.kit.discovery import DiscoveredSplits
+from lowmark.sources.planning.offset import BatchState, Placed
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -152,9 +152,9 @@ def batch_state(kind: str, coordinator: bytes) -> BatchState[Any]:
 
 # -- what goes over the wires. Every field has a value that is not its default.
 
-TASK = wire.Task("job", "orders", "0")
+TASK = messages.Task("job", "orders", "0")
 _ID = TaskId("job", "orders", "0")
-_CAPPED = wire.Capped("group", TASK, 9, CapKind.UP_TO, NOON_US)
+_CAPPED = messages.Capped("group", TASK, 9, CapKind.UP_TO, NOON_US)
 _STATUS = CoordinatorStatus(
     sources=(
         SourceStatus(
@@ -213,55 +213,59 @@ _STATUS = CoordinatorStatus(
     lost=1,
     clock_steps_back=2,
 )
-_STATEMENTS: list[wire.Statement] = [
-    wire.Register(
+_STATEMENTS: list[messages.Statement] = [
+    messages.Register(
         TASK,
         "run-1",
         NOON_US,
-        wire.Alignment("group", 30 * SECOND_US, SECOND_US),
+        messages.Alignment("group", 30 * SECOND_US, SECOND_US),
         throttled=False,
         priority=2,
         lease_us=5,
         expected_tasks=3,
     ),
-    wire.Register(TASK, "run-2"),
-    wire.Reply(TASK, "run-1", 17, NOON_US, LeftOut.IDLE, NOON_US + 1, sequence=4),
-    wire.Reply(TASK, "run-1", 18, None, LeftOut.WITHOUT_SPLITS),
-    wire.Renew(TASK, "run-1", NOON_US),
-    wire.Finished(TASK, "run-1"),
-    wire.Deregister(TASK, "run-1"),
+    messages.Register(TASK, "run-2"),
+    messages.Reply(TASK, "run-1", 17, NOON_US, LeftOut.IDLE, NOON_US + 1, sequence=4),
+    messages.Reply(TASK, "run-1", 18, None, LeftOut.WITHOUT_SPLITS),
+    messages.Renew(TASK, "run-1", NOON_US),
+    messages.Finished(TASK, "run-1"),
+    messages.Deregister(TASK, "run-1"),
 ]
 MESSAGES: Mapping[str, tuple[Callable[[bytes], msgspec.Struct], msgspec.Struct]] = {
     # name -> (what reads it, what it is)
-    "coordinator Say": (wire.SAY.decode_question, wire.Say("application-1", _STATEMENTS)),
+    "coordinator Say": (messages.SAY.decode_question, messages.Say("application-1", _STATEMENTS)),
     "coordinator Say answer": (
-        wire.SAY.decode_answer,
-        wire.SayAnswer(
-            [wire.Taken(), wire.Taken(NOON_US, _CAPPED), wire.Refused("NOT_FOUND", "UnknownTask", "nobody knows it")]
+        messages.SAY.decode_answer,
+        messages.SayAnswer(
+            [
+                messages.Taken(),
+                messages.Taken(NOON_US, _CAPPED),
+                messages.Refused("NOT_FOUND", "UnknownTask", "nobody knows it"),
+            ]
         ),
     ),
-    "coordinator Watch": (wire.WATCH.decode_question, wire.Watch("application-1")),
+    "coordinator Watch": (messages.WATCH.decode_question, messages.Watch("application-1")),
     "coordinator Watch answer": (
-        wire.WATCH.decode_answer,
-        wire.Told(
+        messages.WATCH.decode_answer,
+        messages.Told(
             [
-                wire.Asked(TASK, 17),
-                wire.Lowered(TASK, 18, NOON_US),
+                messages.Asked(TASK, 17),
+                messages.Lowered(TASK, 18, NOON_US),
                 _CAPPED,
-                wire.Capped("group", TASK, 10, CapKind.HOLD),
-                wire.Capped("group", TASK, 11, CapKind.FREE),
+                messages.Capped("group", TASK, 10, CapKind.HOLD),
+                messages.Capped("group", TASK, 11, CapKind.FREE),
             ],
             lease_us=30 * SECOND_US,
         ),
     ),
-    "coordinator Status": (wire.STATUS.decode_question, wire.StatusQuestion(3)),
+    "coordinator Status": (messages.STATUS.decode_question, messages.StatusQuestion(3)),
     "coordinator Status answer": (
-        wire.STATUS.decode_answer,
-        wire.StatusAnswer("0.1.0", 4711, 2, "/var/lib/lowmark.journal", _STATUS),
+        messages.STATUS.decode_answer,
+        messages.StatusAnswer("0.1.0", 4711, 2, "/var/lib/lowmark.journal", _STATUS),
     ),
     "driver Heartbeat": (
-        rpc.HEARTBEAT.decode_request,
-        rpc.HeartbeatRequest(
+        driver_rpc.HEARTBEAT.decode_request,
+        driver_rpc.HeartbeatRequest(
             stream_id="0123",
             run="run-2",
             resumes="run-1",
@@ -275,19 +279,19 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], msgspec.Struct], msgspec.Struct]]
         ),
     ),
     "driver Heartbeat answer": (
-        rpc.HEARTBEAT.decode_reply,
-        rpc.HeartbeatReply(NOON_US, 7, "TFdNSw==", wake_at_us=9, refusal="the stream is gone"),
+        driver_rpc.HEARTBEAT.decode_reply,
+        driver_rpc.HeartbeatReply(NOON_US, 7, "TFdNSw==", wake_at_us=9, refusal="the stream is gone"),
     ),
-    "driver Guide": (rpc.GUIDE.decode_request, rpc.GuideRequest("0123", "run-1")),
+    "driver Guide": (driver_rpc.GUIDE.decode_request, driver_rpc.GuideRequest("0123", "run-1")),
     "driver Guide answer": (
-        rpc.GUIDE.decode_reply,
-        rpc.GuideReply(
+        driver_rpc.GUIDE.decode_reply,
+        driver_rpc.GuideReply(
             cap_us=NOON_US, hold=True, held=["b"], observed_us={"a": NOON_US - 1}, events=[(0, 1, b"\x00\xff")]
         ),
     ),
     "driver Planned": (
-        rpc.PLANNED.decode_request,
-        rpc.PlannedRequest(
+        driver_rpc.PLANNED.decode_request,
+        driver_rpc.PlannedRequest(
             stream_id="0123",
             run="run-1",
             checkpoint=17,
@@ -301,11 +305,11 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], msgspec.Struct], msgspec.Struct]]
             metrics={"discoveries": 2.0},
         ),
     ),
-    "driver Planned answer": (rpc.PLANNED.decode_reply, rpc.PlannedReply()),
-    "driver Status": (rpc.STATUS.decode_request, rpc.StatusRequest("orders", 3)),
+    "driver Planned answer": (driver_rpc.PLANNED.decode_reply, driver_rpc.PlannedReply()),
+    "driver Status": (driver_rpc.STATUS.decode_request, driver_rpc.StatusRequest("orders", 3)),
     "driver Status answer": (
-        rpc.STATUS.decode_reply,
-        rpc.StatusReply("local-1", 4711, [{"name": "orders", "low_watermark_us": NOON_US}], ["orders: a holds"]),
+        driver_rpc.STATUS.decode_reply,
+        driver_rpc.StatusReply("local-1", 4711, [{"name": "orders", "low_watermark_us": NOON_US}], ["orders: a holds"]),
     ),
 }
 

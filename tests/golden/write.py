@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.journal import Journal
-from lowmark.integration.session import local_session
-from lowmark.integration.wire import encode as to_wire
-from lowmark.sources.offset import BatchOffset
-from lowmark.watermark.snapshot import encode
+from lowmark.integration.coordinator.journal import Journal
+from lowmark.integration.coordinator.messages import encode as to_wire
+from lowmark.integration.spark.session import local_session
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.watermark.splits.snapshot import encode
 from pyspark.sql import SparkSession
 
 from tests.golden import values

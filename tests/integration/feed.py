@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lowmark.integration.heartbeat import HeartbeatOffset
-from lowmark.integration.progress import Progress
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery

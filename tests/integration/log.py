@@ -25,8 +25,8 @@ from lowmark.sources import (
     SplitEnumeratorContext,
     SplitPlanner,
 )
-from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.simple import SimpleSource
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.simple import SimpleSource
 
 from tests.integration.feed import us
 

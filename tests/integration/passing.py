@@ -10,16 +10,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
-from lowmark.integration.accumulate import BatchTrack, TrackShelf
-from lowmark.integration.progress import Progress
-from lowmark.integration.reading import SPLIT_TYPE, Reader
-from lowmark.integration.run import Stream, StreamRun
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.driver.known_planner import KnownPlanner
+from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.accumulated import BatchTrack, TrackShelf
+from lowmark.integration.transport.recorder import SPLIT_TYPE
+from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext
-from lowmark.sources.batches import BatchPlanner, Guidance, Planned, PlanOptions
-from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.offset import BatchOffset
-from lowmark.sources.simple import SimpleSource
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.simple import SimpleSource
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.peer import Guidance, Planned
+from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
 from lowmark.watermark import SplitMark, SplitTracker, WatermarkStrategy
 
 SECOND = 1_000_000
@@ -90,7 +93,7 @@ class Passing:
             tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True, promises=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)
-        self.run.query_id, self.run.reader = "q", Reader("files", run="t")
+        self.run.query_id, self.run.reader = "q", KnownPlanner("files", run="t")
         self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
             folder, name="files", options=PlanOptions(slots=4), now_us=lambda: self.now_us, peer=self
         )

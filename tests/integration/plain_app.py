@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import WorkersUnfit
-from lowmark.integration.session import SHORT_LIVED_JVM
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import SparkSession
 

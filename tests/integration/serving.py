@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lowmark.integration.authority import Authority, restore, serve
-from lowmark.integration.clock import SteadyClock
-from lowmark.integration.journal import Journal
-from lowmark.integration.trust import Door
+from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.journal import Journal
+from lowmark.integration.coordinator.server import Authority, restore, serve
+from lowmark.integration.process.clock import SteadyClock
 from lowmark.watermark import LowWatermarkCoordinator, TaskId
 
 INTERVAL_US = 20_000

@@ -12,16 +12,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lowmark.integration.accumulate import BatchTrack, TrackShelf
-from lowmark.integration.cooperation import Cooperation
-from lowmark.integration.progress import Progress
-from lowmark.integration.reading import SPLIT_TYPE, Reader
-from lowmark.integration.run import Stream, StreamRun
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.driver.cooperation import Cooperation
+from lowmark.integration.driver.known_planner import KnownPlanner
+from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.accumulated import BatchTrack, TrackShelf
+from lowmark.integration.transport.recorder import SPLIT_TYPE
+from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd
-from lowmark.sources.batches import BatchPlanner, Guidance, Planned, PlanOptions
-from lowmark.sources.offset import BatchOffset
-from lowmark.sources.simple import SimpleSource
+from lowmark.sources.kit.simple import SimpleSource
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.peer import Guidance, Planned
+from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
 from lowmark.watermark import SplitMark, SplitTracker, WatermarkStrategy
 
 SECOND = 1_000_000
@@ -78,7 +81,7 @@ class Query:
         )  # fmt: skip
         streams.cooperation.check(stream)
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)
-        self.run.query_id, self.run.reader = name, Reader(name, run=name)
+        self.run.query_id, self.run.reader = name, KnownPlanner(name, run=name)
         self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
             source, name=name, options=PlanOptions(future_guard_us=None), now_us=lambda: streams.now_us, peer=self
         )

@@ -15,15 +15,12 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from lowmark.integration import authority, wire
-from lowmark.integration.authority import Authority, Watcher, restore, serve
-from lowmark.integration.errors import AddressRefused, JournalRefused, TokenRefused
-from lowmark.integration.journal import Journal
-from lowmark.integration.member import ask_status
-from lowmark.integration.serving import run_coordinator
-from lowmark.integration.sockets import answers
-from lowmark.integration.trust import Caller, Door, read_token
-from lowmark.integration.wire import (
+from lowmark.integration.coordinator import messages as wire
+from lowmark.integration.coordinator import server as authority
+from lowmark.integration.coordinator.access import Caller, Door, read_token
+from lowmark.integration.coordinator.client import ask_status
+from lowmark.integration.coordinator.journal import Journal
+from lowmark.integration.coordinator.messages import (
     Alignment,
     Asked,
     Capped,
@@ -40,6 +37,10 @@ from lowmark.integration.wire import (
     Taken,
     Told,
 )
+from lowmark.integration.coordinator.server import Authority, Watcher, restore, serve
+from lowmark.integration.coordinator.serving import run_coordinator
+from lowmark.integration.errors import AddressRefused, JournalRefused, TokenRefused
+from lowmark.integration.process.sockets import answers
 from lowmark.watermark import CapKind, LowWatermarkCoordinator, TaskId
 
 from tests.integration.serving import TOKEN, certificate, private_folder, serving, task, token_file
@@ -516,7 +517,7 @@ def test_while_nothing_can_be_written_everybody_waits_and_then_it_goes_on(
 
 def test_a_disk_that_stays_full_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authority, "_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr("lowmark.integration.journal._ROOM_WITHIN_SECONDS", 0.05)
+    monkeypatch.setattr("lowmark.integration.coordinator.journal._ROOM_WITHIN_SECONDS", 0.05)
     journal = FullJournal(tmp_path / "j", 10**9, errno.ENOSPC)
 
     async def script(scene: Scene) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.checkpoint import has_heartbeat, kafka_starting_offsets, last_offsets
 from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.integration.spark.checkpoint import has_heartbeat, kafka_starting_offsets, last_offsets
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F

@@ -12,19 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from lowmark.integration import cli, sockets
+from lowmark.integration.cli import main
+from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.client import Member
 from lowmark.integration.errors import CheckpointUnreadable
-from lowmark.integration.member import Member
-from lowmark.integration.rpc import Server, StatusReply, StatusRequest
-from lowmark.integration.trust import Door
-from lowmark.watermark import (
-    BatchReported,
-    SplitsDiscovered,
-    StreamCoordinator,
-    TaskId,
-    WatermarkStrategy,
-    to_json,
-)
+from lowmark.integration.process import sockets
+from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
+from lowmark.watermark import BatchReported, SplitsDiscovered, StreamCoordinator, TaskId, WatermarkStrategy, to_json
 from typer.testing import CliRunner
 
 from tests.integration.feed import us
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.integration.feed import Feed
 
-LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main()"]
+LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 
 
 def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -54,7 +48,7 @@ def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Com
 
 def call(*arguments: str) -> tuple[int, str, str]:
     """The command within this process: exit code, stdout, stderr."""
-    result = CliRunner().invoke(cli.app, list(arguments), prog_name="lowmark")
+    result = CliRunner().invoke(main.app, list(arguments), prog_name="lowmark")
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -89,7 +83,7 @@ def test_help_names_every_command_and_starts_no_spark() -> None:
         [
             sys.executable,
             "-c",
-            "import lowmark.integration.cli, sys; print('pyspark' in sys.modules, 'grpc' in sys.modules)",
+            "import lowmark.integration.cli.main, sys; print('pyspark' in sys.modules, 'grpc' in sys.modules)",
         ],
         capture_output=True,
         text=True,
@@ -190,7 +184,7 @@ def test_offsets_in_json_are_alone(old_checkpoint: Path) -> None:
 
 
 def test_debug_raises_what_happened(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli.app, ["offsets", str(tmp_path), "--debug"])
+    result = CliRunner().invoke(main.app, ["offsets", str(tmp_path), "--debug"])
     assert isinstance(result.exception, CheckpointUnreadable)
 
 

@@ -13,21 +13,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lowmark.integration import cli, sockets
+from lowmark.integration.cli import main
 from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
-from lowmark.integration.demo import DemoResult, LaneResult, SplitResult, demo_script
-from lowmark.integration.demo_view import show
-from lowmark.integration.member import Member
-from lowmark.integration.rpc import Server, StatusReply
-from lowmark.integration.trust import Door
-from lowmark.watermark import (
-    BatchReported,
-    SplitsDiscovered,
-    StreamCoordinator,
-    TaskId,
-    WatermarkStrategy,
-    to_json,
-)
+from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.client import Member
+from lowmark.integration.demo.comparison import DemoResult, LaneResult, SplitResult, demo_script
+from lowmark.integration.demo.view import show
+from lowmark.integration.process import sockets
+from lowmark.integration.transport.driver_rpc import Server, StatusReply
+from lowmark.watermark import BatchReported, SplitsDiscovered, StreamCoordinator, TaskId, WatermarkStrategy, to_json
 from rich.text import Text
 from typer.testing import CliRunner
 
@@ -46,7 +40,7 @@ def harmless(text: str) -> bool:
 
 def call(*arguments: str) -> str:
     """What the command prints, on stdout and stderr."""
-    result = CliRunner().invoke(cli.app, list(arguments), prog_name="lowmark")
+    result = CliRunner().invoke(main.app, list(arguments), prog_name="lowmark")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output
 

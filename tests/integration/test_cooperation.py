@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.trust import Door
+from lowmark.integration.coordinator.access import Door
 from lowmark.watermark import DisagreeingGroup, WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from lowmark.integration.cooperation import SHARED_STEP_US, Cooperation
-from lowmark.integration.run import Stream, StreamRun
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.driver.cooperation import SHARED_STEP_US, Cooperation
+from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import (
     BatchReported,
     Cap,
@@ -23,7 +24,7 @@ from lowmark.watermark import (
 )
 
 if TYPE_CHECKING:
-    from lowmark.integration.member import Member
+    from lowmark.integration.coordinator.client import Member
 
 S = 1_000_000
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()

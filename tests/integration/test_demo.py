@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.integration.demo import LaneResult, SplitResult, demo_script
+from lowmark.integration.demo.comparison import LaneResult, SplitResult, demo_script
 
 from tests.live.dashboard import offered, panel_queries
 from tests.live.servers import Broker, Prometheus, prometheus_server, require_java, wait_until
 from tests.test_grafana import ALERTS, alerts
 
-LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main()"]
+LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 DEMO_SECONDS = 280
 END_SECONDS = 30  # a few on a machine with nothing else to do
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from lowmark.integration.run import FINISHED_KEPT, StreamRun
+from lowmark.integration.driver.stream_run import FINISHED_KEPT, StreamRun
 from lowmark.watermark import SplitState
 
 from tests.integration.passing import Folder, Passing, calls_of, name_of

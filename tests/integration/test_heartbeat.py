@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.integration import heartbeat
 from lowmark.integration.errors import QueryRefused, ServiceFailed, ServiceUnreachable
-from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
-from lowmark.integration.rpc import (
+from lowmark.integration.transport import heartbeat
+from lowmark.integration.transport.driver_rpc import (
     Client,
     GuideReply,
     HeartbeatReply,
@@ -22,6 +21,7 @@ from lowmark.integration.rpc import (
     StatusReply,
     StatusRequest,
 )
+from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
 
 from tests.integration.feed import ZERO, us
 

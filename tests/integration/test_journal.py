@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from lowmark.integration.authority import restore
+from lowmark.integration.coordinator.journal import Journal, default_journal, patience_seconds
+from lowmark.integration.coordinator.server import restore
 from lowmark.integration.errors import JournalRefused
-from lowmark.integration.journal import Journal, default_journal, patience_seconds
 from lowmark.watermark import LowWatermarkCoordinator, ReplyLowWatermark, TaskId, TaskRegistered, Tick
 
 TASK = TaskId("job", "orders", "0")
@@ -63,7 +63,7 @@ def test_there_is_one_writer(path: Path) -> None:
 
 def test_a_killed_writer_leaves_its_lock_to_the_next_and_a_whole_state(path: Path) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom lowmark.integration.journal import Journal\n"
+        "import sys\nfrom pathlib import Path\nfrom lowmark.integration.coordinator.journal import Journal\n"
         "journal = Journal(Path(sys.argv[1]))\n"
         "journal.write(bytes([0]) * 300_000)\nprint('writing', flush=True)\n"
         "for number in range(1, 1_000_000):\n    journal.write(bytes([number % 256]) * 300_000)\n"

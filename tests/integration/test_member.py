@@ -14,13 +14,23 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from lowmark.integration import wire
-from lowmark.integration.coordinator_view import show_coordinator
+from lowmark.integration.cli.show_coordinator import show_coordinator
+from lowmark.integration.coordinator import messages as wire
+from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.client import Member, ask_status
+from lowmark.integration.coordinator.client_state import BackOff, GivenUp, MemberState, NewCap, NewLow
+from lowmark.integration.coordinator.messages import (
+    Deregister,
+    Finished,
+    Refused,
+    Register,
+    Renew,
+    Reply,
+    Say,
+    Statement,
+    Taken,
+)
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
-from lowmark.integration.member import Member, ask_status
-from lowmark.integration.member_state import BackOff, GivenUp, MemberState, NewCap, NewLow
-from lowmark.integration.trust import Door
-from lowmark.integration.wire import Deregister, Finished, Refused, Register, Renew, Reply, Say, Statement, Taken
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -35,7 +45,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
-from lowmark.watermark.coordinator_status import run_mark
+from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
 from tests.integration.serving import private_folder, serving, task, token_file
@@ -473,7 +483,7 @@ def test_a_coordinator_that_answers_is_reached_and_nothing_is_said(
     with caplog.at_level(logging.WARNING), serving(Door(f"unix:{folder}/c.sock")) as address, Member(address) as one:
         one.reach()
         assert one.connected
-    assert [record for record in caplog.records if record.name == "lowmark.integration.member"] == []
+    assert [record for record in caplog.records if record.name == "lowmark.integration.coordinator.client"] == []
 
 
 ODD_NAMES = (

@@ -16,17 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from lowmark.integration import LowWatermarkService, metrics
+from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import MetricsUnavailable
-from lowmark.integration.metrics import MetricsServer, StreamCollector
-from lowmark.integration.run import RunStatus
-from lowmark.watermark import (
-    BatchCounts,
-    BatchReported,
-    SplitsDiscovered,
-    StreamCoordinator,
-    WatermarkStrategy,
-)
+from lowmark.integration.metrics import collector as metrics
+from lowmark.integration.metrics import endpoint
+from lowmark.integration.metrics.collector import StreamCollector
+from lowmark.integration.metrics.endpoint import MetricsServer
+from lowmark.integration.run_status import RunStatus
+from lowmark.watermark import BatchCounts, BatchReported, SplitsDiscovered, StreamCoordinator, WatermarkStrategy
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -557,13 +554,13 @@ def test_slow_clients_take_a_bounded_number_of_threads_and_no_scrape_waits_for_t
     with slow_clients(server.port, 50) as clients:
         status, text = http_get(f"http://127.0.0.1:{server.port}/metrics")
         assert (status, "lowmark_rows_total" in text) == (200, True)
-        assert all(map(ended, clients[: 50 - metrics._MOST_CLIENTS])), "the oldest made room"
-        wait_until(lambda: len(metrics_threads()) <= metrics._MOST_CLIENTS, "the threads of the others end")
+        assert all(map(ended, clients[: 50 - endpoint._MOST_CLIENTS])), "the oldest made room"
+        wait_until(lambda: len(metrics_threads()) <= endpoint._MOST_CLIENTS, "the threads of the others end")
     server.stop()
 
 
 def test_a_slow_client_is_hung_up_on_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_CLIENT_SECONDS", 0.2)
+    monkeypatch.setattr(endpoint, "_CLIENT_SECONDS", 0.2)
     server = MetricsServer(FakeService([two_splits()]), port=0)
     with slow_clients(server.port, 3) as clients:
         assert all(map(ended, clients))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from lowmark.integration.errors import TooManySplits, UnreadableReport
-from lowmark.integration.observe import Measurement, _whole, decode_sketch
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.transport.observed import Measurement, _whole, decode_sketch
+from lowmark.integration.transport.split_key import SplitKey
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import us

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.accumulate import BatchTrack, TrackParam
-from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
-from lowmark.integration.listener import QueryEvents
-from lowmark.integration.queries import RunningQuery
-from lowmark.integration.runs import Runs
+from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.spark.listener import QueryEvents
+from lowmark.integration.spark.queries import RunningQuery
+from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
+from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -344,7 +344,7 @@ def test_pitfall_26_the_listener_returns_at_once_whatever_the_loop_does() -> Non
     taken: list[str] = []
     events = QueryEvents(lambda kind, event: taken.append(f"{kind} {event}"))
     callbacks = ("onQueryStarted", "onQueryProgress", "onQueryIdle", "onQueryTerminated")
-    from lowmark.integration import listener
+    from lowmark.integration.spark import listener
 
     for name in callbacks:
         getattr(listener._JavaEvents(events._enqueue), name)("event")  # takes nothing out of the event

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from lowmark.integration.progress import Progress, java_text
+from lowmark.integration.spark.progress import Progress, java_text
 
 from tests.integration.feed import Feed
 

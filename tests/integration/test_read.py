@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.coordinator.access import Door
 from lowmark.integration.errors import WrapRefused
-from lowmark.integration.trust import Door
 from lowmark.sources import RateLimiterStrategy
-from lowmark.sources.offset import BatchOffset
+from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.spark import register
 from lowmark.watermark import SplitState, WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.sources import FailoverPolicy, SourceSplit, check_source
-from lowmark.sources.batches import BatchPlanner, PlanOptions
 from lowmark.sources.files import FileSource
+from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
 from lowmark.sources.testing import SourceBroken
 from lowmark.watermark import LowmarkError
 from pyarrow import parquet
@@ -184,7 +184,7 @@ def test_a_discovery_that_hangs_is_not_taken_for_an_empty_source(tmp_path: Path)
 def test_a_discovery_that_finds_nothing_for_long_says_so_long_before_it_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lowmark.sources.batches._SAY_SPLITS_MISSING_SECONDS", 0.1)
+    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_SPLITS_MISSING_SECONDS", 0.1)
     source, options = SilentLog(filled_log(tmp_path).folder), PlanOptions(start_seconds=0.4)
     with closing(BatchPlanner(source, name="log", options=options, now_us=lambda: us(0))) as planner:
         planner.plan(planner.initial(), None)

@@ -16,14 +16,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.progress import Progress
-from lowmark.sources import (
-    HybridSource,
-    check_source,
-)
+from lowmark.integration.spark.progress import Progress
+from lowmark.sources import HybridSource, check_source
 from lowmark.sources.files import FileSource
 from lowmark.watermark import SplitState
-from lowmark.watermark.status import printable
+from lowmark.watermark.printable import printable
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import csv, parquet
 from pyspark.errors import StreamingQueryException

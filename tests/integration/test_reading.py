@@ -10,15 +10,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from lowmark.integration.accumulate import BatchTrack, TrackParam, TrackShelf
-from lowmark.integration.progress import Progress
-from lowmark.integration.reading import SPLIT_TYPE, Reader
-from lowmark.integration.rpc import Client, HeartbeatRequest, PlannedReply, PlannedRequest, Server
-from lowmark.integration.run import RunStatus, Stream, StreamRun
-from lowmark.integration.runs import Runs
-from lowmark.integration.splits import SplitKey
-from lowmark.sources.batches import Planned
-from lowmark.sources.offset import BatchOffset
+from lowmark.integration.driver.known_planner import KnownPlanner
+from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.run_status import RunStatus
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.accumulated import BatchTrack, TrackParam, TrackShelf
+from lowmark.integration.transport.driver_rpc import Client, HeartbeatRequest, PlannedReply, PlannedRequest, Server
+from lowmark.integration.transport.recorder import SPLIT_TYPE
+from lowmark.integration.transport.split_key import SplitKey
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitMark, SplitState, SplitTracker, WatermarkStrategy
 
 from tests.integration.serving import private_folder
@@ -58,7 +61,7 @@ class Query:
         self.tracks: Tracks = {}
         stream = stream_of(self.tracks, promises=promises)
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=0)
-        self.reader = Reader("s", run="t")
+        self.reader = KnownPlanner("s", run="t")
         self.run.reader = self.reader
         self.now_us = 0
 
@@ -177,7 +180,7 @@ def test_events_of_readers_are_taken_once(query: Query) -> None:
 
 
 def test_only_the_newest_plans_are_kept() -> None:
-    reader = Reader("s")
+    reader = KnownPlanner("s")
     for checkpoint in range(50):
         reader.keep(Planned(checkpoint, {}))
     assert len(reader.plans) < 10
@@ -185,7 +188,7 @@ def test_only_the_newest_plans_are_kept() -> None:
 
 
 def test_a_plan_is_news_once_and_never_after_a_newer_one() -> None:
-    reader = Reader("s")
+    reader = KnownPlanner("s")
     first, second = Planned(1, {"a": ()}), Planned(2, {"a": ()})
     assert [reader.keep(planned) for planned in (first, first, second, first, second)] == [
         True, False, True, False, False,
@@ -195,7 +198,7 @@ def test_a_plan_is_news_once_and_never_after_a_newer_one() -> None:
 
 
 def test_a_plan_that_comes_late_is_there_for_its_report() -> None:
-    reader = Reader("s")
+    reader = KnownPlanner("s")
     for checkpoint in (1, 3, 2):
         reader.keep(Planned(checkpoint, {}))
     assert list(reader.plans) == [1, 2, 3]
@@ -265,7 +268,7 @@ def _never_asked(request: object) -> Any:
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    monkeypatch.setattr("lowmark.integration.progress.java_text", str)  # no JVM
+    monkeypatch.setattr("lowmark.integration.spark.progress.java_text", str)  # no JVM
     with private_folder() as folder:
         wire = Wire(f"unix:{folder / 's.sock'}")
         yield wire

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.checkpoint import conflict
 from lowmark.integration.errors import ServiceStopped, StreamNameTaken, UnknownStream, WrapRefused
-from lowmark.integration.heartbeat import HeartbeatOffset
+from lowmark.integration.spark.checkpoint import conflict
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.generator import GeneratorSource
-from lowmark.sources.offset import BatchOffset
+from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark import WatermarkStrategy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession

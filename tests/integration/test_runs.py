@@ -10,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lowmark.integration.checkpoint import Farewell
-from lowmark.integration.progress import Progress, kafka_rows
-from lowmark.integration.rpc import HeartbeatRequest
-from lowmark.integration.run import Stream, StreamRun
-from lowmark.integration.runs import Runs
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.checkpoint import Farewell
+from lowmark.integration.spark.kafka_offsets import kafka_rows
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))

@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from lowmark.integration import LowWatermarkService, runs
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.driver import run_registry
 from lowmark.integration.errors import CoordinatorUnreachable
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ from tests.live.servers import wait_until
 def test_runs_that_ended_long_ago_are_forgotten(
     spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "_ENDED_RUNS_KEPT", 1)
+    monkeypatch.setattr(run_registry, "_ENDED_RUNS_KEPT", 1)
     feed.put(("a", 1, 100))
     with LowWatermarkService(spark) as kept:
         df = kept.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")

@@ -7,7 +7,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from lowmark.integration.shipping import package
+from lowmark.integration.spark.shipping import package
 
 
 def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
@@ -15,8 +15,8 @@ def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
     archive = package(tmp_path / "lowmark.zip")
     code = (
         "import sys; sys.path += sys.argv[1:3]\n"
-        "from lowmark.integration.heartbeat import HeartbeatReader\n"
-        "from lowmark.integration.accumulate import EventTimeMap\n"
+        "from lowmark.integration.transport.heartbeat import HeartbeatReader\n"
+        "from lowmark.integration.transport.accumulated import EventTimeMap\n"
         "reader = HeartbeatReader(address='unix:/x', stream_id='s', stream='orders', delay_ms=0)\n"
         "print([*reader.readBetweenOffsets(reader.initialOffset(), reader.initialOffset())], 'grpc' in sys.modules)\n"
         "import lowmark.watermark; print(lowmark.watermark.__file__)"
@@ -41,7 +41,8 @@ def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path += sys.argv[1:3]\n"
         "import lowmark.sources.spark, lowmark.sources.kafka, lowmark.sources.files, lowmark.sources.hybrid\n"
-        "import lowmark.integration.reading, lowmark.integration.accumulate, sortedcontainers\n"
+        "import lowmark.integration.transport.planner_peer, lowmark.integration.transport.accumulated\n"
+        "import sortedcontainers\n"
         "print(sortedcontainers.__file__)"
     )
     command = [sys.executable, "-S", "-c", code, str(archive), str(compiled)]

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lowmark.integration import sockets
 from lowmark.integration.errors import SocketsRefused
+from lowmark.integration.process import sockets
 
 
 @pytest.fixture(autouse=True)

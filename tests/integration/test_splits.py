@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from lowmark.integration.errors import WrapRefused
-from lowmark.integration.observe import decode_sketch
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.transport.observed import decode_sketch
+from lowmark.integration.transport.split_key import SplitKey
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.integration import wire
-from lowmark.integration.checkpoint import kafka_starting_offsets, last_offsets
+from lowmark.integration.coordinator import messages
+from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.errors import CheckpointUnreadable, UnreadableHeartbeat, UnreadableReport
-from lowmark.integration.heartbeat import HeartbeatOffset, HeartbeatReader
-from lowmark.integration.progress import Progress, kafka_positions
-from lowmark.integration.run import Stream, StreamRun
-from lowmark.integration.splits import SplitKey
+from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
+from lowmark.integration.spark.kafka_offsets import kafka_positions
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
+from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CapKind, CorruptSnapshot, WatermarkStrategy
 
 OFFSET = HeartbeatOffset("orders", 5_000, "run", 3, "state").to_json()
@@ -154,10 +156,10 @@ def test_what_is_no_partition_is_not_kafkas(partition: str) -> None:
 @pytest.mark.parametrize(("kind", "us"), [(CapKind.UP_TO, None), (CapKind.HOLD, 5), (CapKind.UP_TO, 2**63)])
 def test_a_cap_that_cannot_be_is_refused_where_it_is_read(kind: CapKind, us: int | None) -> None:
     capped = {"type": "Capped", "group": "g", "task": {"job_id": "j", "source_id": "s", "task_id": "0"}, "epoch": 1}
-    told = wire.encode({"messages": [capped | {"kind": kind, "us": us}]})
+    told = messages.encode({"messages": [capped | {"kind": kind, "us": us}]})
 
     with pytest.raises(ValueError, match="us"):  # gRPC ends the call for it, and the member dials again
-        wire.WATCH.decode_answer(told)
+        messages.WATCH.decode_answer(told)
 
 
 # -- the state in an offset

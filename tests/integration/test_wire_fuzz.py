@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from lowmark.integration import wire
+from lowmark.integration.coordinator import messages as wire
+from lowmark.integration.coordinator.access import Caller, Door
+from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.messages import Alignment, Deregister, Finished, Register, Renew, Reply, Say
 from lowmark.integration.errors import MalformedMessage
-from lowmark.integration.member import Member
-from lowmark.integration.trust import Caller, Door
-from lowmark.integration.wire import Alignment, Deregister, Finished, Register, Renew, Reply, Say
 from lowmark.watermark import (
     AlignmentParams,
     Cap,

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lowmark.integration import workers
 from lowmark.integration.errors import WorkersUnfit
+from lowmark.integration.spark import workers
 from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.spark import prefer_own_python
 from lowmark.watermark import WatermarkStrategy
@@ -66,7 +66,7 @@ def test_an_application_without_an_activated_environment_just_works_and_another_
 
 def test_what_a_stream_needs() -> None:
     kafka = KafkaSource(bootstrap_servers="broker:9092", topics=["orders"])
-    always = {"pyarrow", "numpy", "lowmark.integration.heartbeat"}
+    always = {"pyarrow", "numpy", "lowmark.integration.transport.heartbeat"}
     read = always | {"mmh3", "xxhash", "msgspec"}
 
     assert set(workers.needed(IN_ORDER)) == always

@@ -50,7 +50,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
-from lowmark.watermark.coordinator_snapshot import decode
+from lowmark.watermark.tasks.snapshot import decode
 
 S = 1_000_000
 INTERVAL_US, LEASE_US = S, 10 * S

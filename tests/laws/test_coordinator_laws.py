@@ -38,7 +38,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
-from lowmark.watermark.coordinator_snapshot import decode
+from lowmark.watermark.tasks.snapshot import decode
 
 from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
 

@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 import pyspark
-from lowmark.integration import LowWatermarkService, ship, workers
+from lowmark.integration import LowWatermarkService, ship
 from lowmark.integration.errors import WorkersUnfit
-from lowmark.integration.session import SHORT_LIVED_JVM
+from lowmark.integration.spark import workers
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, start, windows
@@ -51,7 +52,7 @@ def main(folder: Path) -> None:
     ship(spark)  # looks at the executors' Python
     lacks = ""
     try:
-        workers.check(spark, ["lowmark.integration.heartbeat", "confluent_kafka.no_such_part"])
+        workers.check(spark, ["lowmark.integration.transport.heartbeat", "confluent_kafka.no_such_part"])
     except WorkersUnfit as unfit:
         lacks = str(unfit)
     feed = Feed(spark, folder / "feed")

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from types import FrameType
 
-from lowmark.integration.session import java_problem
+from lowmark.integration.spark.session import java_problem
 
 from tests.live.servers import ServerError, jars, kafka_broker
 

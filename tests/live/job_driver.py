@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.session import SHORT_LIVED_JVM
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import SCHEMA

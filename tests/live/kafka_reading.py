@@ -11,9 +11,9 @@ import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from lowmark.sources import DataclassSerializer
 from lowmark.sources.kafka import KafkaEnumeratorState, KafkaSource, KafkaSplit
-from lowmark.sources.reader import read_slices
+from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.slicing import SliceLimits, SlicePlan, plan_slices
-from lowmark.sources.testing_context import ManualEnumeratorContext
+from lowmark.sources.testing import ManualEnumeratorContext
 
 from tests.live.servers import Broker
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from lowmark.integration.heartbeat import HeartbeatOffset
-from lowmark.integration.progress import Progress, SourceProgress, kafka_positions
+from lowmark.integration.spark.kafka_offsets import kafka_positions
+from lowmark.integration.spark.progress import Progress, SourceProgress
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from lowmark.integration.session import SHORT_LIVED_JVM, java_problem
+from lowmark.integration.spark.session import SHORT_LIVED_JVM, java_problem
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer

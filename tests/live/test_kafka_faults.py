@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.progress import kafka_positions
+from lowmark.integration.spark.kafka_offsets import kafka_positions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -97,7 +97,7 @@ def test_a_batch_longer_than_the_grace_does_not_use_it_up(
     spark: SparkSession, kafka: Broker, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An empty partition that gets its first row while a long batch runs was never heard to be silent."""
-    from lowmark.watermark import stream
+    from lowmark.watermark.splits import stream
 
     # Instead of a minute, which would make this test one of two; the long batch below is longer than this.
     monkeypatch.setattr(stream, "KNOWN_EMPTY_GRACE_US", 3 * SECOND_US)

@@ -16,8 +16,9 @@ from itertools import pairwise
 import msgspec
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.heartbeat import HeartbeatOffset
-from lowmark.integration.progress import Progress, kafka_positions
+from lowmark.integration.spark.kafka_offsets import kafka_positions
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import SplitState
 from pyspark.sql import SparkSession
 

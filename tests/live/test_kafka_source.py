@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from lowmark.sources import Boundedness
-from lowmark.sources.discovery import DiscoveryFailed
 from lowmark.sources.kafka import InvalidUtf8, KafkaOffsets, KafkaSource, KafkaSplit
+from lowmark.sources.kit.discovery import DiscoveryFailed
 from lowmark.sources.testing import check_source
 
 from tests.live.kafka_reading import Reading, read_tables, source_of, text_of

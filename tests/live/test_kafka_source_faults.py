@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 from lowmark.sources import SplitsAddition, SplitsRemoval
-from lowmark.sources.discovery import DiscoveryFailed
 from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
 from lowmark.sources.kafka.consumers import CONSUMERS
 from lowmark.sources.kafka.planner import KafkaPlanner
+from lowmark.sources.kit.discovery import DiscoveryFailed
 
 from tests.live import servers
 from tests.live.kafka_reading import Reading, read_tables, source_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.integration.progress import Progress
+from lowmark.integration.spark.progress import Progress
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 

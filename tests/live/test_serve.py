@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import grpc.aio
 import pytest
-from lowmark.integration import wire
+from lowmark.integration.coordinator import messages
+from lowmark.integration.coordinator.access import Caller
+from lowmark.integration.coordinator.client import Member, ask_status
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
-from lowmark.integration.member import Member, ask_status
-from lowmark.integration.trust import Caller
 from lowmark.watermark import AlignmentParams, Cap, CapKind, TaskId, TaskStatus
-from lowmark.watermark.coordinator_snapshot import decode
-from lowmark.watermark.coordinator_status import run_mark
+from lowmark.watermark.tasks.snapshot import decode
+from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.feed import Feed, us
 from tests.integration.serving import certificate, private_folder, task, token_file
@@ -35,7 +35,7 @@ from tests.live.servers import require_java, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli import main; main()"]
+LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 SECONDS = 60  # for what takes one, on a machine with more to do
 
 
@@ -154,7 +154,7 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
     address = f"unix:{folder}/c.sock"
     program = (
         "import sys\n"
-        "from lowmark.integration.member import Member\n"
+        "from lowmark.integration.coordinator.client import Member\n"
         "from tests.integration.serving import task\n"
         f"member = Member({address!r})\n"
         "member.register(task(0), lease_us=1_000_000)\n"
@@ -237,10 +237,10 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
         assert ask_status(coordinator.address).coordinator.lost == 0
         with Caller(coordinator.address).channel() as channel:
             say = channel.unary_unary(
-                wire.SAY.path, request_serializer=wire.encode, response_deserializer=wire.SAY.decode_answer
+                messages.SAY.path, request_serializer=messages.encode, response_deserializer=messages.SAY.decode_answer
             )
-            late = wire.Reply(wire.Task.of(before.task), token, us(0), us(5_000))
-            [answer] = say(wire.Say("the one that was killed", [late]), timeout=10).answers
+            late = messages.Reply(messages.Task.of(before.task), token, us(0), us(5_000))
+            [answer] = say(messages.Say("the one that was killed", [late]), timeout=10).answers
         assert getattr(answer, "error", None) == "StaleRun"
         assert member.low_us(rest) == us(300) - 1_000
 
@@ -306,9 +306,9 @@ def test_over_tcp_only_those_with_certificate_and_token_come_in(folder: Path, tm
                 wait_until(lambda: "UNAUTHENTICATED" in stranger.why, "the reason", seconds=SECONDS)
                 assert not stranger.connected
             with grpc.insecure_channel(address) as plain:
-                call: Any = plain.unary_unary(wire.STATUS.path, request_serializer=wire.encode)
+                call: Any = plain.unary_unary(messages.STATUS.path, request_serializer=messages.encode)
                 with pytest.raises(grpc.RpcError) as failed:
-                    call(wire.StatusQuestion(), timeout=10, metadata=(("authorization", "Bearer x"),))
+                    call(messages.StatusQuestion(), timeout=10, metadata=(("authorization", "Bearer x"),))
                 assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
             with pytest.raises(AddressRefused, match="tls_ca and token_file are missing"):
                 Member(address)
@@ -367,7 +367,7 @@ def test_calls_without_the_token_that_never_say_anything_are_not_kept(folder: Pa
         async def call(times: int) -> list[grpc.StatusCode]:
             trusted = grpc.ssl_channel_credentials(cert.read_bytes())
             async with grpc.aio.secure_channel(coordinator.address, trusted) as channel:
-                begin: Any = channel.stream_stream(wire.STATUS.path)
+                begin: Any = channel.stream_stream(messages.STATUS.path)
                 calls = [begin() for _ in range(times)]
                 return [await asyncio.wait_for(each.code(), SECONDS) for each in calls]
 
@@ -385,7 +385,7 @@ def test_a_small_message_that_unpacks_to_much_is_refused_before_it_is_unpacked(f
         trusted = grpc.ssl_channel_credentials(cert.read_bytes())
         with grpc.secure_channel(coordinator.address, trusted, compression=grpc.Compression.Gzip) as channel:
             call: Any
-            for call in (channel.unary_unary(wire.STATUS.path), channel.unary_unary(wire.SAY.path)):
+            for call in (channel.unary_unary(messages.STATUS.path), channel.unary_unary(messages.SAY.path)):
                 with pytest.raises(grpc.RpcError) as failed:
                     call(bytes(64 << 20), timeout=SECONDS, metadata=caller.metadata())
                 assert failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -393,9 +393,10 @@ def test_a_small_message_that_unpacks_to_much_is_refused_before_it_is_unpacked(f
 
 
 def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
-    who = wire.Task("job", "orders", "0")
-    replayed = wire.Say(
-        "old", [wire.Register(who, "run-1", 5), wire.Reply(who, "run-1", 1, 5), wire.Deregister(who, "run-1")]
+    who = messages.Task("job", "orders", "0")
+    replayed = messages.Say(
+        "old",
+        [messages.Register(who, "run-1", 5), messages.Reply(who, "run-1", 1, 5), messages.Deregister(who, "run-1")],
     )
     with served(folder) as coordinator, Member(coordinator.address) as member:
         member.register(task(0), run="run-1")
@@ -406,7 +407,7 @@ def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
         wait_until(lambda: member.low_us(task(0)) == 9, "the second run", seconds=SECONDS)
         with Caller(coordinator.address).channel() as channel:
             say = channel.unary_unary(
-                wire.SAY.path, request_serializer=wire.encode, response_deserializer=wire.SAY.decode_answer
+                messages.SAY.path, request_serializer=messages.encode, response_deserializer=messages.SAY.decode_answer
             )
             answers = say(replayed, timeout=10).answers
         # That it is over is no news: said again, it is taken.

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from lowmark.integration.heartbeat import HeartbeatOffset
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
 from tests.live.kafka_scenarios import BOUND_US, HOUR_US, MINUTE_US, SECOND_US, T0_US, Log, seed, shuffled, spread
 from tests.live.servers import ROOT, Broker, require_jars, tail, wait_until

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.session import SHORT_LIVED_JVM
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from lowmark.sources.kafka import KafkaSource
 from pyspark.sql import DataFrame, SparkSession
 

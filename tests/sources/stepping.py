@@ -7,14 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-from lowmark.sources import (
-    Fetched,
-    SourceSplit,
-    SplitReader,
-    SplitRows,
-    SplitsAddition,
-    SplitsRemoval,
-)
+from lowmark.sources import Fetched, SourceSplit, SplitReader, SplitRows, SplitsAddition, SplitsRemoval
 
 SECONDS = 20.0
 SCHEMA = pa.schema([("value", pa.int64())])

@@ -24,12 +24,14 @@ from lowmark.sources import (
     SplitEnumeratorContext,
     SplitsAssignment,
 )
-from lowmark.sources.batches import BatchPlanner, Guidance, Planned, PlanOptions, _Slots
 from lowmark.sources.coordinator import SourceFailed
-from lowmark.sources.offset import BatchOffset, UnreadableOffset
-from lowmark.sources.rate_limit import RateLimiterStrategy
-from lowmark.sources.reader import read_slices
-from lowmark.sources.simple import SimpleSource
+from lowmark.sources.kit.simple import SimpleSource
+from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
+from lowmark.sources.planning.peer import Guidance, Planned
+from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.rate import RateLimiterStrategy
+from lowmark.sources.planning.slots import Slots
+from lowmark.sources.reading.slices import read_slices
 
 SECOND = 1_000_000
 
@@ -412,7 +414,7 @@ def test_the_enumerator_hears_of_commits_and_of_splits_that_end(make: Any) -> No
 
 
 def test_slots_forget_what_a_restored_enumerator_will_assign_again() -> None:
-    slots: _Slots[SourceSplit] = _Slots()
+    slots: Slots[SourceSplit] = Slots()
     slots.add_splits(0, [SourceSplit(split_id="before")])
     slots.checkpointed(1)
     slots.add_splits(0, [SourceSplit(split_id="after")])

@@ -22,8 +22,8 @@ from lowmark.sources import (
     check_source,
 )
 from lowmark.sources.api import EARLIEST_US, SplitChange
-from lowmark.sources.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.simple import SimplePlanner, SimpleSplitReader
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.simple import SimplePlanner, SimpleSplitReader
 from lowmark.sources.testing import CheckedSource
 
 from tests.sources.numbered import ROWS, SCHEMA, Numbered

@@ -17,13 +17,13 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd, check_source, read_slices
-from lowmark.sources.discovery import DiscoveredSplits, DiscoveryFailed
 from lowmark.sources.files import FileSource, FileSplit, InvalidFileOption
 from lowmark.sources.files import source as files_source
 from lowmark.sources.files.errors import FileChanged, FileUnreadable, NoSchema
 from lowmark.sources.files.formats import STEP_ROWS, spark_schema
 from lowmark.sources.files.source import FilePlanner
-from lowmark.sources.testing_context import ManualEnumeratorContext
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
+from lowmark.sources.testing import ManualEnumeratorContext
 from lowmark.watermark import InvalidDuration, LowmarkError
 from pyarrow import fs
 

@@ -22,12 +22,12 @@ from lowmark.sources import (
     VersionedSerializer,
 )
 from lowmark.sources.coordinator import SourceCoordinator
-from lowmark.sources.hybrid import DeferredSource, HybridEnumerator, HybridSource, HybridSplit, InvalidHybrid
-from lowmark.sources.hybrid_reader import HybridPlanner, HybridSplitReader
-from lowmark.sources.reader import read_slices
-from lowmark.sources.simple import SimplePlanner, SimpleSource
-from lowmark.sources.testing import check_source
-from lowmark.sources.testing_context import ManualEnumeratorContext
+from lowmark.sources.hybrid import DeferredSource, HybridSource, HybridSplit, InvalidHybrid
+from lowmark.sources.hybrid.reader import HybridPlanner, HybridSplitReader
+from lowmark.sources.hybrid.source import HybridEnumerator
+from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
+from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.testing import ManualEnumeratorContext, check_source
 
 from tests.sources.coordinating import DEADLINE_SECONDS, Gateway, ListSource, ManualClock, fail_on, settle
 

@@ -12,7 +12,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from lowmark.sources import DataclassSerializer, SplitEnd, SplitsAddition, SplitsRemoval
 from lowmark.sources.api import EARLIEST_US
 from lowmark.sources.coordinator import SuppressRestarts
-from lowmark.sources.discovery import DiscoveredSplits, DiscoveryFailed
 from lowmark.sources.kafka import (
     InvalidUtf8,
     KafkaDataLost,
@@ -37,7 +36,8 @@ from lowmark.sources.kafka.enumerator import (
 from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstRow, FirstRows
 from lowmark.sources.kafka.planner import DOUBTS, NAMED, KafkaPlanner
 from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
-from lowmark.sources.testing_context import ManualEnumeratorContext
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
+from lowmark.sources.testing import ManualEnumeratorContext
 
 SECOND = 1_000_000
 SETTINGS = KafkaSettings("b:9092", {}, 60.0, read_committed=True)

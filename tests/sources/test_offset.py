@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from lowmark.sources import DataclassSerializer, SourceSplit
-from lowmark.sources.discovery import DiscoveredSerializer, DiscoveredSplits
-from lowmark.sources.offset import BatchOffset, BatchState, Placed, UnreadableOffset
+from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from lowmark.sources.serializer import UnreadableState
 from lowmark.watermark import packed
 

@@ -10,7 +10,7 @@ from math import ceil
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lowmark.sources.rate_limit import InvalidRate, RateBudget, RateLimiterStrategy
+from lowmark.sources.planning.rate import InvalidRate, RateBudget, RateLimiterStrategy
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

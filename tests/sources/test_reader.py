@@ -11,19 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from lowmark.sources import (
-    Fetched,
-    Fetching,
-    SimpleSource,
-    SourceSplit,
-    SplitEnd,
-    SplitReader,
-    SplitRows,
-    read_slices,
-)
-from lowmark.sources.checked_reader import CheckedReader
-from lowmark.sources.reader import BrokenSplitReader, SplitReadFailed
-from lowmark.sources.side_by_side import read_ahead
+from lowmark.sources import Fetched, Fetching, SimpleSource, SourceSplit, SplitEnd, SplitReader, SplitRows, read_slices
+from lowmark.sources.reading.checked_reader import BrokenSplitReader, CheckedReader, SplitReadFailed
+from lowmark.sources.reading.side_by_side import read_ahead
 from lowmark.watermark import DuplicateSplit, LowmarkError
 
 from tests.live.servers import wait_until

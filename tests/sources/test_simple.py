@@ -23,16 +23,16 @@ from lowmark.sources import (
     SplitsRemoval,
     read_slices,
 )
-from lowmark.sources.discovery import (
+from lowmark.sources.kit.discovery import (
     DiscoveredSerializer,
     DiscoveredSplits,
     DiscoveringEnumerator,
     DiscoveryFailed,
     EvenSpread,
 )
-from lowmark.sources.reader import BrokenSplitReader
-from lowmark.sources.simple import Rows, SimpleSplitReader
-from lowmark.sources.testing_context import ManualEnumeratorContext
+from lowmark.sources.kit.simple import Rows, SimpleSplitReader
+from lowmark.sources.reading.checked_reader import BrokenSplitReader
+from lowmark.sources.testing import ManualEnumeratorContext
 
 from tests.sources.numbered import ROWS, Numbered
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lowmark.sources import InputStatus, ReaderOutput, SourceReader, SourceReaderContext, SourceSplit
-from lowmark.sources.batches import PlanOptions, Task
 from lowmark.sources.generator import SplitScript, StreamScript
-from lowmark.sources.reader import SplitReadFailed
-from lowmark.sources.spark import Binding, SlotInput, SourceStreamReader, register
+from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.planning.slots import Task
+from lowmark.sources.reading.checked_reader import SplitReadFailed
+from lowmark.sources.spark import Binding, SourceStreamReader, register
+from lowmark.sources.spark.source import SlotInput
 
 from tests.sources.numbered import Numbered
 

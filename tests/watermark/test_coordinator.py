@@ -33,7 +33,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
-from lowmark.watermark.coordinator_snapshot import decode, encode, to_json
+from lowmark.watermark.tasks.snapshot import decode, encode, to_json
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, of
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from lowmark.watermark import LowWatermarkCoordinator, TaskId, TaskRegistered
-from lowmark.watermark.coordinator_snapshot import EncodedParts, json_object, to_json
-from lowmark.watermark.rounds import SourceRounds
+from lowmark.watermark.tasks.rounds import SourceRounds
+from lowmark.watermark.tasks.snapshot import EncodedParts, json_object, to_json
 
 
 class World:

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 from lowmark.watermark import CorruptSnapshot, SplitState, StreamSnapshot
-from lowmark.watermark.snapshot import decode, encode
+from lowmark.watermark.splits.snapshot import decode, encode
 
 STATES = list(SplitState)
 NUMBERS = StreamSnapshot(

@@ -17,7 +17,7 @@ from lowmark.watermark import (
     format_time_us,
     to_json,
 )
-from lowmark.watermark.status import Hold, hold_reasons, utc
+from lowmark.watermark.splits.status import Hold, hold_reasons, utc
 
 from tests.watermark.history import PLAIN, START_US, History, at, batch, coordinator_of
 

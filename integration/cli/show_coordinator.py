@@ -1,0 +1,139 @@
+"""What `lowmark status` and `explain` show of a coordinator that applications share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from lowmark.integration.console import Sheet, ago
+from lowmark.integration.coordinator.messages import StatusAnswer
+from lowmark.integration.errors import UnknownStream
+from lowmark.watermark import CoordinatorStatus, GroupStatus, SourceStatus, SplitState, TaskStatus, format_time_us
+from lowmark.watermark.printable import printable
+from lowmark.watermark.splits.status import need
+from rich.console import Console
+
+__all__ = ["explanations", "only", "show_coordinator", "status_json"]
+
+_NAMED = 10  # in a sentence
+_LEFT_OUT = (SplitState.IDLE.value, SplitState.FINISHED.value)
+
+
+def only(name: str, answer: StatusAnswer) -> StatusAnswer:
+    """The sources of one name, of whatever job, and the groups their tasks are in. Raises UnknownStream."""
+    seen = answer.coordinator
+    sources = tuple(source for source in seen.sources if source.source_id == name)
+    if not sources:
+        raise UnknownStream(name, tuple(sorted({source.source_id for source in seen.sources})))
+    names = {task.group for source in sources for task in source.tasks}
+    groups = tuple(group for group in seen.groups if group.group in names)
+    return msgspec.structs.replace(answer, coordinator=replace(seen, sources=sources, groups=groups))
+
+
+def status_json(address: str, answer: StatusAnswer) -> dict[str, Any]:
+    """All of it, as what ``json.dumps`` takes."""
+    return {"address": address, **msgspec.to_builtins(answer, enc_hook=str)}
+
+
+def explanations(seen: CoordinatorStatus) -> dict[str, list[dict[str, str]]]:
+    """In words: every source, and every group."""
+    return {
+        "sources": [
+            {"job_id": each.job_id, "source_id": each.source_id, "explanation": _source_in_words(each)}
+            for each in seen.sources
+        ],
+        "groups": [{"group": each.group, "explanation": _group_in_words(each)} for each in seen.groups],
+    }
+
+
+def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, now_us: int) -> None:
+    """Print it as tables.
+
+    Args:
+        address: the coordinator's.
+        answer: what it said.
+        console: takes names as they are, that is, without markup and emoji.
+        now_us: now, microseconds since the epoch.
+    """
+    seen = answer.coordinator
+    watching = f"{answer.applications} application{'' if answer.applications == 1 else 's'} connected"
+    console.print(
+        f"coordinator, process {answer.pid}, {address}, {watching}", style="dim", highlight=False, soft_wrap=True
+    )
+    if not seen.sources:
+        console.print("  no task is registered")
+    for source in seen.sources:
+        console.print(_source_table(source, now_us))
+    for group in seen.groups:
+        console.print(_group_table(group))
+
+
+def _source_in_words(source: SourceStatus) -> str:
+    held = "nobody holds it" if source.holder is None else f"task {source.holder.task_id} holds it"
+    low = format_time_us(source.low_watermark_us)
+    since = "it has not risen yet" if source.since_us is None else f"it rose last at {format_time_us(source.since_us)}"
+    left_out = [task for task in source.tasks if task.state.value in _LEFT_OUT][:_NAMED]
+    more = sum(source.states[state] for state in _LEFT_OUT) - len(left_out)
+    lines = [
+        f"{source.source_id} of {source.job_id}: the low watermark is {low}; {since}; {held}.",
+        f"Why: {source.why}",
+    ]
+    if left_out or more:
+        named = [f"{task.task.task_id} ({task.why})" for task in left_out]
+        lines.append(
+            f"Left out: {', '.join(named)}{' and ' if named and more else ''}{f'{more:,} more' if more else ''}."
+        )
+    if source.returned_late:
+        lines.append(f"Times a task came in below the low watermark: {source.returned_late}.")
+    return "\n".join(map(printable, lines))
+
+
+def _group_in_words(group: GroupStatus) -> str:
+    free = [str(member.task) for member in group.members if not member.throttled][:_NAMED]
+    waiting = [member for member in group.members if member.waiting][:_NAMED]
+    lines = [f"Group {group.group}: the cap is {group.cap}.", f"Why: {group.why}"]
+    lines += [f"Waiting: {member.task}: {member.why}" for member in waiting]
+    if free:
+        lines.append(f"Not throttled, they only take part in the minimum: {', '.join(free)}.")
+    return "\n".join(map(printable, lines))
+
+
+def _source_table(source: SourceStatus, now_us: int) -> Sheet:
+    rows = []
+    for task in sorted(source.tasks, key=_need):
+        low_us, group = task.low_watermark_us, "" if task.group is None else task.group
+        at, behind = format_time_us(low_us).removesuffix(" UTC"), ago(low_us, now_us)
+        rows.append((task.task.task_id, task.state.value, at, behind, group, task.why))
+    return Sheet(
+        ("task", "state", "low watermark (UTC)", "behind", "group", "why"),
+        rows,
+        title=f"{source.source_id} of {source.job_id}: {format_time_us(source.low_watermark_us)}, {source.why}",
+        whole=("low watermark (UTC)", "behind"),
+        right=("behind",),
+        left_out=source.tasks_not_shown,
+    )
+
+
+def _need(task: TaskStatus) -> tuple[int, bool, int]:
+    return need(task.state, task.low_watermark_us)
+
+
+def _group_table(group: GroupStatus) -> Sheet:
+    return Sheet(
+        ("task", "state", "low watermark", "cap", "obeys the cap", "why"),
+        [
+            (
+                str(member.task),
+                member.state.value,
+                format_time_us(member.low_us),
+                str(member.cap),
+                "yes" if member.throttled else "no",
+                member.why,
+            )
+            for member in group.members
+        ],
+        title=f"group {group.group}: cap {group.cap}, {group.why}",
+        whole=("low watermark", "cap"),
+        left_out=group.members_not_shown,
+    )

@@ -1,0 +1,94 @@
+"""The streams of a service on the terminal, and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.console import Sheet, ago
+from lowmark.watermark import StreamStatus
+
+if TYPE_CHECKING:
+    from lowmark.integration.transport.driver_rpc import StatusReply
+    from rich.table import Table
+
+__all__ = ["only_stream", "stream_json", "stream_table"]
+
+
+def only_stream(name: str, reply: StatusReply) -> StatusReply:
+    """The answer of a service, with the stream of that name alone."""
+    import msgspec
+
+    kept = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if s["name"] == name]
+    return msgspec.structs.replace(reply, streams=[s for s, _ in kept], explanations=[text for _, text in kept])
+
+
+def stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    """A stream's status with so many of its splits, and how many those are not."""
+    from lowmark.watermark import SplitState
+    from lowmark.watermark.splits.status import need
+
+    splits: dict[str, dict[str, Any]] = stream["splits"]
+    if limit is not None and len(splits) > limit:
+        ranked = sorted(splits, key=lambda name: need(SplitState(splits[name]["state"]), splits[name]["watermark_us"]))
+        splits = {name: splits[name] for name in ranked[:limit]}
+    return {**stream, "splits": splits, "splits_not_shown": sum(stream["states"].values()) - len(splits)}
+
+
+def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
+    """A stream's status as tables: its low watermark, and so many of its splits (None: all)."""
+    import msgspec
+    from rich.table import Table
+
+    seen = msgspec.convert(stream, StreamStatus)
+    facts = Table(
+        title=f"{seen.name}, query {stream['query']}",
+        title_justify="left",
+        title_style="bold",
+        show_header=False,
+        box=None,
+        padding=(0, 2),
+    )
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    for what, value in (
+        ("low watermark", _time(seen.low_watermark_us)),
+        ("behind now", ago(seen.low_watermark_us, now_us)),
+        ("held by", "nobody" if seen.holder is None else seen.holder),
+        ("why", seen.why),
+        ("since", "unknown" if seen.since is None else f"{seen.since:%Y-%m-%d %H:%M:%S} UTC"),
+        ("next", seen.next),
+        ("splits", ", ".join(f"{count} {state}" for state, count in seen.states.items() if count) or "none yet"),
+        ("rows", _rows(seen)),
+    ):
+        facts.add_row(what, value)
+    splits = _split_table(seen, now_us, limit)
+    whole = Table.grid()
+    whole.add_row(facts)
+    whole.add_row(splits)
+    return whole
+
+
+def _rows(seen: StreamStatus) -> str:
+    rows, counts = f"{seen.counts.rows:,} in {seen.batches:,} batches", seen.counts
+    return f"{rows}, {counts.dropped_rows:,} dropped as late, {counts.future_rows:,} too far ahead of the clock"
+
+
+def _split_table(seen: StreamStatus, now_us: int, limit: int | None) -> Sheet:
+    from lowmark.watermark.splits.status import by_need
+
+    shown = sorted(seen.splits.items(), key=lambda item: by_need(item[1]))[:limit]
+    left = sum(seen.states.values()) - len(shown)
+    rows = []
+    for name, split in shown:
+        state = f"{split.state.value}, lagging" if split.lagging else split.state.value
+        unread = "?" if split.backlog_rows is None else f"{split.backlog_rows:,}"
+        at = _time(split.watermark_us).removesuffix(" UTC")
+        rows.append((name, state, at, ago(split.watermark_us, now_us), unread, split.why))
+    columns = ("split", "state", "watermark (UTC)", "behind", "unread", "why")
+    return Sheet(columns, rows, whole=columns[2:5], right=columns[3:5], left_out=left)
+
+
+def _time(at_us: int | None) -> str:
+    from lowmark.watermark import format_time_us
+
+    return format_time_us(at_us)

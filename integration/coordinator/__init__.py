@@ -1,0 +1,1 @@
+"""One coordinator for several applications: what `lowmark serve` runs, and its clients."""

@@ -1,0 +1,281 @@
+"""Where a coordinator may be reached, and by whom: addresses, TLS and tokens, for both ends.
+
+    unix:/path/of/socket     the folder is 0700, which is the lock on the door
+    host:port                only with TLS, and with a token that every call carries
+
+Anything less is refused before a port is opened. A token is compared in constant time, and never shown.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from lowmark.integration.errors import AddressRefused, SocketsRefused, TokenRefused
+from lowmark.integration.process import sockets
+
+__all__ = ["Caller", "Door", "TokenCheck", "default_address", "read_token"]
+
+_UNIX = "unix:"
+_LEAST_TOKEN = 16  # characters: what a person makes up on the spot is shorter
+_HEADER = "authorization"
+_LAST_PORT = 65_535
+_SOCKET_NAME = "coordinator.sock"
+
+# Messages to a caller may be as large as a status of 100,000 tasks. A connection that is cut without a word is noticed.
+_CLIENT_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", 256 << 20),
+    ("grpc.use_local_subchannel_pool", 1),  # no memory of how often others failed
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+
+
+def default_address() -> str:
+    """Where `lowmark serve` listens unless told otherwise: always the same place, so that callers find it again.
+
+    Raises:
+        SocketsRefused: the folder cannot be made, is somebody else's, or its path is too long.
+    """
+    return f"{_UNIX}{Path(sockets.new_address().removeprefix(_UNIX)).with_name(_SOCKET_NAME)}"
+
+
+def read_token(file: Path) -> str:
+    """Read a token: the text of a file that nobody else can read, without white space around it.
+
+    Raises:
+        TokenRefused: it cannot be read, others can read it, or it is too short or not one line of plain characters.
+    """
+    try:
+        mode, text = _regular(file)
+    except OSError as failed:
+        raise TokenRefused(str(file), f"it cannot be read ({failed.strerror})", "name a file of yours.") from failed
+    text = text.strip()
+    if mode & 0o077:
+        raise TokenRefused(
+            str(file), f"its permissions are {stat.S_IMODE(mode):04o}, expected 0600", f"run: chmod 600 {file}"
+        )
+    if len(text) < _LEAST_TOKEN or not text.isascii() or any(not 0x21 <= byte <= 0x7E for byte in text):
+        raise TokenRefused(
+            str(file),
+            f"expected {_LEAST_TOKEN} or more plain characters without spaces",
+            f"make one, for instance: (umask 077; openssl rand -hex 32 > {file})",
+        )
+    return text.decode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How a coordinator lets callers in.
+
+    Attributes:
+        address: ``unix:/path`` or ``host:port``.
+        tls_cert, tls_key: PEM files; both or none.
+        token_file: what every call must carry; needed with ``host:port``.
+    """
+
+    address: str
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
+
+    def token(self) -> str | None:
+        """The token every call must carry. Raises TokenRefused."""
+        return None if self.token_file is None else read_token(self.token_file)
+
+    def check(self) -> None:
+        """See whether it may be opened, before anything is made for it.
+
+        Raises:
+            AddressRefused, SocketsRefused, TokenRefused: see ``open`` and ``token``.
+        """
+        self.token()
+        if self.address.startswith(_UNIX):
+            self._check_unix()
+        else:
+            self._check_tcp()
+
+    def open(self, server: grpc.aio.Server) -> str:
+        """Have a server listen.
+
+        Returns:
+            The address callers use: with the real port where it was 0.
+
+        Raises:
+            AddressRefused: it is not protected enough, somebody listens there, or it cannot be listened at.
+            SocketsRefused: the folder of the socket is open to others.
+        """
+        if self.address.startswith(_UNIX):
+            return self._open_unix(server)
+        pair = self._check_tcp()
+        try:
+            bound = server.add_secure_port(self.address, grpc.ssl_server_credentials([pair]))
+        except RuntimeError as failed:
+            raise AddressRefused(
+                self.address,
+                f"cannot listen there ({failed})",
+                "name a free port of this machine, and a certificate and key that belong together.",
+            ) from failed
+        return f"{self.address.rpartition(':')[0]}:{bound}"
+
+    def _check_tcp(self) -> tuple[bytes, bytes]:
+        """Returns key and certificate."""
+        _check_host_port(self.address)
+        missing = [
+            option
+            for option, given in (
+                ("--tls-cert", self.tls_cert),
+                ("--tls-key", self.tls_key),
+                ("--token-file", self.token_file),
+            )
+            if given is None
+        ]
+        if self.tls_cert is None or self.tls_key is None or self.token_file is None:
+            raise AddressRefused(
+                self.address,
+                f"over TCP everybody could read and say anything, and {' and '.join(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing",
+                "pass --tls-cert, --tls-key and --token-file, or a unix:/path address for callers on this machine.",
+            )
+        return _read(self.address, self.tls_key), _read(self.address, self.tls_cert)
+
+    def _check_unix(self) -> Path:
+        """Returns the path of the socket."""
+        if self.tls_cert is not None or self.tls_key is not None:
+            raise AddressRefused(
+                self.address, "TLS is for host:port; a socket's folder is its lock", "leave both TLS options out."
+            )
+        path = Path(self.address.removeprefix(_UNIX))
+        if not path.is_absolute():
+            raise AddressRefused(self.address, "the path is relative", "write unix:/path/of/socket.")
+        if len(os.fsencode(path)) > sockets.LONGEST_PATH_BYTES:
+            raise AddressRefused(
+                self.address,
+                f"a socket's path has {sockets.LONGEST_PATH_BYTES} bytes at most, this one {len(os.fsencode(path))}",
+                "name a shorter one.",
+            )
+        if path.parent.exists():
+            sockets.check_private(path.parent)
+            if sockets.answers(path):  # gRPC itself would take the socket away from whoever listens
+                raise AddressRefused(
+                    self.address, "somebody listens there already", "stop that one, or serve at another --address."
+                )
+        return path
+
+    def _open_unix(self, server: grpc.aio.Server) -> str:
+        path = self._check_unix()
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+        except OSError as failed:
+            raise SocketsRefused(
+                str(path.parent), f"it cannot be made ({failed.strerror})", "name a folder of yours."
+            ) from failed
+        sockets.check_private(path.parent)
+        try:
+            server.add_insecure_port(sockets.target(self.address))
+        except RuntimeError as failed:
+            raise AddressRefused(
+                self.address, f"cannot listen there ({failed})", "name a path of at most 107 bytes."
+            ) from failed
+        return self.address
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """How an application reaches a coordinator.
+
+    Attributes:
+        address: ``unix:/path`` or ``host:port``.
+        tls_ca: PEM file with the certificate, or its authority's, that the coordinator must show; needed with
+            ``host:port``.
+        token_file: needed with ``host:port``.
+    """
+
+    address: str
+    tls_ca: Path | None = None
+    token_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.address.startswith(_UNIX):
+            _check_host_port(self.address)
+        missing = [n for n, given in (("tls_ca", self.tls_ca), ("token_file", self.token_file)) if given is None]
+        if missing and not self.address.startswith(_UNIX):
+            raise AddressRefused(
+                self.address,
+                f"over TCP a coordinator is reached by TLS and token only, and {' and '.join(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing",
+                "name the file of the coordinator's certificate and the token file it was started with.",
+            )
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call carries. Raises TokenRefused."""
+        return () if self.token_file is None else ((_HEADER, f"Bearer {read_token(self.token_file)}"),)
+
+    def channel(self) -> grpc.Channel:
+        """A new connection, made when it is first used. Raises AddressRefused: the certificate cannot be read."""
+        if self.address.startswith(_UNIX):
+            return grpc.insecure_channel(sockets.target(self.address), options=_CLIENT_OPTIONS)
+        assert self.tls_ca is not None  # __post_init__
+        trusted = grpc.ssl_channel_credentials(_read(self.address, self.tls_ca))
+        return grpc.secure_channel(self.address, trusted, options=_CLIENT_OPTIONS)
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):
+    """Lets calls through that carry the token, whatever they call."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        carried = [value for name, value in handler_call_details.invocation_metadata or () if name == _HEADER]
+        if len(carried) == 1:
+            value = carried[0].encode() if isinstance(carried[0], str) else carried[0]
+            if hmac.compare_digest(value, self._expected):
+                return await continuation(handler_call_details)
+        # Of the kind that reads nothing by itself: a call whose message never comes is over at once, too.
+        return grpc.stream_stream_rpc_method_handler(_unknown_caller)
+
+
+async def _unknown_caller(_requests: Any, context: Any) -> None:
+    await context.abort(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "the call does not carry this coordinator's token. Hint: use the token file it was started with.",
+    )
+
+
+def _check_host_port(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit()):
+        raise AddressRefused(address, "it is neither unix:/path nor host:port", "write it as one of the two.")
+    if len(port) > 5 or int(port) > _LAST_PORT:
+        raise AddressRefused(address, f"a port is at most {_LAST_PORT}", "name one from 1, or 0 for any.")
+
+
+def _regular(file: Path) -> tuple[int, bytes]:
+    """The mode of a file, and what is in it. Raises OSError: also if it is a pipe, which would be waited for."""
+    with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:  # noqa: PTH123  # a descriptor
+        mode = os.fstat(opened.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        return mode, opened.read()
+
+
+def _read(address: str, file: Path) -> bytes:
+    try:
+        return _regular(file)[1]
+    except OSError as failed:
+        raise AddressRefused(
+            address, f"{os.fspath(file)} cannot be read ({failed.strerror})", "name a PEM file of yours."
+        ) from failed

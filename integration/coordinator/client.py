@@ -1,0 +1,437 @@
+"""An application's end of `lowmark serve`: tells the coordinator how far its tasks are, and hears how far all are.
+
+One thread owns everything (`client_state.py` decides what follows from what); calls of the application only put
+something into its queue, so they never block. Without a connection an application keeps the low watermarks and caps
+that it has, and says so: `connected`, `since_us`, `why`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import grpc
+from lowmark.integration.errors import CoordinatorUnreachable, RefusedByCoordinator
+from lowmark.integration.process.clock import SteadyClock
+from lowmark.watermark import (
+    AlignmentParams,
+    Cap,
+    LeftOut,
+    LowmarkError,
+    ReplyLowWatermark,
+    TaskId,
+    TaskRegistered,
+    UnknownTask,
+)
+from lowmark.watermark.tasks.message_check import check_registration, check_reply
+
+from .access import Caller
+from .client_state import GivenUp, MemberState, NewCap, NewLow
+from .messages import (
+    SAY,
+    STATUS,
+    WATCH,
+    Alignment,
+    Deregister,
+    Finished,
+    Register,
+    Say,
+    SayAnswer,
+    StatusAnswer,
+    StatusQuestion,
+    Task,
+    Told,
+    Watch,
+    encode,
+)
+
+__all__ = ["Member", "ask_status"]
+
+_log = logging.getLogger("lowmark")
+
+
+class Member:
+    """One application's part in a coordinator that it shares with others.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``.
+        tls_ca: PEM file with the certificate that the coordinator must show; needed with ``host:port``.
+        token_file: the coordinator's token; needed with ``host:port``.
+        on_low: called with a task and the new low watermark of its source, microseconds; it only ever rises.
+        on_cap: called with a task of an alignment group and how far it may read.
+        on_given_up: called with a task that the coordinator refuses for good: its run was replaced by another
+            process, or its group has other parameters.
+        deadline_seconds: how long a call may take before the connection counts as lost.
+        random: makes waits between attempts differ from those of others.
+        now_us: the clock.
+
+    All callbacks come from one thread, one after the other, and must not block.
+
+    Attributes:
+        address: as given.
+
+    Raises:
+        AddressRefused, TokenRefused: the address needs more than was given, or a file cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls_ca: Path | None = None,
+        token_file: Path | None = None,
+        on_low: Callable[[TaskId, int], None] | None = None,
+        on_cap: Callable[[TaskId, Cap], None] | None = None,
+        on_given_up: Callable[[TaskId, RefusedByCoordinator], None] | None = None,
+        deadline_seconds: float = 5.0,
+        random: Random | None = None,
+        now_us: Callable[[], int] | None = None,
+    ) -> None:
+        self.address = address
+        self._caller = Caller(address, tls_ca, token_file)
+        self._caller.metadata()
+        self._caller.channel().close()
+        self._on_low, self._on_cap, self._on_given_up = on_low, on_cap, on_given_up
+        self._deadline_seconds = deadline_seconds
+        self._now_us = SteadyClock().now_us if now_us is None else now_us
+        self._runs: dict[TaskId, str] = {}  # what the application has registered, as it sees it
+        self._state = MemberState(uuid.uuid4().hex, Random() if random is None else random)
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._link: _Link | None = None
+        self._attach_by_us = 0
+        self._answer_by_us: int | None = None  # of what is under way
+        self._closing = threading.Event()
+        self._quiet = threading.Event()
+        self._tried = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lowmark-member", daemon=True)
+        self._thread.start()
+
+    # -- what an application does
+
+    def register(
+        self,
+        task: TaskId,
+        *,
+        run: str | None = None,
+        low_watermark_us: int | None = None,
+        alignment: AlignmentParams | None = None,
+        throttled: bool = True,
+        priority: int = 0,
+        lease_us: int | None = None,
+        expected_tasks: int = 1,
+    ) -> str:
+        """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns at once.
+
+        Returns:
+            The run's token: the one given, or a new one. It is replaced if the coordinator forgot the task.
+
+        Raises:
+            InvalidMessage: a value cannot be.
+        """
+        run = uuid.uuid4().hex if run is None else run
+        settings = (throttled, priority, lease_us, expected_tasks)
+        check_registration(TaskRegistered(task, run, low_watermark_us, alignment, *settings))
+        group = (
+            None
+            if alignment is None
+            else Alignment(alignment.group, alignment.max_drift_us, alignment.update_interval_us)
+        )
+        wanted = Register(Task.of(task), run, low_watermark_us, group, *settings)
+        self._runs[task] = run
+        self._work.put(partial(self._state.register, wanted))
+        return run
+
+    def report(
+        self,
+        task: TaskId,
+        low_watermark_us: int | None,
+        *,
+        left_out: LeftOut | None = None,
+        next_wanted_us: int | None = None,
+    ) -> None:
+        """Say how far a task is, from now on; see `lowmark.watermark.ReplyLowWatermark`. Returns at once.
+
+        Raises:
+            UnknownTask: it was not registered here.
+            InvalidMessage: a value cannot be.
+        """
+        check_reply(
+            ReplyLowWatermark(
+                task.job_id,
+                task.source_id,
+                task.task_id,
+                0,
+                low_watermark_us,
+                self._known(task),
+                left_out,
+                next_wanted_us,
+            )
+        )
+        self._work.put(
+            partial(self._state.report, task, low_watermark_us, left_out=left_out, next_wanted_us=next_wanted_us)
+        )
+
+    def finish(self, task: TaskId) -> None:
+        """Every row of the task was processed and none will come. Raises UnknownTask."""
+        self._known(task)
+        self._work.put(partial(self._state.end, task, Finished))
+
+    def deregister(self, task: TaskId) -> None:
+        """The run of the task is over: its query was stopped. Raises UnknownTask."""
+        self._known(task)
+        del self._runs[task]
+        self._work.put(partial(self._state.end, task, Deregister))
+
+    def reach(self) -> None:
+        """Wait until the first attempt to connect has ended, for little longer than a call may take.
+
+        Raises:
+            CoordinatorUnreachable: it failed. More attempts follow until `close`.
+        """
+        self._tried.wait(self._deadline_seconds + 1)
+        if not self.connected:
+            raise CoordinatorUnreachable(self.address, "create the service", self.why)
+
+    def close(self, *, seconds: float = 2.0) -> None:
+        """Say what is still to be said, for so long at most, and hang up. Tasks that did not deregister are held by
+        their leases: the same application may come back for them.
+        """
+        if not self._closing.is_set():
+            if self._state.connected:
+                self._quiet.clear()
+                self._work.put(lambda: None)
+                self._quiet.wait(seconds)
+            self._closing.set()
+            self._work.put(lambda: None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
+
+    def __enter__(self) -> Member:  # noqa: PYI034  # Self is not in Python 3.10
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what it can know
+
+    @property
+    def connected(self) -> bool:
+        """Whether a coordinator listens. If not, low watermarks and caps stay as they are."""
+        return self._state.connected
+
+    @property
+    def since_us(self) -> int | None:
+        """Since when ``connected`` is as it is, microseconds since the epoch; None before the first attempt ended."""
+        return self._state.since_us
+
+    @property
+    def why(self) -> str:
+        """Why there is no connection; empty if there is one."""
+        return self._state.why
+
+    def low_us(self, task: TaskId) -> int | None:
+        """The newest low watermark of the task's source that was heard, microseconds; None: none."""
+        return self._state.low_us(task)
+
+    def cap(self, task: TaskId) -> Cap | None:
+        """The newest cap of the task that was heard; None: none."""
+        return self._state.cap(task)
+
+    # -- the thread
+
+    def _known(self, task: TaskId) -> str:
+        run = self._runs.get(task)
+        if run is None:
+            raise UnknownTask(str(task), "this application", len(self._runs))
+        return run
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                work = self._work.get(timeout=self._wait_seconds())
+                while True:  # all that is there: it may be one message
+                    work()
+                    work = self._work.get_nowait()
+            except queue.Empty:
+                pass
+            self._step(self._now_us())
+        if self._link is not None:
+            self._link.close()
+
+    def _wait_seconds(self) -> float | None:
+        if self._link is None:
+            at_us = self._state.retry_at_us
+        elif not self._state.connected:
+            at_us = self._attach_by_us
+        else:
+            moments = [us for us in (self._state.wake_at_us, self._answer_by_us) if us is not None]
+            if not moments:
+                return None
+            at_us = min(moments)
+        return 0 if at_us is None else max(0, at_us - self._now_us()) / 1e6
+
+    def _step(self, now_us: int) -> None:
+        state = self._state
+        if self._link is None:
+            if state.retry_at_us is None or now_us >= state.retry_at_us:
+                self._connect(now_us)
+        elif now_us >= self._attach_by_us if not state.connected else self._overdue(now_us):
+            self._hang_up(self._link, f"no answer within {self._deadline_seconds:g} seconds")
+        say = state.take(now_us)
+        if say is not None and self._link is not None:
+            self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)
+            self._link.say(say)
+        for heard in state.heard():
+            self._call_back(heard)
+        if state.quiet:
+            self._quiet.set()
+
+    def _overdue(self, now_us: int) -> bool:
+        return self._answer_by_us is not None and now_us >= self._answer_by_us
+
+    def _call_back(self, heard: NewLow | NewCap | GivenUp) -> None:
+        try:
+            match heard:
+                case NewLow() if self._on_low is not None:
+                    self._on_low(heard.task, heard.low_us)
+                case NewCap() if self._on_cap is not None:
+                    self._on_cap(heard.task, heard.cap)
+                case GivenUp():
+                    _log.error("%s", heard.error)
+                    if self._on_given_up is not None:
+                        self._on_given_up(heard.task, heard.error)
+        except Exception:  # noqa: BLE001  # it is the application's, and the connection must go on
+            _log.exception("a callback of the application raised; the connection goes on")
+
+    def _connect(self, now_us: int) -> None:
+        self._attach_by_us = now_us + int(self._deadline_seconds * 1e6)
+        try:
+            self._link = _Link(self._caller, self._state.application, self._post)
+        except LowmarkError as refused:  # a file that was replaced by one that cannot be used
+            self._detach(str(refused))
+
+    def _post(self, link: _Link, news: Told | SayAnswer | str) -> None:
+        """From threads of the connection."""
+        self._work.put(partial(self._take, link, news))
+
+    def _take(self, link: _Link, news: Told | SayAnswer | str) -> None:
+        if link is not self._link:
+            return  # an older connection
+        now_us = self._now_us()
+        match news:
+            case Told():
+                if not self._state.connected:
+                    self._state.attached(news.lease_us, now_us)
+                    self._tried.set()
+                    _log.info("connected to the coordinator at %s", self.address)
+                self._state.told(news.messages, now_us)
+            case SayAnswer():
+                self._answer_by_us = None
+                self._state.answered(news.answers, now_us)
+            case str():
+                self._hang_up(link, news)
+
+    def _hang_up(self, link: _Link, why: str) -> None:
+        self._link = self._answer_by_us = None
+        self._detach(why)
+        link.close()
+
+    def _detach(self, why: str) -> None:
+        if self._state.connected:
+            _log.warning("lost the coordinator at %s (%s); low watermarks are held meanwhile", self.address, why)
+        elif self._state.since_us is None and not self._closing.is_set():
+            _log.warning(
+                "no coordinator answers at %s (%s); until one does, low watermarks are held and aligned streams wait. "
+                "It is asked again. Hint: start it with `lowmark serve`, or check the address.",
+                self.address,
+                why,
+            )
+        self._state.detached(why, self._now_us())
+        self._tried.set()
+
+
+class _Link:
+    """One connection: two calls that stay open, one to hear and one to say. A lost one is never used again.
+
+    A call for every message would take the coordinator, and the application, twice the time.
+    """
+
+    def __init__(self, caller: Caller, application: str, post: Callable[[_Link, Told | SayAnswer | str], None]) -> None:
+        self._post = post
+        self._unsaid: queue.SimpleQueue[Say | None] = queue.SimpleQueue()
+        metadata = caller.metadata()
+        self._channel = caller.channel()
+        watch = self._channel.unary_stream(
+            WATCH.path, request_serializer=encode, response_deserializer=WATCH.decode_answer
+        )
+        say = self._channel.stream_stream(SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer)
+        calls: dict[str, Any] = {
+            "watch": watch(Watch(application), metadata=metadata),
+            "say": say(iter(self._unsaid.get, None), metadata=metadata),
+        }
+        for name, call in calls.items():
+            threading.Thread(target=self._read, args=(call,), name=f"lowmark-member-{name}", daemon=True).start()
+
+    def say(self, said: Say) -> None:
+        """Send a message; its answer is posted."""
+        self._unsaid.put(said)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._unsaid.put(None)  # gRPC's own thread waits for the next message
+        self._channel.close()
+
+    def _read(self, call: Any) -> None:
+        try:
+            for news in call:
+                self._post(self, news)
+            self._post(self, "the coordinator ended the call")
+        except (grpc.RpcError, ValueError) as failed:  # ValueError: the channel was closed before the first message
+            self._post(self, _cause(failed))
+
+
+def ask_status(
+    address: str,
+    *,
+    tls_ca: Path | None = None,
+    token_file: Path | None = None,
+    deadline_seconds: float = 10.0,
+    limit: int | None = None,
+) -> StatusAnswer:
+    """Ask a coordinator where everything stands.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``.
+        tls_ca: as for `Member`.
+        token_file: as for `Member`.
+        deadline_seconds: how long to wait.
+        limit: how many tasks of each source and members of each group, those that need attention first; None: all.
+
+    Raises:
+        AddressRefused, TokenRefused: the address needs more than was given, or a file cannot be used.
+        CoordinatorUnreachable: nobody answers in time, or the caller is not let in.
+    """
+    caller = Caller(address, tls_ca, token_file)
+    with caller.channel() as channel:
+        ask = channel.unary_unary(STATUS.path, request_serializer=encode, response_deserializer=STATUS.decode_answer)
+        try:
+            answer: StatusAnswer = ask(StatusQuestion(limit), timeout=deadline_seconds, metadata=caller.metadata())
+        except grpc.RpcError as failed:
+            raise CoordinatorUnreachable(address, "ask for the status", _cause(failed)) from failed
+    return answer
+
+
+def _cause(failed: Any) -> str:
+    if isinstance(failed, grpc.Call):
+        return f"{failed.code().name}: {failed.details()}"
+    return f"{type(failed).__name__}: {failed}"

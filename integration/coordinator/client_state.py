@@ -1,0 +1,406 @@
+"""What an application and its coordinator owe each other, without a thread, a socket or a clock.
+
+Rule 1: one message is under way at a time; what comes up meanwhile goes with the next. Of every task the newest report
+        counts, so what is kept while there is no connection is bounded by the tasks.
+Rule 2: everything may be said twice. What was under way when a connection was lost is said again on the next one.
+Rule 3: on a new connection a task that was registered renews its lease. Only who is not known any more registers again,
+        with a new token; who was replaced by another process is given up, so that two never fight over a task.
+Rule 4: the low watermark that a task hears never goes back, whatever a coordinator says.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+import msgspec
+from lowmark.integration.errors import RefusedByCoordinator
+from lowmark.watermark import Cap, LeftOut, TaskId
+
+from .messages import (
+    MOST_BYTES,
+    Answer,
+    Asked,
+    Capped,
+    Deregister,
+    Finished,
+    Lowered,
+    Message,
+    Refused,
+    Register,
+    Renew,
+    Reply,
+    Say,
+    Statement,
+    Taken,
+    encode,
+)
+
+__all__ = ["BackOff", "GivenUp", "Heard", "MemberState", "NewCap", "NewLow"]
+
+# From the start of a message to the start of the next: a task that reports alone is said at once, a hundred tasks
+# that report one after the other are a few messages and not a hundred.
+_GAP_US = 5_000
+_MOST_STATEMENTS = 500  # a coordinator takes them in without listening to others
+_ROOM_BYTES = MOST_BYTES // 2
+
+
+@dataclass(frozen=True, slots=True)
+class NewLow:
+    """The low watermark of the task's source rose to ``low_us``, microseconds of event time."""
+
+    task: TaskId
+    low_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewCap:
+    """The task may read up to ``cap``."""
+
+    task: TaskId
+    cap: Cap
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The coordinator does not take the task, and asking again would not help."""
+
+    task: TaskId
+    error: RefusedByCoordinator
+
+
+Heard = NewLow | NewCap | GivenUp
+
+
+class BackOff:
+    """How long to wait before the next attempt: twice as long every time, up to a limit, and never all at once.
+
+    Args:
+        first_us: the longest first wait.
+        most_us: the longest wait.
+        random: each wait is a random share of it, at least one half, so that applications do not come in step.
+
+    >>> back_off = BackOff(first_us=100, most_us=400, random=Random(7))
+    >>> [most / 2 <= back_off.next_us() <= most for most in (100, 200, 400, 400)]
+    [True, True, True, True]
+    """
+
+    def __init__(self, *, first_us: int, most_us: int, random: Random) -> None:
+        self._first_us, self._most_us, self._random = first_us, most_us, random
+        self._longest_us = first_us
+
+    def next_us(self) -> int:
+        """The next wait, microseconds."""
+        longest_us, self._longest_us = self._longest_us, min(2 * self._longest_us, self._most_us)
+        return int(longest_us * self._random.uniform(0.5, 1))
+
+    def reset(self) -> None:
+        """It worked: begin anew."""
+        self._longest_us = self._first_us
+
+
+class _Phase(Enum):
+    NEW = "not registered yet"
+    KNOWN = "registered"
+    RENEWING = "registered before the connection was lost"
+    FINISHED = "has said that it is finished"
+
+
+@dataclass(slots=True, eq=False)
+class _Mine:
+    """One task of this application."""
+
+    registration: Register
+    phase: _Phase = _Phase.NEW
+    uncertain: bool = False  # a registration was sent, and nobody knows whether it arrived
+    reported: tuple[int | None, LeftOut | None, int | None] = (None, None, None)
+    unsaid: bool = False  # the newest report
+    asked_us: int | None = None  # the question that waits for an answer
+    sequence: int = 0
+    ending: type[Finished | Deregister] | None = None
+    spoke_us: int = 0
+    low_us: int | None = None
+    cap: Cap | None = None
+    cap_epoch: int = 0
+
+
+class MemberState:
+    """The tasks of one application. Events in, statements and what was heard out.
+
+    Args:
+        application: its token, the same on every connection.
+        random: makes waits differ.
+
+    >>> from lowmark.integration.coordinator.messages import Task
+    >>> state, task = MemberState("app", Random(7)), TaskId("job", "orders", "0")
+    >>> state.register(Register(Task.of(task), "run-1"))
+    >>> state.take(now_us=0) is None                                 # not connected
+    True
+    >>> state.attached(lease_us=30_000_000, now_us=1)
+    >>> [type(statement).__name__ for statement in state.take(now_us=1).statements]
+    ['Register']
+    >>> state.answered([Taken(low_watermark_us=42)], now_us=2), state.heard()
+    (None, [NewLow(task=TaskId(job_id='job', source_id='orders', task_id='0'), low_us=42)])
+    """
+
+    def __init__(self, application: str, random: Random) -> None:
+        self.application, self._random = application, random
+        self._tasks: dict[TaskId, _Mine] = {}
+        self._dirty: dict[TaskId, None] = {}  # who may have something to say, in order
+        self._under_way: list[Statement] | None = None
+        self._next_us: int | None = None  # the next message is not before this
+        self._heard: list[Heard] = []
+        self._lease_us: int | None = None
+        self._renew_at_us: int | None = None
+        self._back_off = BackOff(first_us=100_000, most_us=5_000_000, random=random)
+        self.connected = False
+        """Whether a coordinator listens."""
+        self.since_us: int | None = None
+        """Since when that is so; None: there was no connection yet, and none was lost."""
+        self.why = "not connected yet"
+        """Why there is no connection."""
+        self.retry_at_us: int | None = None
+        """When to try again; None: at once."""
+
+    # -- what the application does
+
+    def register(self, registration: Register) -> None:
+        """A run of a task begins; one of before is over."""
+        task = registration.task.id()
+        before = self._tasks.get(task)
+        self._tasks[task] = _Mine(registration, low_us=None if before is None else before.low_us)
+        self._dirty[task] = None
+
+    def report(
+        self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None = None, next_wanted_us: int | None = None
+    ) -> None:
+        """What is to be answered from now on. A task that is not here any more is not heard."""
+        mine = self._tasks.get(task)
+        if mine is not None and mine.ending is None:
+            mine.reported, mine.unsaid = (low_us, left_out, next_wanted_us), True
+            self._dirty[task] = None
+
+    def end(self, task: TaskId, ending: type[Finished | Deregister]) -> None:
+        """The task is finished, or its run is over; its last report is said before."""
+        mine = self._tasks.get(task)
+        if mine is not None and mine.ending is not Deregister:
+            mine.ending = ending
+            self._dirty[task] = None
+
+    # -- what the connection does
+
+    def attached(self, lease_us: int | None, now_us: int) -> None:
+        """A coordinator listens."""
+        self.connected, self.since_us, self.why = True, now_us, ""
+        self._back_off.reset()
+        self._lease_us = lease_us
+        for task, mine in self._tasks.items():
+            if mine.phase is _Phase.KNOWN:
+                mine.phase = _Phase.RENEWING
+            self._dirty[task] = None
+        self._plan_renewal(now_us)
+
+    def detached(self, why: str, now_us: int) -> None:
+        """The connection is gone, or could not be made. What was under way counts as not said."""
+        if self.connected or self.since_us is None:
+            self.since_us = now_us
+        self.connected, self.why, self._renew_at_us = False, why, None
+        self.retry_at_us = now_us + self._back_off.next_us()
+        for statement in self._under_way or ():
+            mine = self._of(statement)
+            if mine is not None:
+                mine.uncertain |= isinstance(statement, Register)
+                mine.unsaid |= isinstance(statement, Reply)
+        self._under_way = None
+
+    def told(self, messages: Iterable[Message], now_us: int) -> None:  # noqa: ARG002  # all events have a time
+        """What came on the watch."""
+        for message in messages:
+            task = message.task.id()
+            mine = self._tasks.get(task)
+            if mine is None:
+                continue
+            match message:
+                case Asked():
+                    if mine.asked_us is None or message.timestamp > mine.asked_us:
+                        mine.asked_us = message.timestamp
+                    self._dirty[task] = None
+                case Lowered():
+                    self._hear_low(task, mine, message.new_low_watermark)
+                case Capped():
+                    self._hear_cap(task, mine, message)
+
+    def answered(self, answers: Sequence[Answer], now_us: int) -> None:
+        """The answers to what was under way."""
+        statements, self._under_way = self._under_way or [], None
+        for statement, answer in zip(statements, answers, strict=True):
+            mine = self._of(statement)
+            if mine is None:
+                continue  # another run of it has begun meanwhile
+            if isinstance(answer, Refused):
+                self._refused(statement, mine, answer)
+                continue
+            mine.spoke_us = now_us
+            lease_us = mine.registration.lease_us
+            if self._renew_at_us is not None and lease_us is not None:
+                self._renew_at_us = min(self._renew_at_us, now_us + _renewal_us(lease_us))
+            self._taken(statement, mine, answer)
+
+    # -- what follows
+
+    def take(self, now_us: int) -> Say | None:
+        """The next message, which is under way until it is answered or the connection is lost; None: none now."""
+        if not self.connected or self._under_way is not None or self._waits(now_us):
+            return None
+        if self._renew_at_us is not None and now_us >= self._renew_at_us:
+            self._plan_renewal(now_us)
+        statements: list[Statement] = []
+        size = 0
+        while self._dirty and len(statements) < _MOST_STATEMENTS and size < _ROOM_BYTES:
+            task = next(iter(self._dirty))
+            del self._dirty[task]
+            mine = self._tasks.get(task)
+            if mine is None:
+                continue
+            new = self._statements(mine, now_us)
+            size += sum(len(encode(statement)) for statement in new)
+            statements += new
+        if not statements:
+            return None
+        self._under_way, self._next_us = statements, now_us + _GAP_US
+        return Say(self.application, statements)
+
+    def heard(self) -> list[Heard]:
+        """What the application is to hear, once, in order."""
+        heard, self._heard = self._heard, []
+        return heard
+
+    @property
+    def wake_at_us(self) -> int | None:
+        """When to call ``take`` even if nothing happens; None while only an event can change anything."""
+        if self._dirty and self._under_way is None and self._next_us is not None:
+            return self._next_us
+        return self._renew_at_us
+
+    @property
+    def quiet(self) -> bool:
+        """Whether everything was said and answered."""
+        return self._under_way is None and not self._dirty
+
+    def low_us(self, task: TaskId) -> int | None:
+        """The newest low watermark the task heard; held while there is no connection."""
+        mine = self._tasks.get(task)
+        return None if mine is None else mine.low_us
+
+    def cap(self, task: TaskId) -> Cap | None:
+        """The newest cap the task heard; None: none."""
+        mine = self._tasks.get(task)
+        return None if mine is None else mine.cap
+
+    # -- how
+
+    def _waits(self, now_us: int) -> bool:
+        """Whether the next message is gathered still. A clock that went back does not make it wait longer."""
+        return self._next_us is not None and self._next_us - _GAP_US <= now_us < self._next_us
+
+    def _of(self, statement: Statement) -> _Mine | None:
+        mine = self._tasks.get(statement.task.id())
+        return mine if mine is not None and mine.registration.run == statement.run else None
+
+    def _statements(self, mine: _Mine, now_us: int) -> list[Statement]:
+        """What a task has to say now."""
+        task, run = mine.registration.task, mine.registration.run
+        if mine.phase is _Phase.NEW:
+            if mine.ending is Deregister:
+                if mine.uncertain:
+                    return [Deregister(task, run)]
+                del self._tasks[task.id()]
+                return []
+            # Who may be registered already must not register again: if its run expired meanwhile, it would be stale.
+            return [Renew(task, run) if mine.uncertain else self._registration(mine)]
+        if mine.phase is _Phase.FINISHED:
+            return [Deregister(task, run)] if mine.ending is Deregister else []
+        said: list[Statement] = []
+        if mine.unsaid or mine.asked_us is not None:
+            low_us, left_out, wanted_us = mine.reported
+            mine.sequence += 1
+            asked_us = now_us if mine.asked_us is None else mine.asked_us
+            said.append(Reply(task, run, asked_us, low_us, left_out, wanted_us, mine.sequence))
+            mine.unsaid, mine.asked_us = False, None
+        if mine.ending is not None:
+            said.append(mine.ending(task, run))
+        if mine.phase is _Phase.RENEWING or not said:
+            said.insert(0, Renew(task, run, mine.low_us))
+        return said
+
+    def _registration(self, mine: _Mine) -> Register:
+        """As the application gave it; once it has reported, with what it has reported."""
+        low_us = mine.reported[0]
+        if low_us is None:
+            return mine.registration
+        return msgspec.structs.replace(mine.registration, low_watermark_us=low_us)
+
+    def _taken(self, statement: Statement, mine: _Mine, answer: Taken) -> None:
+        task = statement.task.id()
+        match statement:
+            case Register() | Renew():
+                if mine.phase is _Phase.NEW:
+                    mine.unsaid |= mine.reported != (None, None, None)
+                if mine.phase in (_Phase.NEW, _Phase.RENEWING):
+                    mine.phase, mine.uncertain = _Phase.KNOWN, False
+                if mine.unsaid or mine.ending is not None:
+                    self._dirty[task] = None
+            case Finished():
+                mine.phase = _Phase.FINISHED
+            case Deregister():
+                del self._tasks[task]
+                return
+        if answer.low_watermark_us is not None:
+            self._hear_low(task, mine, answer.low_watermark_us)
+        if answer.cap is not None:
+            self._hear_cap(task, mine, answer.cap)
+
+    def _refused(self, statement: Statement, mine: _Mine, refused: Refused) -> None:
+        task = statement.task.id()
+        unknown = refused.error == "UnknownTask"
+        expired = refused.error == "StaleRun" and isinstance(statement, Register) and mine.uncertain
+        if (unknown or expired) and mine.ending is not Deregister:
+            # Its lease ran out, or the coordinator lost its journal.
+            fresh = msgspec.structs.replace(self._registration(mine), run=uuid.uuid4().hex)
+            mine.registration, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
+            self._dirty[task] = None
+            return
+        del self._tasks[task]
+        self._dirty.pop(task, None)
+        if not unknown:  # whoever ends and is not known has ended
+            self._heard.append(GivenUp(task, RefusedByCoordinator(str(task), refused.error, refused.text)))
+
+    def _hear_low(self, task: TaskId, mine: _Mine, low_us: int) -> None:
+        if mine.low_us is None or low_us > mine.low_us:
+            mine.low_us = low_us
+            self._heard.append(NewLow(task, low_us))
+
+    def _hear_cap(self, task: TaskId, mine: _Mine, capped: Capped) -> None:
+        if capped.epoch > mine.cap_epoch:
+            mine.cap_epoch, cap = capped.epoch, Cap(capped.kind, capped.us)
+            if cap != mine.cap:
+                mine.cap = cap
+                self._heard.append(NewCap(task, cap))
+
+    def _plan_renewal(self, now_us: int) -> None:
+        """Three times in the shortest lease, whoever was silent since the last time says that it lives."""
+        leases = [self._lease_us, *(mine.registration.lease_us for mine in self._tasks.values())]
+        period_us = min((_renewal_us(us) for us in leases if us is not None), default=None)
+        if period_us is None:
+            return
+        for task, mine in self._tasks.items():
+            if mine.phase is _Phase.KNOWN and mine.spoke_us <= now_us - period_us:
+                self._dirty[task] = None
+        self._renew_at_us = now_us + period_us
+
+
+def _renewal_us(lease_us: int) -> int:
+    return max(lease_us // 3, 1)

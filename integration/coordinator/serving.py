@@ -1,0 +1,73 @@
+"""Runs `lowmark serve`: one event loop, from the start of the process to a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from lowmark.integration.process.clock import SteadyClock
+
+from .access import Door
+from .journal import Journal, default_journal
+from .server import Authority, restore, serve
+
+__all__ = ["run_coordinator"]
+
+
+def run_coordinator(
+    door: Door,
+    *,
+    journal: Path | None,
+    interval_us: int,
+    lease_us: int,
+    quorum: float,
+    ready: Callable[[str, Path], None],
+) -> signal.Signals:
+    """Serve until SIGINT or SIGTERM comes. To be called in the main thread.
+
+    Args:
+        door: where, and who.
+        journal: the file that keeps the state; None: the one of this address.
+        interval_us: how often tasks are asked, microseconds, more than 0.
+        lease_us: how long a task may be silent, microseconds, more than 0.
+        quorum: the share of tasks that must have answered for a round to end, more than 0, at most 1.
+        ready: called with address and journal once calls are answered.
+
+    Returns:
+        The signal.
+
+    Raises:
+        JournalRefused: it cannot be read or written, or another coordinator has it.
+        AddressRefused, SocketsRefused, TokenRefused: see `Door`.
+        ValueError: a number is out of range.
+    """
+    door.check()  # before a file is made for it
+    path = default_journal(door.address) if journal is None else journal
+    kept = Journal(path)
+    came: list[signal.Signals] = []
+
+    async def run() -> None:
+        clock, loop, stop = SteadyClock(), asyncio.get_running_loop(), asyncio.Event()
+
+        def end(number: signal.Signals) -> None:
+            came.append(number)
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end, number)
+        coordinator = restore(kept, clock.now_us(), interval_us=interval_us, lease_us=lease_us, quorum=quorum)
+        kept.write(coordinator.snapshot())  # what cannot be written is known before anybody relies on it
+        authority = Authority(coordinator, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us)
+        await serve(authority, door, stop=stop, ready=lambda address: ready(address, path))
+
+    # What was imported stays, and a snapshot makes many objects at once: looking through them makes calls wait.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        asyncio.run(run())
+    finally:
+        kept.close()
+    return came[0]

@@ -1,0 +1,1 @@
+"""`lowmark demo`: one stream, natively and with lowmark, side by side."""

@@ -1,0 +1,160 @@
+"""The demo's rows on a real Kafka broker: one partition per split, read by Spark's own connector.
+
+Rows are produced in step with the queries: while both run batch n, the rows of batch n + 1 are produced. So Spark cuts
+the batches exactly as with the embedded source, and the figures are the same.
+
+confluent-kafka is imported where it is used: it is an extra.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lowmark.integration.errors import DemoImpossible
+from lowmark.sources.generator import StreamScript
+
+from .comparison import TICKS_PER_BATCH
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
+
+__all__ = ["KafkaFeed", "connector"]
+
+_ANSWER_SECONDS = 10.0
+_FLUSH_SECONDS = 60.0
+_LANES = 2
+# Event times are in the records' values; the records' own timestamps are not used.
+_VALUE = "struct<number:bigint,event_time_us:bigint>"
+
+
+def connector() -> str:
+    """Return the Maven coordinates of the Kafka connector for the Spark that is installed."""
+    import pyspark
+
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+
+
+class KafkaFeed:
+    """Creates a topic, fills it batch by batch, and reads it. Use as a context manager around the queries.
+
+    Args:
+        script, seed: the rows.
+        bootstrap: a broker, HOST:PORT.
+        topic: a name that does not exist yet and is kept; None: a new one, deleted at the end.
+
+    Raises:
+        DemoImpossible: confluent-kafka is missing, the broker does not answer, or it refuses the topic.
+    """
+
+    split = "partition"
+
+    def __init__(self, script: StreamScript, seed: int, *, bootstrap: str, topic: str | None = None) -> None:
+        self.script, self.seed = script, seed
+        self.batches = -(-script.end // TICKS_PER_BATCH)
+        self._bootstrap, self._keep = bootstrap, topic is not None
+        self._topic = f"lowmark-demo-{uuid.uuid4().hex[:8]}" if topic is None else topic
+        self._produced = 0  # batches
+        self._step = threading.Barrier(_LANES, action=self._produce)
+        try:
+            from confluent_kafka import Producer
+            from confluent_kafka.admin import AdminClient
+        except ImportError as missing:
+            raise DemoImpossible(
+                "the demo on Kafka needs the package confluent-kafka, which is not installed",
+                'pip install "lowmark[kafka]".',
+            ) from missing
+        # log_level 0: librdkafka writes to stderr on its own otherwise.
+        settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap, "log_level": 0}
+        self._admin = AdminClient(settings)
+        self._producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 20})
+
+    def __enter__(self) -> Self:
+        self._create_topic()
+        self._produce()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._keep:
+            self._admin.delete_topics([self._topic], request_timeout=_ANSWER_SECONDS)[self._topic].exception(
+                _ANSWER_SECONDS
+            )
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        options = {"kafka.bootstrap.servers": self._bootstrap, "subscribe": self._topic, "startingOffsets": "earliest"}
+        value = F.from_json(F.col("value").cast("string"), _VALUE)
+        records = spark.readStream.format("kafka").options(**options).load().select("partition", value.alias("row"))
+        return records.select(
+            "partition", F.col("row.number"), F.timestamp_micros("row.event_time_us").alias("event_time")
+        )
+
+    def splits(self) -> Sequence[object] | None:
+        return None  # Kafka's offsets name them
+
+    def name(self, value: object) -> str:
+        return self.script.splits[int(str(value))].name
+
+    def next(self, batch: int) -> None:
+        del batch  # both queries run the same one: that is what they wait for
+        self._step.wait()
+
+    def abandon(self) -> None:
+        self._step.abort()
+
+    def _create_topic(self) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import NewTopic
+
+        try:
+            self._admin.list_topics(timeout=_ANSWER_SECONDS)
+        except KafkaException as silent:
+            raise DemoImpossible(
+                f"no Kafka broker answers at {self._bootstrap} within {_ANSWER_SECONDS:g} seconds",
+                "check host, port and the broker's advertised.listeners.",
+            ) from silent
+        # Yesterday's event times are no reason to delete anything.
+        wanted = NewTopic(self._topic, num_partitions=len(self.script.splits), config={"retention.ms": "-1"})
+        try:
+            self._admin.create_topics([wanted])[self._topic].result(_ANSWER_SECONDS)
+        except KafkaException as refused:
+            reason: Any = refused.args[0]
+            if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                raise DemoImpossible(
+                    f"topic {self._topic} exists already", "the demo fills a topic of its own: choose another name."
+                ) from refused
+            raise DemoImpossible(
+                f"the broker refused topic {self._topic}: {reason.str()}", "the demo creates a topic of 8 partitions."
+            ) from refused
+
+    def _produce(self) -> None:
+        """Produce the next batch's rows; they are in the topic when this returns."""
+        start, end = self._produced * TICKS_PER_BATCH, (self._produced + 1) * TICKS_PER_BATCH
+        refused: list[str] = []
+
+        def delivered(error: object, _message: object) -> None:
+            if error is not None:
+                refused.append(str(error))
+
+        for partition, split in enumerate(self.script.splits):
+            times_us = self.script.times_us(split.name, start, end, seed=self.seed)
+            numbers = np.arange(len(times_us)) + self.script.count_rows(split.name, 0, start)
+            for number, time_us in zip(numbers.tolist(), times_us.tolist(), strict=True):
+                value = json.dumps({"number": number, "event_time_us": time_us})
+                self._producer.produce(self._topic, value, partition=partition, on_delivery=delivered)
+            self._producer.poll(0)
+        left = self._producer.flush(_FLUSH_SECONDS)
+        if left or refused:
+            why = refused[0] if refused else "no answer"
+            raise DemoImpossible(
+                f"{left + len(refused)} rows did not reach topic {self._topic}: {why}",
+                "look at the broker's log.",
+            )
+        self._produced += 1

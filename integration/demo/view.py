@@ -1,0 +1,160 @@
+"""What the demo shows: two bars while it runs, one table when it is over."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from lowmark.integration.console import one_below_the_other
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from .comparison import LOWMARK, NATIVE, DemoResult, Lane, LaneResult, SplitResult, described
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["DemoBars", "show"]
+
+TITLES = {NATIVE: "native Spark", LOWMARK: "lowmark"}
+_ANY_WIDTH = 1_000  # more than the table takes
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+class DemoBars:
+    """A bar per query, with the watermark it has reached. Nothing is drawn where stderr is no terminal.
+
+    Args:
+        console: of stderr.
+    """
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(24),
+            TextColumn("{task.fields[note]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        self._bars = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._setup = self._bars.add_task("starting Spark", total=None, note="")
+        self._tasks = {
+            name: self._bars.add_task(f"{title:12}", total=None, note="", visible=False)
+            for name, title in TITLES.items()
+        }
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the bars away; may be called more than once."""
+        self._bars.stop()
+
+    def watch(self, lanes: Sequence[Lane]) -> None:
+        """Show how far the queries are."""
+        self._bars.update(self._setup, visible=False)
+        for lane in lanes:
+            note = _note(lane)
+            self._bars.update(
+                self._tasks[lane.name],
+                visible=True,
+                total=lane.feed.batches,
+                completed=min(lane.batches, lane.feed.batches),
+                note=note,
+            )
+
+
+def _note(lane: Lane) -> str:
+    progress = lane.newest()
+    if progress is None or not progress.watermark_us:
+        return "no watermark yet"
+    at = f"watermark {_clock(progress.watermark_us, lane.feed.script.start_us)}"
+    if lane.status is None or lane.status.holder is None:
+        return at
+    return f"{at}, held by {lane.feed.name(lane.status.holder)}"
+
+
+def show(result: DemoResult, console: Console) -> None:
+    """Print the table, and one sentence."""
+    native, lowmark = result.native, result.lowmark
+    start_us = result.script.start_us
+    title = f"The same rows, the same query, minute windows per split (seed {result.seed})"
+    table = Table(title=title, title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    columns = ("split", "what it does", "rows in", TITLES[NATIVE], "lost", TITLES[LOWMARK], "lost")
+    for name in columns:
+        table.add_column(name, justify="left" if name in columns[:2] else "right", no_wrap=True)
+    rows: list[tuple[str | Text, ...]] = []
+    for split in result.script.splits:
+        mine, theirs, what = lowmark.splits[split.name], native.splits[split.name], described(result.script, split)
+        style = "dim" if what == "regular" else ""
+        rows.append((split.name, Text(what, style), _count(mine.rows_in), *_fate(theirs), *_fate(mine)))
+    total = _total(lowmark)
+    ends = [_clock(lane.watermark_us, start_us) for lane in (native, lowmark)]
+    rows += [
+        ("rows", "in windows", _count(total.rows_in), *_fate(_total(native)), *_fate(total)),
+        ("windows", "emitted", "", _count(native.windows), "", _count(lowmark.windows), ""),
+        ("", "wrong or missing", "", *_wrong(native), *_wrong(lowmark)),
+        ("watermark", "in the end", "", ends[0], "", ends[1], ""),
+        ("", "held there by", "", native.holder or "nobody", "", lowmark.holder or "nobody", ""),
+    ]
+    for number, row in enumerate(rows, 1):
+        table.add_row(*row, end_section=number == len(native.splits), style="bold" if row[0] == "rows" else None)
+    if Measurement.get(console, console.options.update_width(_ANY_WIDTH), table).maximum <= console.width:
+        console.print(table)
+    else:
+        names = ("rows in", *(name for title in TITLES.values() for name in (title, f"{title} lost")))
+        for first, second, *cells in rows:
+            about = f"{first}: {second}" if first else str(second)
+            for part in one_below_the_other(about, names, list(map(str, cells)), width=console.width):
+                console.print(part)
+    console.print(_sentence(result))
+
+
+def _sentence(result: DemoResult) -> Text:
+    native, lowmark = _total(result.native), _total(result.lowmark)
+    share = 100 * native.rows_dropped / native.rows_in
+    if lowmark.rows_dropped:
+        return Text(
+            f"lowmark lost {_count(lowmark.rows_dropped)} rows, which it must not: please report it with the seed.",
+            style="bold red",
+        )
+    return Text.assemble(
+        (f"Native Spark dropped {share:.0f} % of the rows without a word. lowmark dropped none.", "bold"),
+        "\nWhat was changed: df.withWatermark(...) became service.wrap(df, ...).",
+    )
+
+
+def _total(lane: LaneResult) -> SplitResult:
+    return SplitResult(
+        lane.total(lambda s: s.rows_in), lane.total(lambda s: s.rows_emitted), lane.total(lambda s: s.rows_open)
+    )
+
+
+def _fate(split: SplitResult) -> tuple[str, Text]:
+    lost = split.rows_dropped
+    return _count(split.rows_in_windows), Text(_count(lost), style="red") if lost else Text("0", style="green")
+
+
+def _wrong(lane: LaneResult) -> tuple[str, Text]:
+    wrong = lane.windows_wrong + lane.windows_missing
+    return "", Text(_count(wrong), style="red" if wrong else "green")
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _clock(at_us: int, start_us: int) -> str:
+    """A time of day, with the date where it is not the stream's day."""
+    at, start = (_EPOCH + dt.timedelta(microseconds=us) for us in (at_us, start_us))
+    return f"{at:%H:%M:%S}" if at.date() == start.date() else f"{at:%Y-%m-%d}"

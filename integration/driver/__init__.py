@@ -1,0 +1,1 @@
+"""The service in the driver: streams, their queries, and the low watermark of each."""

@@ -1,0 +1,239 @@
+"""What the runs of a service have to do with others: alignment groups, and low watermarks shared by applications.
+
+    in a group       the run takes part in the group's minimum. What one of our sources reads obeys the group's cap;
+                     Spark cannot be told to read a wrapped stream more slowly, and the group's status says so
+    of a named job   all runs of one job and stream name share one low watermark, whichever application they are in: the
+                     heartbeat carries what the coordinator published, never what this run alone would allow
+
+Groups are kept here, in the driver, unless the service was given the address of a coordinator that it shares with
+others (`lowmark serve`). A query is one task over all its restarts, for its id is in Spark's checkpoint; so a restarted
+run takes the place of the one before it at once. Belongs to the service's loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lowmark.watermark import (
+    AlignmentGroup,
+    AlignmentParams,
+    CapKind,
+    DisagreeingGroup,
+    GroupStatus,
+    LeftOut,
+    SplitState,
+    TaskId,
+    format_duration_us,
+    format_time_us,
+)
+from lowmark.watermark.duration import rough_duration_us
+
+from .stream import Stream
+from .stream_run import StreamRun
+
+if TYPE_CHECKING:
+    from lowmark.integration.coordinator.client import Member
+
+__all__ = ["Cooperation"]
+
+SHARED_STEP_US = 1_000_000
+"""How often a heartbeat asks for the low watermark of a job while its own query has nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimit:
+    """How far a source of ours may be read; see `lowmark.sources.planning.peer.Guidance`."""
+
+    cap_us: int | None = None
+    hold: bool = False
+    held: frozenset[str] = frozenset()
+
+
+class Cooperation:
+    """Runs as tasks of a coordinator.
+
+    Args:
+        now_us: the service's clock.
+        member: the way to a coordinator elsewhere; None: groups are kept here.
+        job: the job whose low watermarks are shared; None: every query keeps its own.
+        job_queries: how many queries share one; nothing is published before so many are there.
+    """
+
+    def __init__(
+        self, now_us: Callable[[], int], member: Member | None = None, job: str | None = None, job_queries: int = 1
+    ) -> None:
+        assert job is None or member is not None, "a job is shared through a coordinator"
+        self._now_us, self._member, self._job, self._job_queries = now_us, member, job, job_queries
+        self._groups: dict[str, AlignmentGroup] = {}
+        self._params: dict[str, tuple[Stream, AlignmentParams]] = {}  # by group; the stream that named it first
+        self._tasks: dict[str, TaskId] = {}  # by the run's token
+
+    def check(self, stream: Stream) -> None:
+        """Refuse a stream whose group was given other parameters by a stream before it.
+
+        Raises:
+            DisagreeingGroup: names both.
+        """
+        wanted = stream.strategy.alignment
+        if wanted is not None:
+            first, present = self._params.setdefault(wanted.group, (stream, wanted))
+            if present != wanted:
+                raise DisagreeingGroup(wanted.group, stream.name, _shown(wanted), first.name, _shown(present))
+
+    def shares(self, stream: Stream) -> bool:
+        """Whether the low watermark of this stream is that of a job."""
+        return self._job is not None and stream.strategy.emits
+
+    def takes_part(self, stream: Stream) -> bool:
+        """Whether this stream concerns others at all."""
+        return self.shares(stream) or (stream.strategy.emits and stream.strategy.alignment is not None)
+
+    def report(self, run: StreamRun) -> bool:
+        """Say how far a run is. It begins as a task when it is tied to its query, whose id it needs.
+
+        Returns:
+            Whether the low watermark that it shares rose.
+        """
+        if run.query_id is None or run.ended or not self.takes_part(run.stream):
+            return False
+        if run.token not in self._tasks:
+            self._begin(run, run.query_id)
+        task, left_out = self._tasks[run.token], _left_out(run)
+        low_us = run.coordinator.low_watermark_us
+        next_us = None if run.next_us is None else run.stream.strategy.watermark_of_max(run.next_us)
+        if self._member is not None:
+            self._member.report(task, low_us, left_out=left_out, next_wanted_us=next_us)
+            return run.shares and run.share(self._member.low_us(task))
+        group, now_us = self._group_of(run), self._now_us()
+        if left_out is None:
+            group.report(task, low_us, at_us=now_us, next_wanted_us=next_us)
+        else:
+            group.idle(task, at_us=now_us)
+        group.announce(now_us)
+        return False
+
+    def limit(self, stream: Stream, run: StreamRun | None) -> ReadLimit:
+        """Return how far a stream may be read by now. Before its query is known it waits: the group cannot know it."""
+        if stream.strategy.alignment is None or not stream.strategy.emits:
+            return ReadLimit()
+        if run is None or run.token not in self._tasks:
+            return ReadLimit(hold=True)
+        task = self._tasks[run.token]
+        cap = self._member.cap(task) if self._member is not None else self._group_of(run).cap_of(task, self._now_us())
+        if cap is None or cap.kind is CapKind.HOLD:
+            # Nobody is passed by a stream that has not spoken. Ours speak before they read, where the source can.
+            return ReadLimit(hold=stream.promises or run.coordinator.low_watermark_us is not None)
+        if cap.us is None:
+            return ReadLimit()
+        if stream.promises:
+            return ReadLimit(cap_us=stream.strategy.first_time_beyond(cap.us))
+        of_max = stream.strategy.watermark_of_max
+        return ReadLimit(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
+
+    def end(self, run: StreamRun) -> None:
+        """The run's query has ended: others do not wait for it any more."""
+        task = self._tasks.pop(run.token, None)
+        if task is not None and task not in self._tasks.values():  # else a restart has taken its place already
+            if self._member is not None:
+                self._member.deregister(task)
+            else:
+                self._group_of(run).leave(task)
+
+    def wake_at_us(self, run: StreamRun, wake_at_us: int | None) -> int | None:
+        """When the heartbeat has to ask again: a low watermark that is shared rises without it, too."""
+        alignment = run.stream.strategy.alignment if run.stream.reads else None
+        if not run.shares and alignment is None:
+            return wake_at_us
+        step_us = self._now_us() + (SHARED_STEP_US if alignment is None else alignment.update_interval_us)
+        return step_us if wake_at_us is None else min(wake_at_us, step_us)
+
+    def worth_waiting(self, run: StreamRun) -> bool:
+        """Whether what the run has said may soon raise the low watermark of its job."""
+        low_us = run.coordinator.low_watermark_us
+        return (
+            self._member is not None
+            and self._member.connected
+            and run.shares
+            and low_us is not None
+            and not run.has_backlog
+            and (run.low_watermark_us is None or run.low_watermark_us < low_us)
+        )
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        """Return the groups that are kept here, by name."""
+        now_us = self._now_us()
+        return tuple(self._groups[name].status(now_us) for name in sorted(self._groups))
+
+    def is_task(self, run: StreamRun, task: TaskId) -> bool:
+        """Whether this run is that task."""
+        return self._tasks.get(run.token) == task
+
+    def explain(self, run: StreamRun) -> str | None:
+        """Return what this run has to do with others, in words; None if nothing."""
+        if run.token not in self._tasks:
+            return None
+        if self._member is None:
+            return self._explain_group(run)
+        where = f"the coordinator at {self._member.address}"
+        if not self._member.connected:
+            held = "the low watermark is held" if run.shares else "the group goes on without this stream"
+            return f"  others {where} does not answer ({self._member.why}): {held} meanwhile"
+        if not run.shares:
+            return f"  group  {where} keeps it: `lowmark explain --coordinator {self._member.address}`"
+        alone = format_time_us(run.coordinator.low_watermark_us)
+        return (
+            f'  shared by all queries of job "{self._job}" through {where}; these splits alone would allow {alone}. '
+            f"`lowmark explain --coordinator {self._member.address}` names the query that holds it"
+        )
+
+    def _explain_group(self, run: StreamRun) -> str:
+        status, task = self._group_of(run).status(self._now_us()), self._tasks[run.token]
+        (member,) = (member for member in status.members if member.task == task)
+        ahead = "" if member.ahead_us is None else f"; this stream is {rough_duration_us(member.ahead_us)} ahead of it"
+        obeys = (
+            "It is read no further than the group allows"
+            if run.stream.reads
+            else "A wrapped stream takes part in the minimum, and Spark cannot be told to read it more slowly"
+        )
+        return f'  group  "{status.group}": its minimum is {format_time_us(status.minimum_us)}{ahead}. {obeys}'
+
+    # -- how
+
+    def _begin(self, run: StreamRun, query_id: str) -> None:
+        ids = (query_id, run.stream.name, "0") if self._job is None else (self._job, run.stream.name, query_id)
+        task = self._tasks[run.token] = TaskId(*ids)
+        alignment = run.stream.strategy.alignment
+        if self._member is not None:
+            self._member.register(
+                task,
+                run=run.token,
+                low_watermark_us=run.restored_low_us,
+                alignment=alignment,
+                throttled=run.stream.reads,
+                expected_tasks=1 if self._job is None else self._job_queries,
+            )
+        elif alignment is not None:
+            group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
+            group.join(task, alignment, now_us=self._now_us(), throttled=run.stream.reads)
+
+    def _group_of(self, run: StreamRun) -> AlignmentGroup:
+        alignment = run.stream.strategy.alignment
+        assert alignment is not None, "only runs in a group become tasks without a coordinator"
+        return self._groups[alignment.group]
+
+
+def _left_out(run: StreamRun) -> LeftOut | None:
+    states = run.coordinator.states
+    live = sum(states.values()) - states[SplitState.FINISHED]
+    if live == 0:
+        return LeftOut.WITHOUT_SPLITS
+    # The splits of a silent stream are not idle, but others do not wait for it.
+    silent = states[SplitState.IDLE] == live or run.coordinator.silent_since_us is not None
+    return LeftOut.IDLE if silent else None
+
+
+def _shown(params: AlignmentParams) -> str:
+    drift, interval = format_duration_us(params.max_drift_us), format_duration_us(params.update_interval_us)
+    return f"a drift of {drift}, announced every {interval}"

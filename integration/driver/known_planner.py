@@ -1,0 +1,42 @@
+"""What the service keeps of a planner: its plans until their batches were reported, and events for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lowmark.sources.planning.peer import Planned
+
+__all__ = ["KnownPlanner"]
+_PLANS_KEPT = 8
+
+
+@dataclass
+class KnownPlanner:
+    """A planner, as the service knows it.
+
+    Attributes:
+        stream_id: what it reads.
+        run: token of the heartbeat of the same query; None until a batch showed the two together.
+        plans: what it planned last, by checkpoint, the newest last.
+        events: what its readers sent to the enumerator, not taken yet.
+    """
+
+    stream_id: str
+    run: str | None = None
+    plans: dict[int, Planned] = field(default_factory=dict)
+    events: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    def keep(self, planned: Planned) -> bool:
+        """Remember a plan until its batch was reported; the newest few.
+
+        Returns:
+            Whether it is news. A planner that got no answer says it again, also after it has said a newer one.
+        """
+        newest = not self.plans or planned.checkpoint >= next(reversed(self.plans))
+        news = newest and self.plans.get(planned.checkpoint) != planned
+        self.plans = dict(sorted({**self.plans, planned.checkpoint: planned}.items())[-_PLANS_KEPT:])
+        return news
+
+    def take_events(self) -> list[tuple[int, int, bytes]]:
+        taken, self.events = self.events, []
+        return taken

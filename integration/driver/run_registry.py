@@ -1,0 +1,503 @@
+"""All runs of all streams of a service: attached by heartbeats, fed by progress, ended by Spark's events.
+
+When a heartbeat reader asks, Spark has just finished a batch and put its progress where `Queries` finds it, so it is
+taken before the answer is given: the report of batch N is in the heartbeat of batch N + 1 without waiting for anybody.
+Spark's listener brings what nobody asks for: the last batch of a query, its start and its end. Belongs to the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Container
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from lowmark.integration.errors import RefusedByCoordinator, UnknownStream
+from lowmark.integration.process.clock import SteadyClock
+from lowmark.integration.run_status import RunStatus
+from lowmark.integration.spark.checkpoint import Farewell, conflict
+from lowmark.integration.spark.kafka_offsets import kafka_positions
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.queries import Queries
+from lowmark.integration.transport.driver_rpc import GuideReply, GuideRequest, HeartbeatReply, HeartbeatRequest
+from lowmark.sources.planning.peer import Planned
+from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus, TaskId
+
+from .cooperation import Cooperation
+from .known_planner import KnownPlanner
+from .stream import Stream
+from .stream_run import StreamRun
+
+if TYPE_CHECKING:
+    from lowmark.integration.coordinator.client import Member
+    from py4j.java_gateway import JavaObject
+
+__all__ = ["Runs"]
+
+log = logging.getLogger("lowmark")
+
+_ENDED_RUNS_KEPT = 100
+_explaining = threading.Lock()
+_explained: deque[str] = deque(maxlen=100)
+"""Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
+# All that Spark says when a process it talks to is gone.
+_PROCESS_GONE = ("Connection reset", "Broken pipe", "EOFException")
+
+
+class Runs:
+    """The streams of a service and what became of them in queries.
+
+    Args:
+        queries: Spark's running queries.
+        notify: called with every new low watermark; must not block.
+        member, job, job_queries: see `Cooperation`.
+
+    Attributes:
+        cooperation: what the runs have to do with others.
+    """
+
+    def __init__(
+        self,
+        queries: Queries,
+        notify: Callable[[NotifyNewLowWatermark], None],
+        member: Member | None = None,
+        job: str | None = None,
+        job_queries: int = 1,
+    ) -> None:
+        self._queries, self._notify = queries, notify
+        self._clock = SteadyClock()
+        self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
+        self._streams: dict[str, Stream] = {}  # by stream_id
+        self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
+        self._readers: dict[str, KnownPlanner] = {}  # by token of the planner
+        self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
+
+    def add(self, stream: Stream) -> None:
+        """Know a wrapped stream, before its first heartbeat asks.
+
+        Raises:
+            DisagreeingGroup: its alignment group has other parameters.
+        """
+        self.cooperation.check(stream)
+        self._streams[stream.stream_id] = stream
+
+    # -- heartbeats -----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """Answer a heartbeat reader, after taking the reports of all batches that are over.
+
+        Raises:
+            UnknownStream: the reader's stream or run is not of this service.
+        """
+        now_us = self._clock.now_us()
+        run = self._runs.get(request.run)
+        if run is None:
+            run = self._attach(request, now_us)
+        self._catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
+        run.asked_at_us = now_us
+        if request.polled_until_us is not None and not run.stream.withholds:
+            self._publish(run, run.polled(self._own_time(request.polled_until_us), now_us))
+        else:
+            self._publish(run, run.tick(now_us))
+        self._cooperate(run, now_us)
+        wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
+        if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
+            wake_at_us = None  # a silence that only a batch can settle, since polls show nothing here
+        run.told_epoch = run.epoch
+        return HeartbeatReply(
+            low_watermark_us=run.low_watermark_us,
+            epoch=run.told_epoch,
+            state=run.state(),
+            wake_at_us=None if wake_at_us is None else self._clock.to_monotonic_us(wake_at_us),
+            refusal=run.refusal,
+        )
+
+    # -- planners of our own sources ------------------------------------------------------------------------------
+
+    def guide(self, request: GuideRequest) -> GuideReply:
+        """Say how far a planner may read.
+
+        Raises:
+            UnknownStream: it reads no stream of this service.
+        """
+        reader = self._reader(request.stream_id, request.run)
+        run = None if reader.run is None else self._runs.get(reader.run)
+        limit = self.cooperation.limit(self._streams[request.stream_id], run)
+        return GuideReply(
+            cap_us=limit.cap_us,
+            hold=limit.hold,
+            held=sorted(limit.held),
+            observed_us={} if run is None else run.observed_us,
+            events=reader.take_events(),
+        )
+
+    def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
+        """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
+        reader = self._reader(stream_id, token)
+        news = reader.keep(planned)
+        run = None if reader.run is None else self._runs.get(reader.run)
+        if news and run is not None and not run.ended:
+            self._plan(run, planned)
+
+    def _plan(self, run: StreamRun, planned: Planned) -> None:
+        now_us = self._clock.now_us()
+        self._publish(run, run.plan(planned, now_us))
+        self._cooperate(run, now_us)
+
+    def _reader(self, stream_id: str, token: str) -> KnownPlanner:
+        if stream_id not in self._streams:
+            raise UnknownStream(stream_id, self.names())
+        reader = self._readers.get(token)
+        if reader is None:
+            reader = self._readers[token] = KnownPlanner(stream_id)
+            self._forget_old_readers()
+        return reader
+
+    def _forget_old_readers(self) -> None:
+        over = [
+            token for token, reader in self._readers.items() if reader.run is not None and self._is_over(reader.run)
+        ]
+        for token in over:
+            del self._readers[token]
+
+    def _is_over(self, run: str) -> bool:
+        return run not in self._runs or self._runs[run].ended
+
+    def _tie_reader(self, run: StreamRun, progress: Progress, heartbeat: int) -> None:
+        """A batch shows which planner belongs to which heartbeat: both are in its offsets."""
+        if run.reader is not None:
+            return  # once is enough: a planner and a heartbeat live as long as their query's run
+        offset = run.read_by(progress, heartbeat)
+        reader = None if offset is None or offset.run is None else self._readers.get(offset.run)
+        if reader is None or reader.run is not None or reader.stream_id != run.stream.stream_id:
+            return
+        reader.run, run.reader = run.token, reader
+        for planned in reader.plans.values():
+            self._plan(run, planned)
+
+    def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
+        stream = self._streams.get(request.stream_id)
+        if stream is None or not request.first:
+            raise UnknownStream(request.stream_id, self.names())
+        begin = partial(
+            StreamRun.attach,
+            stream,
+            token=request.run,
+            resumes=request.resumes,
+            now_us=now_us,
+            restored_low_us=request.low_watermark_us,
+        )
+        run = None
+        if (left_behind := self._farewell(request, stream.name)) is not None:
+            try:
+                run = begin(state=left_behind.state)
+            except CorruptSnapshot as corrupt:
+                _warn_of_farewell(stream.name, request.resumes, corrupt)
+        if run is None:
+            try:
+                run = begin(state=request.state)
+            except CorruptSnapshot as corrupt:
+                run = begin(state=None)
+                run.refuse(f'stream "{stream.name}": the state in the checkpoint cannot be read. {corrupt}')
+        if not stream.reads and request.split not in (None, stream.key.text):
+            run.refuse(
+                f'stream "{stream.name}": its splits are told by ({stream.key.text}), and in the checkpoint by '
+                f"({request.split}). Splits of before would be waited for in vain. "
+                "Hint: pass split= as before, or start with a new checkpoint."
+            )
+        run.shares = self.cooperation.shares(stream)
+        self._runs[request.run] = run
+        self._forget_old_runs()
+        return run
+
+    def _forget_old_runs(self) -> None:
+        """A driver may start queries for months; status and metrics need the ended ones only for a while."""
+        ended = [token for token, run in self._runs.items() if run.ended]
+        for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
+            del self._runs[token]
+
+    def _farewell(self, request: HeartbeatRequest, stream: str) -> Farewell | None:
+        """What the run before left in the checkpoint after its last offset, if it belongs to that very offset."""
+        if request.resumes is None:
+            return None
+        self._queries.find()
+        for query in self._queries:
+            try:
+                farewell = query.farewells.read(request.resumes)
+            except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+                _warn_of_farewell(stream, request.resumes, failed)
+                continue
+            if farewell is not None and farewell.epoch == request.epoch:
+                return farewell
+        return None
+
+    def _catch_up(self, run: StreamRun, *, planned_at_us: int) -> None:
+        """Take the reports of all batches that are over: the newest as a rule, missed ones from the history."""
+        query = self._queries.get(run.run_id)
+        if query is None and run.run_id is None:
+            self._queries.find()
+            query = next((q for q in self._queries if self._belongs(run, q.newest())), None)
+        if query is None:
+            return
+        newest = query.newest(run.last_batch_id)
+        if newest is None:
+            return
+        missed = 0 if run.last_batch_id is None else newest.batch_id - run.last_batch_id - 1
+        for progress in [*(query.history() if missed > 0 else ()), newest]:
+            self._take_report(run, progress, planned_at_us=planned_at_us)
+
+    def _take_report(self, run: StreamRun, progress: Progress, *, planned_at_us: int) -> None:
+        if not self._belongs(run, progress):
+            return
+        if run.run_id is None:
+            run.tie(progress.id, progress.run_id, progress.name)
+        progress = self._with_starts(run, progress)
+        for index, offset in progress.heartbeats():
+            if run.wrote(offset):
+                self._tie_reader(run, progress, index)
+                now_us = self._clock.now_us()
+                self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
+        query = self._queries.get(run.run_id)
+        if query is not None and not run.checked:
+            run.checked = True
+            fault = query.fault()
+            if fault is not None:
+                run.refuse(f'stream "{run.stream.name}": {fault}')
+
+    def _with_starts(self, run: StreamRun, progress: Progress) -> Progress:
+        """Spark does not say where Kafka's sources began in their first batch; the checkpoint does."""
+        query = self._queries.get(run.run_id)
+        if not run.stream.kafka or query is None:
+            return progress
+        sources = list(progress.sources)
+        for index, source in enumerate(sources):
+            if source.start_offset is None and kafka_positions(source.end_offset):
+                try:
+                    start = query.farewells.kafka_start(index)
+                except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+                    log.warning('stream "%s": rows of the first batch are not counted (%s)', run.stream.name, failed)
+                    continue
+                sources[index] = msgspec.structs.replace(source, start_offset=start)
+        return msgspec.structs.replace(progress, sources=sources)
+
+    def _belongs(self, run: StreamRun, progress: Progress | None) -> bool:
+        if progress is None or run.run_id not in (None, progress.run_id):
+            return False
+        return any(run.wrote(offset) for _, offset in progress.heartbeats())
+
+    def _publish(self, run: StreamRun, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, NotifyNewLowWatermark) and not run.shares:
+                self._notify(effect)
+
+    def _cooperate(self, run: StreamRun, now_us: int) -> None:
+        if self.cooperation.report(run) and (low_us := run.low_watermark_us) is not None:
+            ids = (run.stream.stream_id, run.stream.name, run.token)
+            self._notify(NotifyNewLowWatermark(*ids, now_us, low_us))
+
+    def _own_time(self, monotonic_us: int | None) -> int:
+        return self._clock.now_us() if monotonic_us is None else self._clock.from_monotonic_us(monotonic_us)
+
+    def worth_waiting(self, request: HeartbeatRequest) -> bool:
+        """Whether the answer to a reader that will not ask again may soon be a better one."""
+        run = self._runs.get(request.run)
+        return run is not None and self.cooperation.worth_waiting(run)
+
+    def refuse(self, task: TaskId, refused: RefusedByCoordinator) -> None:
+        """The coordinator does not take a run: without it the query would hold for ever, so it ends and says why."""
+        for run in self._runs.values():
+            if not run.ended and self.cooperation.is_task(run, task):
+                run.refusal = f'stream "{run.stream.name}": {refused}'
+
+    # -- events of queries ----------------------------------------------------------------------------------------
+
+    def take_event(self, kind: str, event: JavaObject) -> None:
+        """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
+        try:
+            match kind:
+                case "started":
+                    self._queries.find()
+                case "progress":
+                    self._take_progress(event.progress())
+                case "idle":
+                    self._take_sign_of_life(event)
+                case "terminated":
+                    self._take_end(event)
+        except Exception:
+            log.exception('could not take a "%s" event of a query; its next heartbeat reads the progress again', kind)
+
+    def _take_progress(self, java_progress: JavaObject) -> None:
+        run_id, batch_id = java_progress.runId().toString(), java_progress.batchId()
+        runs = [run for run in self._runs.values() if run.run_id in (run_id, None) and not run.ended]
+        behind = [run for run in runs if run.last_batch_id is None or run.last_batch_id < batch_id]
+        if behind:  # only at the end of a query: while it goes on, the heartbeat was faster
+            progress = Progress.from_java(java_progress)
+            for run in behind:
+                self._take_report(run, progress, planned_at_us=run.asked_at_us)
+                self._cooperate(run, self._clock.now_us())
+
+    def _take_sign_of_life(self, event: JavaObject) -> None:
+        """Spark says every ten seconds that a query lives and has nothing to do."""
+        run_id = event.runId().toString()
+        for run in self._runs.values():
+            if run.run_id == run_id:
+                run.seen_at_us = self._clock.now_us()
+
+    def _take_end(self, event: JavaObject) -> None:
+        run_id = event.runId().toString()
+        failure = event.exception().get() if event.exception().isDefined() else ""
+        if failure:
+            self._explain_checkpoint(event.id().toString(), run_id)
+        if any(sign in failure for sign in _PROCESS_GONE):
+            names = ", ".join(sorted(run.stream.name for run in self._runs.values() if run.run_id == run_id))
+            log.error(
+                'query %s on "%s": a Python process that Spark reads from is gone: the heartbeat, or the planner of a '
+                "source. It was killed, or the host ran out of memory. Nothing is lost: start the query again, it goes "
+                "on from its checkpoint with the low watermark it had.",
+                event.id().toString(),
+                names,
+            )
+        for run in self._runs.values():
+            if run.run_id == run_id and not run.ended:
+                self._catch_up(run, planned_at_us=run.asked_at_us)
+                self._say_farewell(run)
+                self.cooperation.end(run)
+                run.ended, run.failed = True, bool(failure)
+                if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
+                    run.stream.tracks.forget(run.query_id, run.last_batch_id)
+        if all(run.run_id != run_id for run in self._runs.values()):
+            query = self._queries.get(run_id)
+            ended = event.id().toString(), run_id, None if query is None else query.name
+            self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
+        self._queries.forget(run_id)
+        self._end_untied(failed=bool(failure))
+
+    def _explain_checkpoint(self, query_id: str, run_id: str) -> None:
+        """A query that fails before its first batch may have another's checkpoint, and Spark's words do not say so."""
+        query = self._queries.get(run_id)
+        if query is None or query.newest() is not None:
+            return
+        try:
+            ids = query.streams()
+            if ids and not any(stream_id in self._streams for stream_id in ids):
+                return  # another service's
+            streams = [self._streams[stream_id] for stream_id in ids if stream_id in self._streams]
+            wrapped = [stream.name for stream in streams if not stream.reads]
+            written = query.farewells.newest_offsets()
+            why = conflict(written, wrapped, [stream.name for stream in streams if stream.reads]) if written else None
+        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+            log.debug("query %s: its checkpoint could not be looked at: %s", query_id, failed)
+            return
+        with _explaining:
+            if why is None or run_id in _explained:
+                return
+            _explained.append(run_id)
+        log.error("query %s: %s", query_id, why)
+
+    def _end_untied(self, *, failed: bool) -> None:
+        """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
+        tied = {run.run_id for run in self._runs.values()}
+        if any(query.run_id not in tied for query in self._queries):
+            return
+        for run in self._runs.values():
+            if run.run_id is None and not run.ended:
+                run.ended, run.failed = True, failed
+                if len(self._ended_untied) == 1:
+                    run.tie(*self._ended_untied[0])
+        self._ended_untied.clear()
+
+    def say_farewells(self) -> None:
+        """Leave the last reports in the checkpoints, and say which queries go on without a service."""
+        live = [run for run in self._runs.values() if not run.ended]
+        for run in live:
+            self._say_farewell(run)
+        running = {run.stream.name for run in live if (query := self._queries.get(run.run_id)) and query.active}
+        if running:
+            names = ", ".join(sorted(running))
+            log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
+
+    def close(self) -> None:
+        """Keep nothing more of what queries measure that live on."""
+        for stream in self._streams.values():
+            if stream.tracks is not None:
+                stream.tracks.close()
+
+    def _say_farewell(self, run: StreamRun) -> None:
+        """Leave the last report in the checkpoint, where no heartbeat carried it."""
+        try:
+            # When the service stops right after its query, Spark's listener has not brought the last batch yet.
+            self._catch_up(run, planned_at_us=run.asked_at_us)
+            query = self._queries.get(run.run_id)
+            if query is None or run.last_batch_id is None:
+                return
+            if run.epoch != run.told_epoch:
+                query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
+            if run.resumes is not None:
+                query.farewells.forget(run.resumes)
+        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+            log.warning(
+                'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '
+                "wait for one more row of each split",
+                run.stream.name,
+                failed,
+            )
+
+    # -- status ---------------------------------------------------------------------------------------------------
+
+    def status_of(self, name: str, query: str | None) -> StreamStatus:
+        """Return the status of a stream, of the query furthest behind unless one is named."""
+        streams = [s for s in self._streams.values() if s.name == name]
+        if not streams:
+            raise UnknownStream(name, self.names())
+        now_us = self._clock.now_us()
+        runs = self._runs_of(name, query)
+        live = [r for r in runs if not r.ended]
+        tied = [r for r in live if r.run_id is not None]  # the others may be of a query that has failed at once
+        candidates = tied if tied else live if live else runs[-1:]
+        if not candidates:
+            return StreamRun.attach(streams[0], token="", resumes=None, state=None, now_us=now_us).status(now_us)
+        return min((r.status(now_us) for r in candidates), key=_furthest_behind)
+
+    def explain_others(self, name: str, query: str | None) -> list[str]:
+        """Return what the runs of a stream have to do with others, in words: a sentence each."""
+        said = [self.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
+        return [sentence for sentence in said if sentence is not None]
+
+    def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
+        """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
+        now_us = self._clock.now_us()
+        return [
+            (r.query_name if r.query_name is not None else r.query_id, r.status(now_us, limit))
+            for r in self._runs.values()
+            if not r.ended
+        ]
+
+    def run_statuses(self, without: Container[str]) -> list[RunStatus]:
+        """Return all runs but those whose token is given."""
+        now_us = self._clock.now_us()
+        return [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
+
+    def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
+        return [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all streams, sorted."""
+        return tuple(sorted(stream.name for stream in self._streams.values()))
+
+
+def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
+    low_us = status.low_watermark_us
+    return low_us is not None, 0 if low_us is None else low_us
+
+
+def _warn_of_farewell(stream: str, token: str | None, failed: Exception) -> None:
+    log.warning(
+        'stream "%s": the file lowmark/%s in the checkpoint cannot be read (%s). The query goes on from its last '
+        "offset; a window may wait for one more row of each split",
+        stream,
+        token,
+        failed,
+    )

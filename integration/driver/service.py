@@ -1,0 +1,508 @@
+"""The low-watermark service in a driver: wraps streams, hears of their batches, answers their heartbeats.
+
+One thread, the loop, owns every run and its coordinator (`Runs`). Spark's listener, the gRPC server, a scrape and the
+user's calls only hand it work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime as dt
+import logging
+import os
+import threading
+from collections.abc import Callable, Container, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from lowmark.integration.errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
+from lowmark.integration.process import sockets
+from lowmark.integration.process.loop import Loop
+from lowmark.integration.run_status import RunStatus
+from lowmark.integration.spark import workers
+from lowmark.integration.spark.queries import Queries
+from lowmark.integration.transport.driver_rpc import (
+    GuideReply,
+    GuideRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+    PlannedReply,
+    PlannedRequest,
+    Server,
+    StatusReply,
+    StatusRequest,
+)
+from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
+from lowmark.sources.planning.peer import Planned
+from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.spark import prefer_own_python
+from lowmark.watermark import (
+    GroupStatus,
+    LowmarkError,
+    LowWatermarkListener,
+    NotifyNewLowWatermark,
+    StreamStatus,
+    TaskId,
+    WatermarkStrategy,
+    duration_us,
+    explain,
+    to_json,
+)
+from lowmark.watermark.names import unfit_character
+from lowmark.watermark.printable import printable
+
+from . import stream_factory, wrap
+from .run_registry import Runs
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from lowmark.integration.coordinator.client import Member
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
+
+__all__ = ["LowWatermarkService"]
+
+log = logging.getLogger("lowmark")
+
+Result = TypeVar("Result")
+
+_MAX_SPLITS = 4_096
+_CALL_SECONDS = 60.0
+_ROUND_SECONDS = 2.5  # two rounds of a coordinator, and a little
+
+
+class LowWatermarkService:
+    """Makes Spark's watermark the low watermark over the splits of a stream.
+
+    Args:
+        spark: the session; its queries are heard of from now on.
+        metrics_port: port of the Prometheus endpoint, 0 for any free one, None for no HTTP server.
+        metrics_host: address the endpoint binds to.
+        coordinator: address of a `lowmark serve` that this application shares with others: ``unix:/path`` or
+            ``host:port``; None: alignment groups are kept in this driver.
+        coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
+        coordinator_token_file: file with its token; needed with ``host:port``.
+        require_coordinator: refuse to begin without it. False: a coordinator that does not answer is warned of, asked
+            again, and until it answers low watermarks are held.
+        job: the job this application is a part of, needs a coordinator. All queries of one job on streams of one name
+            share one low watermark, whichever application they run in. None: every query keeps its own.
+        job_queries: how many queries these are. Before so many have begun there is no low watermark: otherwise the
+            application that starts first would run ahead of the others.
+
+    Raises:
+        TypeError: the session is a Spark Connect session, whose driver is another process.
+        ValueError: a job without a coordinator, or of no queries.
+        AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
+        CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
+
+    Use it as a context manager around the queries::
+
+        with LowWatermarkService(spark) as service:
+            events = service.wrap(df, name="orders", event_time="ts", split=["topic", "partition"])
+            events.groupBy(...).count().writeStream.start().awaitTermination()
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
+        coordinator: str | None = None,
+        coordinator_ca: str | os.PathLike[str] | None = None,
+        coordinator_token_file: str | os.PathLike[str] | None = None,
+        require_coordinator: bool = False,
+        job: str | None = None,
+        job_queries: int = 1,
+    ) -> None:
+        _check_session(spark)
+        if job is not None and coordinator is None:
+            raise ValueError(
+                f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
+                'Hint: start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.'
+            )
+        if job is not None and (unfit := unfit_character(job)) is not None:
+            raise ValueError(f"LowWatermarkService: job={job!r} holds {unfit}. Hint: pass a name of one line.")
+        if require_coordinator and coordinator is None:
+            raise ValueError(
+                "LowWatermarkService: require_coordinator is set, and no coordinator is named. "
+                'Hint: start one (`lowmark serve`) and pass coordinator="unix:...".'
+            )
+        if job_queries < 1:
+            raise ValueError(f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}")
+        self.address = sockets.new_address()  # before anything is started: it may be refused
+        self._low_heard = threading.Event()
+        self._member: Member | None = None
+        if coordinator is not None:
+            from lowmark.integration.coordinator.client import Member
+
+            self._member = Member(
+                coordinator,
+                tls_ca=None if coordinator_ca is None else Path(coordinator_ca),
+                token_file=None if coordinator_token_file is None else Path(coordinator_token_file),
+                on_low=lambda *_: self._low_heard.set(),
+                on_given_up=self._enqueue_refusal,
+            )
+            if require_coordinator:
+                self._reach_coordinator(self._member)
+        self._spark = spark
+        self._stopping = False
+        self._listeners: list[LowWatermarkListener] = []
+        self._queries = Queries(self._enqueue_event)
+        self._runs = Runs(self._queries, self._notify, self._member, job, job_queries)
+        self._names: set[str] = set()
+        self._loop = Loop("lowmark-loop")
+        self._notifier = Loop("lowmark-listeners")  # a slow listener must not delay heartbeats
+        self._server = Server(
+            self.address,
+            heartbeat=self._answer_heartbeat,
+            guide=self._answer_guide,
+            planned=self._hear_plan,
+            status=self._answer_status,
+        )
+        self._metrics = None
+        if metrics_port is not None:
+            from lowmark.integration.metrics.endpoint import MetricsServer
+
+            try:
+                self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
+            except Exception:
+                self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
+                raise
+        prefer_own_python(spark)  # before the heartbeat's source is registered, which remembers it
+        self._queries.listen_to(spark)
+        atexit.register(self.stop)
+
+    # -- what users call ------------------------------------------------------------------------------------------
+
+    def wrap(
+        self,
+        df: DataFrame,
+        *,
+        name: str,
+        event_time: str,
+        split: str | Sequence[str],
+        strategy: WatermarkStrategy | None = None,
+        splits: Iterable[object] | None = None,
+        max_splits: int = _MAX_SPLITS,
+        detail: bool = False,
+    ) -> DataFrame:
+        """Return the same rows under the low watermark of their splits.
+
+        Args:
+            df: a streaming DataFrame without `withWatermark`.
+            name: of the stream, unique in this service; used in metrics and status.
+            event_time: its TIMESTAMP column.
+            split: the column or columns that say which split a row came from.
+            strategy: how the watermark of a split is made; by default monotonous timestamps.
+            splits: ids of all splits that exist, where they are known: a value each, or a tuple each for several
+                split columns. Kafka's partitions are known without it. A split that is not known cannot be waited for.
+            max_splits: how many splits there may be; more end the query with an error.
+            detail: also measure rows and earliest event time per split: about a quarter more work per row.
+
+        Returns:
+            A DataFrame with df's columns, all nullable. It may feed several queries.
+
+        Raises:
+            WrapRefused: df cannot be wrapped; the text says why and what to do.
+            StreamNameTaken: the name is in use.
+            DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
+            WorkersUnfit: the Python of Spark's workers lacks what they need; the text says which, and what to do.
+            ServiceStopped: the service was stopped.
+        """
+        strategy = self._begin("wrap", name, strategy, max_splits)
+        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
+        workers.check(df.sparkSession, workers.needed(strategy))
+        df, stream = stream_factory.wrapped(
+            df,
+            name=name,
+            event_time=event_time,
+            split=split,
+            strategy=strategy,
+            splits=splits,
+            max_splits=max_splits,
+            detail=detail,
+        )
+        return self._build(df, stream, event_time)
+
+    def read(
+        self,
+        source: Source[Any, Any],
+        *,
+        name: str,
+        strategy: WatermarkStrategy | None = None,
+        event_time: str | None = None,
+        prepare: Callable[[DataFrame], DataFrame] | None = None,
+        split_column: str = "split_id",
+        max_rows_per_batch: int | None = 1_000_000,
+        max_bytes_per_batch: int | None = None,
+        max_slice: str | dt.timedelta | None = None,
+        by_time: bool = True,
+        rate: RateLimiterStrategy | None = None,
+        tasks: int | None = None,
+        failover: FailoverPolicy | None = None,
+        timeout: str | dt.timedelta = "1 minute",
+        max_splits: int = _MAX_SPLITS,
+    ) -> DataFrame:
+        """Return what a source reads, under the low watermark of its splits.
+
+        A batch takes every split up to one event time, the largest whose rows fit the limits, as far as the source can
+        search by time. So a backfill comes in event-time order and keeps little state, and the watermark is known when
+        a batch is planned. In an alignment group the source is read no further than the group allows.
+
+        Args:
+            source: what to read, such as a `lowmark.sources.kafka.KafkaSource`.
+            name: of the stream, unique in this service; used in metrics and status.
+            strategy: how the watermark of a split is made; by default monotonous timestamps.
+            event_time: the TIMESTAMP column; by default the one that the source keeps.
+            prepare: turns the source's rows into yours, where event time is inside a payload:
+                ``lambda df: df.selectExpr("split_id", "from_json(...) as order")``. It must keep the split's column.
+            split_column: name of the column with the split's id, which is added.
+            max_rows_per_batch: about how many rows a batch has; None: all there are.
+            max_bytes_per_batch: about how many bytes, where the source can tell; None: no limit.
+            max_slice: how much event time a batch spans at most; None: no limit.
+            by_time: False takes a fair share of each split instead.
+            rate: how fast it is read at most; None: as fast as can be.
+            tasks: how many tasks read a batch; by default as many as the session runs at once.
+            failover: how often a failed enumerator is restored before the query fails; by default three times in ten
+                minutes.
+            timeout: how long the enumerator may take over one thing, and a source's own `SourceReader` bring nothing,
+                before it counts as hung.
+            max_splits: how many splits there may be, where rows are prepared.
+
+        Returns:
+            A DataFrame with the source's columns and the split's, all nullable. It may feed several queries.
+
+        Raises:
+            WrapRefused: it cannot be read like this; the text says why and what to do.
+            StreamNameTaken: the name is in use.
+            DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
+            WorkersUnfit: the Python of Spark's workers lacks what they need; the text says which, and what to do.
+            ServiceStopped: the service was stopped.
+        """
+        strategy = self._begin("read", name, strategy, max_splits)
+        stream_factory.check_arguments(
+            source, name=name, event_time=event_time, prepare=prepare, split_column=split_column
+        )
+        workers.check(self._spark, workers.needed(strategy, source))
+        slots = self._spark.sparkContext.defaultParallelism if tasks is None else tasks
+        options = PlanOptions(
+            slots=slots,
+            max_rows=max_rows_per_batch,
+            max_bytes=max_bytes_per_batch,
+            max_slice_us=None if max_slice is None else duration_us(max_slice, what="max_slice"),
+            by_time=by_time,
+            future_guard_us=strategy.future_guard_us,
+            rate=rate,
+            failover=failover,
+            timeout_seconds=duration_us(timeout, what="timeout") / 1_000_000,
+        )
+        df, stream, time = stream_factory.read(
+            self._spark,
+            source,
+            name=name,
+            strategy=strategy,
+            event_time=event_time,
+            prepare=prepare,
+            split_column=split_column,
+            options=options,
+            max_splits=max_splits,
+            address=self.address,
+        )
+        return self._build(df, stream, time)
+
+    def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
+        self._check_open(f'{action} stream "{name}"')
+        if not isinstance(name, str):
+            raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
+        if not name:
+            raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
+        if (unfit := unfit_character(name)) is not None:
+            fact = f"the name holds {unfit}, which would break log lines and metrics"
+            raise WrapRefused(printable(name), fact, 'pass a name of one line, such as name="orders".')
+        if name in self._names:
+            raise StreamNameTaken(name)
+        given: object = max_splits
+        if not (isinstance(given, int) and 1 <= given <= 1 << 25):
+            raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
+        if strategy is None:
+            return WatermarkStrategy.for_monotonous_timestamps()
+        if not isinstance(strategy, WatermarkStrategy):
+            raise WrapRefused(
+                name,
+                f"the strategy is {strategy!r}, expected a WatermarkStrategy",
+                'pass one, such as strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").',
+            )
+        return strategy
+
+    def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
+        self._call(lambda: self._runs.add(stream), f'wrap stream "{stream.name}"')
+        self._call(lambda: self._queries.listen_to(df.sparkSession), f'wrap stream "{stream.name}"')
+        self._names.add(stream.name)
+        return wrap.build(df, stream, event_time=event_time, address=self.address)
+
+    def status(self, name: str, *, query: str | None = None) -> StreamStatus:
+        """Return where a stream stands.
+
+        Args:
+            name: the stream's name.
+            query: name or id of the query, where the stream feeds several; by default the one furthest behind.
+
+        Raises:
+            UnknownStream: nothing was wrapped under that name.
+            ServiceStopped: the service was stopped.
+        """
+        return self._call(lambda: self._runs.status_of(name, query), f'give the status of "{name}"')
+
+    def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
+        """Return (query name or id, status) of every stream in every running query.
+
+        Args:
+            limit: how many splits of each, those that need attention first; None: all, which takes a while where there
+                are 100,000.
+        """
+        return self._call(lambda: self._runs.statuses(limit), "give the status")
+
+    def run_statuses(self, *, without: Container[str] = (), seconds: float = _CALL_SECONDS) -> list[RunStatus]:
+        """Return every run of every stream, ended ones too, at one moment: what metrics are made of.
+
+        Args:
+            without: tokens of runs to leave out; a run that has ended does not change any more.
+            seconds: how long to wait for the loop.
+
+        Raises:
+            TimeoutError: the loop was busy for longer.
+            ServiceStopped: the service was stopped.
+        """
+        return self._call(lambda: self._runs.run_statuses(without), "give the status of all runs", seconds=seconds)
+
+    def explain(self, name: str, *, query: str | None = None) -> str:
+        """Return who holds the low watermark, why, since when and what would move it, in words."""
+        return self._explained(self.status(name, query=query), query)
+
+    def groups(self) -> tuple[GroupStatus, ...]:
+        """Return the alignment groups of this application's streams, by name.
+
+        Empty where they are kept by a coordinator elsewhere, which `lowmark status --coordinator ADDRESS` asks.
+        """
+        return self._call(self._runs.cooperation.groups, "give the status of the alignment groups")
+
+    def add_listener(self, listener: LowWatermarkListener) -> None:
+        """Call `listener.on_new_low_watermark` on every new low watermark, in order, on a thread of its own."""
+        self._check_open("add a listener")
+        self._listeners.append(listener)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of the Prometheus endpoint, None without one."""
+        return None if self._metrics is None else self._metrics.port
+
+    def stop(self) -> None:
+        """Stop serving. Queries that still run keep the watermark they have. May be called more than once."""
+        if self._stopping:
+            return
+        try:
+            self._call(self._runs.say_farewells, "stop")
+        finally:
+            self._stopping = True
+            atexit.unregister(self.stop)
+            self._queries.close()
+            self._server.stop()
+            if self._metrics is not None:
+                self._metrics.stop()
+            self._loop.stop()
+            self._runs.close()
+            self._notifier.stop()
+            if self._member is not None:
+                self._member.close()
+            sockets.remove(self.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    # -- what the threads run -------------------------------------------------------------------------------------
+
+    def _call(self, work: Callable[[], Result], action: str, *, seconds: float = _CALL_SECONDS) -> Result:
+        self._check_open(action)
+        return self._loop.call(work, action, seconds=seconds)
+
+    def _reach_coordinator(self, member: Member) -> None:
+        try:
+            member.reach()
+        except LowmarkError:
+            member.close()  # nobody gets hold of this service
+            sockets.remove(self.address)
+            raise
+
+    def _check_open(self, action: str) -> None:
+        if self._stopping:
+            raise ServiceStopped(action)
+
+    def _enqueue_refusal(self, task: TaskId, refused: RefusedByCoordinator) -> None:
+        self._loop.post(lambda: self._runs.refuse(task, refused))
+
+    def _enqueue_event(self, kind: str, event: JavaObject) -> None:
+        self._loop.post(lambda: self._runs.take_event(kind, event))
+
+    def _notify(self, notice: NotifyNewLowWatermark) -> None:
+        self._notifier.post(lambda: self._tell_listeners(notice))
+
+    def _tell_listeners(self, notice: NotifyNewLowWatermark) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener.on_new_low_watermark(notice)
+            except Exception:
+                log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
+
+    def _answer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        self._low_heard.clear()
+        reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+        # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
+        # round. A low watermark that the others hold does not come: that is what the time is bounded for.
+        if request.available_now and self._call(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
+            # Asked again in any case: another stream's heartbeat may have cleared what was heard.
+            self._low_heard.wait(_ROUND_SECONDS)
+            reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+        return reply
+
+    def _answer_guide(self, request: GuideRequest) -> GuideReply:
+        return self._call(lambda: self._runs.guide(request), "say how far a stream may be read")
+
+    def _hear_plan(self, request: PlannedRequest) -> PlannedReply:
+        fields = msgspec.structs.asdict(request)
+        stream_id, run = fields.pop("stream_id"), fields.pop("run")
+        self._call(lambda: self._runs.take_plan(stream_id, run, Planned(**fields)), "hear of a plan")
+        return PlannedReply()
+
+    def _answer_status(self, request: StatusRequest) -> StatusReply:
+        pairs = [(q, s) for q, s in self.statuses(request.limit) if request.stream in (None, s.name)]
+        return StatusReply(
+            application=self._spark.sparkContext.applicationId,
+            pid=os.getpid(),
+            streams=[{"query": query, **to_json(status)} for query, status in pairs],
+            explanations=[self._explained(status, query) for query, status in pairs],
+        )
+
+    def _explained(self, status: StreamStatus, query: str | None) -> str:
+        others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
+        return "\n".join([explain(status), *map(printable, others)])
+
+
+def _check_session(spark: object) -> None:
+    if hasattr(spark, "_jsparkSession"):
+        return
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise TypeError(
+            "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
+            "accumulators live in another process. Hint: create the service in the driver itself."
+        )
+    raise TypeError(
+        f"LowWatermarkService needs a SparkSession, got {spark!r:.100}. "
+        "Hint: pass spark, as SparkSession.builder.getOrCreate() returns it."
+    )

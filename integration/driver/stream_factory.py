@@ -1,0 +1,198 @@
+"""What a stream is made of: its rows, measured, and what the service must know of it.
+
+`wrapped` rows are the user's own, measured by `observe`, or by the Python that finds their times. What is `read` by a
+source of ours is measured where it is read, unless the user prepares the rows first.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import WrapRefused
+from lowmark.integration.spark import logical_plan
+from lowmark.integration.transport.accumulated import EventTimeMap, TrackParam, TrackShelf
+from lowmark.integration.transport.observed import Measurement
+from lowmark.integration.transport.planner_peer import ServicePeer
+from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder
+from lowmark.integration.transport.split_key import SplitKey
+from lowmark.sources import Source
+from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.spark import Binding, load
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import DataFrame
+
+from . import wrap
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["read", "wrapped"]
+
+
+def wrapped(
+    df: DataFrame,
+    *,
+    name: str,
+    event_time: str,
+    split: str | Sequence[str],
+    strategy: WatermarkStrategy,
+    splits: Iterable[object] | None,
+    max_splits: int,
+    detail: bool,
+) -> tuple[DataFrame, Stream]:
+    """Return the rows, and the stream they are; arguments and errors are those of `LowWatermarkService.wrap`."""
+    wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
+    key = SplitKey.of(name, wrap.split_columns(split), _types(df))
+    wrap.check_session(df.sparkSession, name=name)
+    plan_ = logical_plan.analyzed(df)
+    kafka = (
+        set(key.columns) <= logical_plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
+    )
+    declared = {} if splits is None else key.declared(name, splits)
+    tracks = measurement = None
+    if strategy.runs_python:
+        df, tracks = _through_python(df, name, key, event_time, strategy)
+    else:
+        sample_names = not (kafka or declared or key.integral)
+        measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=sample_names)
+    stream = Stream(
+        name=name,
+        stream_id=_new_id(),
+        strategy=strategy,
+        key=key,
+        measurement=measurement,
+        sources=logical_plan.count_sources(plan_),
+        kafka=kafka,
+        declared=declared,
+        names=dict(declared),
+        tracks=tracks,
+        withholds=logical_plan.withholds_rows(plan_),
+    )
+    return df, stream
+
+
+def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
+    """Refuse what is of another type than `LowWatermarkService.read` takes, before Python complains of it.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    if not isinstance(source, Source):
+        raise WrapRefused(
+            name,
+            f"expected a source to read, got {source!r:.100}",
+            "pass one that is made with its options, as KafkaSource(...) is.",
+        )
+    for argument, given in (("event_time", event_time), ("split_column", split_column)):
+        if not isinstance(given, str) and (argument, given) != ("event_time", None):
+            raise WrapRefused(
+                name, f"{argument} is {given!r:.100}, expected the name of a column", f'pass {argument}="ts".'
+            )
+    if prepare is not None and not callable(prepare):
+        raise WrapRefused(
+            name,
+            f"prepare is {prepare!r:.100}, expected a function",
+            "pass one that takes the source's DataFrame and returns yours.",
+        )
+
+
+def read(
+    spark: SparkSession,
+    source: Source[Any, Any],
+    *,
+    name: str,
+    strategy: WatermarkStrategy,
+    event_time: str | None,
+    prepare: Callable[[DataFrame], DataFrame] | None,
+    split_column: str,
+    options: PlanOptions,
+    max_splits: int,
+    address: str,
+) -> tuple[DataFrame, Stream, str]:
+    """Return the rows, the stream they are, and the column with their event time.
+
+    Arguments and errors are those of `LowWatermarkService.read`; `address` is where the service listens.
+    """
+    time = source.event_time if event_time is None else event_time
+    if time is None:
+        raise WrapRefused(
+            name,
+            f"{type(source).__name__} keeps no event time of its own",
+            "name the column with event_time=..., and make it with prepare=... if it is inside a payload.",
+        )
+    stream_id, key = _new_id(), SplitKey((split_column,), (SPLIT_TYPE,))
+    tracks = measurement = recorder = None
+    measured = prepare is None and not strategy.runs_python  # where they are read
+    if measured:
+        accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
+        tracks = TrackShelf(accumulator)
+        recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
+    peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
+    df = load(spark, Binding(source, name, options, split_column, peer, recorder))
+    if prepare is not None:
+        df = prepare(df)
+        if not isinstance(df, DataFrame):
+            raise WrapRefused(name, f"prepare returned {df!r:.100}, expected a DataFrame", "return what it made.")
+    wrap.check_input(df, name=name, event_time=time, strategy=strategy)
+    SplitKey.of(name, [split_column], _types(df))
+    wrap.check_session(spark, name=name)
+    if strategy.runs_python:
+        df, tracks = _through_python(df, name, key, time, strategy)
+    elif not measured:
+        measurement = _measurement(name, key, time, strategy, max_splits, detail=False, names=False)
+    stream = Stream(
+        name=name,
+        stream_id=stream_id,
+        strategy=strategy,
+        key=key,
+        measurement=measurement,
+        sources=1,
+        kafka=False,
+        declared={},
+        names={},
+        tracks=tracks,
+        reads=True,
+        promises=measured and time == source.event_time and strategy.emits,
+    )
+    return df, stream, time
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def _types(df: DataFrame) -> dict[str, str]:
+    return {f.name: f.dataType.simpleString() for f in df.schema.fields}
+
+
+def _through_python(
+    df: DataFrame, name: str, key: SplitKey, event_time: str, strategy: WatermarkStrategy
+) -> tuple[DataFrame, TrackShelf]:
+    """Let the rows pass a timestamp assigner or a generator that is written in Python."""
+    accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
+    return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), TrackShelf(accumulator)
+
+
+def _measurement(
+    name: str,
+    key: SplitKey,
+    event_time: str,
+    strategy: WatermarkStrategy,
+    max_splits: int,
+    *,
+    detail: bool,
+    names: bool,
+) -> Measurement:
+    return Measurement(
+        stream=name,
+        key=key,
+        event_time=event_time,
+        future_guard_us=strategy.future_guard_us,
+        # Twice the splits: a union of sketches is trimmed to its size, and nothing may be trimmed.
+        sketch_lg=max(4, (2 * max_splits - 1).bit_length()),
+        detail=detail,
+        sample_names=names,
+    )

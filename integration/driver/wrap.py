@@ -1,0 +1,219 @@
+"""Builds the wrapped DataFrame, or refuses to.
+
+    heartbeat = (lowmark_heartbeat source: one row with time = low watermark + D)
+                .withWatermark(event_time, D).observe(heartbeat metric)
+    data      = df.observe(stream metric) with event_time's metadata naming D as its delay
+    result    = data ∪ heartbeat, without the heartbeat's rows
+
+Only the heartbeat carries a watermark node, so Spark's watermark is the coordinator's value. The `observe` above that
+node is a barrier: without it a later filter of the user's is pushed below the node, removes the row, and freezes the
+watermark. The data come first in the union, because the first child's metadata and column ids are kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+from lowmark.integration.errors import WrapRefused
+from lowmark.integration.spark import logical_plan
+from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
+from lowmark.integration.transport.split_key import quoted
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+from .stream import Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["build", "check_arguments", "check_input", "check_session", "split_columns"]
+
+log = logging.getLogger("lowmark")
+
+DELAY_KEY = "spark.watermarkDelayMs"
+_TIME, _MARKER, _ROW = COLUMNS
+
+
+def check_arguments(
+    df: object, *, name: str, event_time: object, split: object, splits: Iterable[object] | None
+) -> None:
+    """Refuse what is of another type than `LowWatermarkService.wrap` takes, before Python complains of it.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        raise WrapRefused(name, f"expected a DataFrame to wrap, got {df!r:.100}", "wrap what spark.readStream gives.")
+    _check_text(name, "event_time", event_time, "ts")
+    columns = split if isinstance(split, list | tuple) else [split]
+    for column in columns:
+        _check_text(name, "split", column, "partition")
+    if isinstance(splits, str | bytes) or (splits is not None and not isinstance(splits, Iterable)):
+        raise WrapRefused(
+            name,
+            f"splits is {splits!r:.100}, expected several ids",
+            'pass a list, as splits=["a", "b"], or leave it out where they are not known.',
+        )
+
+
+def _check_text(name: str, argument: str, given: object, example: str) -> None:
+    if isinstance(given, str):
+        return
+    hint = f'pass {argument}="{example}"'
+    if isinstance(given, Column):
+        hint += "; what is computed must be a column first: .withColumn(...)"
+    raise WrapRefused(name, f"{argument} is {given!r:.100}, expected the name of a column", f"{hint}.")
+
+
+def check_input(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> None:
+    """Refuse a DataFrame that cannot be wrapped.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    if not df.isStreaming:
+        raise WrapRefused(
+            name,
+            "the DataFrame is not a stream",
+            "wrap what spark.readStream gives; a batch query has no watermark.",
+        )
+    columns = df.columns
+    twice = sorted({c for c in columns if columns.count(c) > 1})
+    if twice:
+        raise WrapRefused(
+            name,
+            f"these columns exist twice: {', '.join(twice)}",
+            "rename or drop one of each before wrapping.",
+        )
+    taken = sorted(set(columns) & set(COLUMNS))
+    if taken:
+        raise WrapRefused(
+            name, f"the column {taken[0]} has a name that lowmark uses itself", "rename it before wrapping."
+        )
+    _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
+    analyzed = logical_plan.analyzed(df)
+    if logical_plan.has_heartbeat(analyzed):
+        raise WrapRefused(
+            name,
+            "this DataFrame is wrapped already, or comes from one that is",
+            "wrap a stream once, at its source; one wrapped DataFrame may feed several queries.",
+        )
+    if logical_plan.has_watermark(analyzed):
+        raise WrapRefused(
+            name,
+            "withWatermark already stands on this DataFrame; Spark would go by the largest event time seen anywhere",
+            "remove it: the strategy's bound takes its place.",
+        )
+
+
+def check_session(spark: SparkSession, *, name: str) -> None:
+    """Set what observed metrics need, and warn of what delays results.
+
+    `foreachBatch` on Spark 4.3 reports only the last action's metrics unless told otherwise (SPARK-58183).
+    """
+    if tuple(map(int, spark.version.split(".")[:2])) >= (4, 3):
+        spark.conf.set("spark.sql.legacy.observeMetricsAggregateAllAttempts", "true")
+    if spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "false":
+        log.warning(
+            'stream "%s": spark.sql.streaming.noDataMicroBatches.enabled is false, so a window that the low watermark '
+            "closes is emitted only with the next batch that has data. Hint: leave it at true.",
+            name,
+        )
+
+
+def _check_event_time(schema: StructType, *, name: str, event_time: str, strategy: WatermarkStrategy) -> None:
+    types = {f.name: f.dataType for f in schema.fields}
+    kind = types.get(event_time)
+    if kind is None:
+        if strategy.timestamp_assigner is not None:
+            return  # the assigner adds it
+        hint = (
+            "nested fields must be a column of their own: .withColumn(...) first."
+            if "." in event_time
+            else "check the spelling."
+        )
+        raise WrapRefused(
+            name,
+            f'event time column "{event_time}" does not exist; there are: {", ".join(sorted(types))}',
+            hint,
+        )
+    if isinstance(kind, TimestampNTZType):
+        raise WrapRefused(
+            name,
+            f'event time column "{event_time}" is TIMESTAMP_NTZ, which has no place on the time line',
+            f'say which zone its times are in, as F.to_utc_timestamp("{event_time}", "Europe/Berlin") does, '
+            'or cast it to "timestamp" for the session\'s zone.',
+        )
+    if not isinstance(kind, TimestampType):
+        raise WrapRefused(
+            name,
+            f'event time column "{event_time}" is {kind.simpleString()}, expected timestamp',
+            "convert it first: F.timestamp_millis(...), F.timestamp_seconds(...) or F.to_timestamp(...).",
+        )
+
+
+def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> DataFrame:
+    """Return the wrapped DataFrame: the same rows and columns, nullable, under the coordinator's watermark.
+
+    Args:
+        df: checked by `check_input`; event time already assigned.
+        stream: names the metrics and the heartbeat.
+        event_time: the TIMESTAMP column.
+        address: where the service listens.
+    """
+    delay_ms = stream.strategy.delay_ms
+    metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}
+    # Renamed below the observation, the column costs no projection of its own.
+    data = df.withColumn(event_time, F.col(quoted(event_time)).alias(event_time, metadata=metadata))
+    if stream.measurement is not None:
+        data = data.observe(stream.metric, *stream.measurement.columns())
+    heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
+    both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
+    result = both.filter(~F.col(_MARKER)).select(*map(quoted, df.columns))
+    # Spark itself refuses a second watermark only while the query runs. What is built on `result` is another object;
+    # there, the service looks at the running query's plan (`RunningQuery.fault`).
+    result.withWatermark = partial(_refuse_watermark, stream.name)  # type: ignore[method-assign]
+    return result
+
+
+def _refuse_watermark(name: str, *_: object) -> NoReturn:
+    raise WrapRefused(
+        name,
+        "withWatermark on a wrapped stream would replace the low watermark by the largest event time again",
+        "remove it: the strategy's bound takes its place.",
+    )
+
+
+def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, delay_ms: int) -> DataFrame:
+    source = (
+        df.sparkSession.readStream.format(FORMAT)
+        .options(
+            address=address,
+            stream_id=stream.stream_id,
+            stream=stream.name,
+            delay_ms=str(delay_ms),
+            split=stream.key.text,
+        )
+        .load()
+    )
+    columns = [F.col(_TIME).alias(event_time) if c == event_time else _null_like(df, c) for c in df.columns]
+    row = source.select(*columns, F.col(_MARKER)).withWatermark(event_time, f"{delay_ms} milliseconds")
+    return row.observe(stream.heartbeat_metric, F.max(quoted(event_time)).alias("time"))
+
+
+def _null_like(df: DataFrame, column: str) -> Column:
+    """A null of the column's type that the optimizer cannot fold: folded, a filter on it would remove the branch."""
+    kind = df.schema[column].dataType
+    return F.get(F.array(F.lit(None).cast(kind)), F.col(_ROW)).alias(column)
+
+
+def split_columns(split: str | Sequence[str]) -> list[str]:
+    """Return what the user named as a split, as a list."""
+    return [split] if isinstance(split, str) else list(split)

@@ -1,0 +1,1 @@
+"""Prometheus: one snapshot of all queries in, metric families out."""

@@ -1,0 +1,468 @@
+"""Prometheus: one snapshot of all runs in, metric families out, at scrape time.
+
+Times are Unix timestamps, never ages: `time() - x` keeps counting when this process hangs. Labels are `stream`, `query`
+and `split`, and they are bounded: up to 100 splits of a stream are shown, of more only the holder and the ten that are
+furthest behind, and `lowmark_splits_not_shown` says how many are missing.
+
+What becomes of a query's series when it ends:
+
+    what is now    (watermarks, splits, backlog)  is gone with the next scrape: a value of a query that is over would
+                                                  be a lie that raises alerts
+    counters of the query                         stay, and go on from there when the query is started again: the last
+                                                  scrape before an end misses the last batch, and a counter that
+                                                  vanished could not tell of the rows dropped in it
+    running, failed, refused                      stay, so that a query that died is seen
+
+They stay for as long as the service lives, for the 100 queries that ended last.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib.metadata
+import logging
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Protocol
+
+from lowmark.integration.process.clock import monotonic_us
+from lowmark.integration.run_status import RunStatus
+from lowmark.watermark import SplitState, SplitStatus
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+__all__ = ["Runs", "StreamCollector"]
+
+log = logging.getLogger("lowmark")
+
+_MAX_SPLITS_SHOWN = 100
+_LAGGARDS_SHOWN = 10
+_ENDED_KEPT = 100
+_PAST_SPLITS_KEPT = 1_000  # of one query
+_TOKENS_KEPT = 1_000  # more than a service remembers runs
+# Less than Prometheus' own 10 seconds: a loop that is busy must not look like a driver that is gone.
+_SNAPSHOT_SECONDS = 5.0
+
+Labels = tuple[str, str]  # stream, query
+_QUERY_LABELS = ("stream", "query")
+_SPLIT_LABELS = (*_QUERY_LABELS, "split")
+
+
+class Runs(Protocol):
+    """Where the snapshot comes from: `LowWatermarkService.run_statuses`."""
+
+    def run_statuses(self, *, without: Container[str] = (), seconds: float = ...) -> list[RunStatus]:
+        """Return all runs but those, at one moment."""
+        ...
+
+
+# --- what is exported ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """One metric of a run: its name, its help, its value; None where there is none."""
+
+    name: str
+    help: str
+    value: Callable[[RunStatus], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfSplit:
+    """One metric of a split."""
+
+    name: str
+    help: str
+    value: Callable[[SplitStatus], float | None]
+
+
+# Counts of the whole process: a query that is started again goes on where it was.
+_COUNTERS = (
+    _Of("lowmark_rows", "Rows measured.", lambda r: r.status.counts.rows),
+    _Of(
+        "lowmark_late_rows",
+        "Rows that Spark's stateful operators dropped as late. Counted by Spark after partial aggregation: one may "
+        "stand for several input rows.",
+        lambda r: r.status.counts.dropped_rows,
+    ),
+    _Of(
+        "lowmark_late_reports",
+        "Batches in which a split delivered rows at or below the watermark in force, added up over the splits.",
+        lambda r: sum(split.late_reports for split in r.status.splits.values()),
+    ),
+    _Of(
+        "lowmark_future_rows",
+        "Rows further ahead of the clock than the future guard; they flow on, but do not move the watermark.",
+        lambda r: r.status.counts.future_rows,
+    ),
+    _Of("lowmark_null_time_rows", "Rows without an event time.", lambda r: r.status.counts.null_time_rows),
+    _Of("lowmark_null_split_rows", "Rows without a split.", lambda r: r.status.counts.null_split_rows),
+    _Of(
+        "lowmark_before_epoch_rows",
+        "Rows from before 1970, always late in Spark.",
+        lambda r: r.status.counts.before_epoch_rows,
+    ),
+    _Of("lowmark_batches", "Batches reported.", lambda r: r.status.batches),
+    _Of(
+        "lowmark_unmeasured_batches",
+        "Batches with rows but without a measurement: the watermark holds.",
+        lambda r: r.unmeasured_batches,
+    ),
+    _Of(
+        "lowmark_returned_late",
+        "Times a split that was idle or new came in below the low watermark.",
+        lambda r: r.status.returned_late,
+    ),
+    _Of(
+        "lowmark_regressions",
+        "Reports below their split's own watermark, ignored as values.",
+        lambda r: r.status.regressions,
+    ),
+    _Of(
+        "lowmark_native_late_rows",
+        "Rows, at least, that Spark's one watermark for the whole stream would have judged late.",
+        lambda r: r.status.native_late_rows,
+    ),
+)
+
+_GAUGES = (
+    _Of(
+        "lowmark_low_watermark_timestamp_seconds",
+        "Low watermark, event time, Unix seconds. Absent while there is none.",
+        lambda r: _seconds(r.status.low_watermark_us),
+    ),
+    _Of(
+        "lowmark_low_watermark_moved_timestamp_seconds",
+        "When the low watermark rose last (or the query started), Unix seconds. Absent where there can be none.",
+        lambda r: _at(r.status.since) if r.emits else None,
+    ),
+    _Of(
+        "lowmark_native_watermark_timestamp_seconds",
+        "What Spark's one watermark for the whole stream would be: the fastest split's, event time, Unix seconds.",
+        lambda r: _seconds(r.status.native_watermark_us),
+    ),
+    _Of(
+        "lowmark_backlog_rows",
+        "Rows that all splits together still have unread, as far as known. Absent while unknown.",
+        lambda r: _known_sum(split.backlog_rows for split in r.status.splits.values()),
+    ),
+    _Of(
+        "lowmark_last_report_timestamp_seconds",
+        "When the last batch was reported, Unix seconds. Absent before the first.",
+        lambda r: _seconds(r.reported_at_us),
+    ),
+    _Of(
+        "lowmark_last_heartbeat_timestamp_seconds",
+        "When the query's heartbeat last asked for the low watermark, Unix seconds. It asks once per batch.",
+        lambda r: _seconds(r.asked_at_us),
+    ),
+    _Of(
+        "lowmark_last_seen_timestamp_seconds",
+        "When Spark last said that the query lives, Unix seconds: it finished a batch, or found nothing to do.",
+        lambda r: _seconds(r.seen_at_us),
+    ),
+)
+
+_SPLIT_GAUGES = (
+    _OfSplit(
+        "lowmark_split_watermark_timestamp_seconds",
+        "Watermark of a split, event time, Unix seconds. Absent before its first.",
+        lambda s: _seconds(s.watermark_us),
+    ),
+    _OfSplit(
+        "lowmark_split_live",
+        "1 while the low watermark waits for the split (pending, active, paused), 0 otherwise (idle, finished).",
+        lambda s: s.state not in (SplitState.IDLE, SplitState.FINISHED),
+    ),
+    _OfSplit(
+        "lowmark_split_lagging",
+        "1 if the split has rows waiting, may be read, and delivered none in the last batch.",
+        lambda s: s.lagging,
+    ),
+    _OfSplit(
+        "lowmark_split_backlog_rows", "Rows a split still has unread. Absent while unknown.", lambda s: s.backlog_rows
+    ),
+    _OfSplit(
+        "lowmark_split_last_report_timestamp_seconds",
+        "When a split last delivered rows, Unix seconds. Absent before its first.",
+        lambda s: _at(s.last_report),
+    ),
+)
+
+_SPLIT_COUNTERS = (
+    _OfSplit("lowmark_split_rows", "Rows a split delivered, where they are counted by split.", lambda s: s.rows),
+    _OfSplit(
+        "lowmark_split_late_reports",
+        "Batches in which a split delivered rows at or below the watermark in force.",
+        lambda s: s.late_reports,
+    ),
+)
+
+
+def _seconds(us: int | None) -> float | None:
+    return None if us is None else us / 1e6
+
+
+def _at(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _known_sum(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+# --- how it is collected ---
+
+
+@dataclass
+class _Past:
+    """What remains of a query's runs that have ended.
+
+    Attributes:
+        counts: as `_COUNTERS`.
+        splits: name -> counts as `_SPLIT_COUNTERS`, of the splits that the run that ended last had. Others are not
+            shown; one that comes back begins anew, which Prometheus takes for the restart that it is.
+        failed, refused: of the run that ended last.
+    """
+
+    counts: list[float] = field(default_factory=lambda: [0.0] * len(_COUNTERS))
+    splits: dict[str, list[float]] = field(default_factory=dict)
+    failed: bool = False
+    refused: bool = False
+
+    def add(self, run: RunStatus) -> None:
+        self.counts = _added(self.counts, _counts(run))
+        kept = islice(run.status.splits.items(), _PAST_SPLITS_KEPT)
+        self.splits = {name: self.split_counts(name, split) for name, split in kept}
+        self.failed, self.refused = run.failed, run.refused
+
+    def split_counts(self, name: str, split: SplitStatus) -> list[float]:
+        """A split's counts over the runs that ended and the one it is in now."""
+        now = [_number(metric.value(split)) for metric in _SPLIT_COUNTERS]
+        return _added(self.splits.get(name, [0.0] * len(now)), now)
+
+
+def _counts(run: RunStatus) -> list[float]:
+    return [_number(metric.value(run)) for metric in _COUNTERS]
+
+
+def _number(value: float | None) -> float:
+    return 0.0 if value is None else value
+
+
+def _added(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [a + b for a, b in zip(first, second, strict=True)]
+
+
+_NO_PAST = _Past()
+
+
+class StreamCollector(Collector):
+    """Collects every stream in every query, in one piece: a scrape never mixes two moments.
+
+    Without a snapshot (the loop is busy, the service was stopped) only the collector's own metrics are given: an alert
+    on `lowmark_collect_errors_total` then tells that the others are missing.
+
+    Args:
+        runs: the service.
+        max_splits: up to so many splits of a stream are shown one by one.
+        top: of more, only so many, those furthest behind.
+    """
+
+    def __init__(self, runs: Runs, *, max_splits: int = _MAX_SPLITS_SHOWN, top: int = _LAGGARDS_SHOWN) -> None:
+        self._runs, self._max_splits, self._top = runs, max_splits, top
+        self._lock = threading.Lock()  # scrapes come on threads of their own, and what has ended is added up once
+        self._past: dict[Labels, _Past] = {}  # in order of their last end
+        self._added: dict[str, None] = {}  # tokens of the runs that are in it, in order; the service forgets old ones
+        self._errors = 0
+        self._failing = False
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # so that registering does not collect
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            began_us = monotonic_us()
+            families = self._families_or_none()
+            took_us = monotonic_us() - began_us
+            errors = self._errors
+        if families is not None:
+            yield from families
+        yield InfoMetricFamily("lowmark_service", "The version of lowmark.", value={"version": _version()})
+        yield GaugeMetricFamily(
+            "lowmark_collect_duration_seconds", "How long this very collection took.", value=took_us / 1e6
+        )
+        yield CounterMetricFamily(
+            "lowmark_collect_errors",
+            "Collections that failed: all metrics of streams were missing in them.",
+            value=errors,
+        )
+
+    def _families_or_none(self) -> list[Metric] | None:
+        try:
+            families = self._families(self._runs.run_statuses(without=self._added, seconds=_SNAPSHOT_SECONDS))
+        except Exception:
+            self._errors += 1
+            if not self._failing:  # once, not per scrape
+                log.exception("metrics of streams are missing until the service can be asked again")
+            self._failing = True
+            return None
+        self._failing = False
+        return families
+
+    def _families(self, runs: list[RunStatus]) -> list[Metric]:
+        live: dict[Labels, list[RunStatus]] = {}
+        for run in runs:
+            if not run.ended:
+                live.setdefault(_labels(run), []).append(run)
+        for run in runs:
+            if run.ended:
+                self._bury(run)
+        self._forget(live)
+        # Two sessions may each have a query of the same name, and a series can be there only once: what is counted is
+        # added up, and of what is now the one furthest behind is shown.
+        shown = {labels: min(same, key=_furthest_behind) for labels, same in live.items()}
+        return [
+            *self._query_families(live),
+            *self._counter_families(live),
+            *_gauge_families(shown),
+            *self._split_families(shown),
+        ]
+
+    def _bury(self, run: RunStatus) -> None:
+        labels = _labels(run)
+        past = self._past.pop(labels, None)
+        past = _Past() if past is None else past
+        past.add(run)
+        self._past[labels] = past
+        self._added[run.token] = None
+        if len(self._added) > _TOKENS_KEPT:
+            del self._added[next(iter(self._added))]
+
+    def _forget(self, live: Container[Labels]) -> None:
+        ended = [labels for labels in self._past if labels not in live]
+        for labels in ended[: max(0, len(ended) - _ENDED_KEPT)]:
+            del self._past[labels]
+
+    def _query_families(self, live: Mapping[Labels, list[RunStatus]]) -> list[Metric]:
+        running = GaugeMetricFamily(
+            "lowmark_query_running", "1 while the query runs, 0 when it has ended.", labels=_QUERY_LABELS
+        )
+        failed = GaugeMetricFamily("lowmark_query_failed", "1 if the query ended with an error.", labels=_QUERY_LABELS)
+        refused = GaugeMetricFamily(
+            "lowmark_query_refused",
+            "1 if lowmark ends the query because the low watermark cannot be trusted in it; the reason is in the log.",
+            labels=_QUERY_LABELS,
+        )
+        for labels in self._known(live):
+            runs, past = live.get(labels, []), self._past.get(labels, _NO_PAST)
+            running.add_metric(labels, bool(runs))
+            failed.add_metric(labels, not runs and past.failed)
+            refused.add_metric(labels, any(run.refused for run in runs) if runs else past.refused)
+        return [running, failed, refused]
+
+    def _counter_families(self, live: Mapping[Labels, list[RunStatus]]) -> list[Metric]:
+        families = [CounterMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in _COUNTERS]
+        for labels in self._known(live):
+            counts: Sequence[float] = self._past.get(labels, _NO_PAST).counts
+            for run in live.get(labels, []):
+                counts = _added(counts, _counts(run))
+            for family, count in zip(families, counts, strict=True):
+                family.add_metric(labels, count)
+        return [*families]
+
+    def _known(self, live: Mapping[Labels, object]) -> list[Labels]:
+        return sorted({*live, *self._past})
+
+    def _split_families(self, shown: Mapping[Labels, RunStatus]) -> list[Metric]:
+        some = (
+            f"Of each split, up to {self._max_splits} splits a stream; of more, only the holder and the {self._top} "
+            "furthest behind (lowmark_splits_not_shown)."
+        )
+        gauges = [GaugeMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in _SPLIT_GAUGES]
+        counters = [CounterMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in _SPLIT_COUNTERS]
+        hidden = GaugeMetricFamily(
+            "lowmark_splits_not_shown", "Splits without series of their own.", labels=_QUERY_LABELS
+        )
+        for labels, run in shown.items():
+            splits = _shown(run, max_splits=self._max_splits, top=self._top)
+            hidden.add_metric(labels, len(run.status.splits) - len(splits))
+            past = self._past.get(labels, _NO_PAST)
+            for name, split in splits.items():
+                split_labels = (*labels, _text(name))
+                for metric, gauge in zip(_SPLIT_GAUGES, gauges, strict=True):
+                    _add(gauge, split_labels, metric.value(split))
+                for count, counter in zip(past.split_counts(name, split), counters, strict=True):
+                    counter.add_metric(split_labels, count)
+        return [*gauges, *counters, hidden]
+
+
+def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
+    families = [GaugeMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in _GAUGES]
+    states = GaugeMetricFamily("lowmark_splits", "Splits by state.", labels=(*_QUERY_LABELS, "state"))
+    holder = InfoMetricFamily(
+        "lowmark_holder", "The split that holds the low watermark back, and its state.", labels=_QUERY_LABELS
+    )
+    source = GaugeMetricFamily(
+        "lowmark_source",
+        "What the enumerator and the planner of a source of ours count, by their own names.",
+        labels=(*_QUERY_LABELS, "metric"),
+    )
+    for labels, run in shown.items():
+        for own_name, value in run.source_metrics.items():
+            source.add_metric((*labels, _text(own_name)), value)
+        for metric, family in zip(_GAUGES, families, strict=True):
+            _add(family, labels, metric.value(run))
+        for state in SplitState:
+            states.add_metric((*labels, state.value), run.status.states.get(state.value, 0))
+        name = run.status.holder
+        if name is not None:
+            holder.add_metric(labels, {"split": _text(name), "state": run.status.splits[name].state.value})
+    return [*families, states, holder, source]
+
+
+def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) -> None:
+    if value is not None:
+        family.add_metric(labels, value)
+
+
+def _shown(run: RunStatus, *, max_splits: int, top: int) -> Mapping[str, SplitStatus]:
+    """All splits by name, or of too many those that need attention first."""
+    splits = run.status.splits
+    if len(splits) <= max_splits:
+        return splits
+    names = heapq.nsmallest(top, splits, key=lambda name: _need(splits[name]))
+    holder = run.status.holder
+    return {name: splits[name] for name in ([] if holder is None else [holder]) + names}
+
+
+def _need(split: SplitStatus) -> tuple[int, bool, int]:
+    """Smallest first: who holds without having spoken, then who is furthest behind, then who is left out."""
+    left_out = {SplitState.IDLE: 1, SplitState.FINISHED: 2}.get(split.state, 0)
+    return left_out, split.watermark_us is not None, 0 if split.watermark_us is None else split.watermark_us
+
+
+def _furthest_behind(run: RunStatus) -> tuple[bool, int]:
+    low_us = run.status.low_watermark_us
+    return low_us is not None, 0 if low_us is None else low_us
+
+
+def _labels(run: RunStatus) -> Labels:
+    return _text(run.status.name), "" if run.query is None else _text(run.query)
+
+
+def _text(label: str) -> str:
+    """A label that UTF-8 can hold: half a surrogate pair in one split's name must not fail the whole scrape."""
+    return label.encode(errors="backslashreplace").decode()
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("lowmark")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,190 @@
+"""Where services put their sockets, and how the command line finds them again.
+
+    $XDG_RUNTIME_DIR/lowmark-<uid>/<pid>-<random>.sock        else the temporary folder instead of $XDG_RUNTIME_DIR
+
+The folder is 0700 and belongs to the user: it is the lock on the door, so one that is not is refused. A socket's path
+may have 107 bytes at most; where it would be longer, the next place is taken. Likewise where somebody else has made the
+folder: in the temporary folder everybody can; the last place is in the user's home.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import stat
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from lowmark.integration.errors import SocketsRefused
+
+__all__ = [
+    "LONGEST_PATH_BYTES",
+    "answers",
+    "check_private",
+    "find_addresses",
+    "folders",
+    "new_address",
+    "remove",
+    "room_for_connections",
+    "target",
+]
+
+LONGEST_PATH_BYTES = 107
+_MOST_CONNECTIONS = 8_192  # of one server: 100 KB each at most
+_OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections that are being refused
+_SCHEME = "unix:"
+
+
+def folders() -> list[Path]:
+    """Return the folders in which this user's sockets may lie, best first; they need not exist."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    # /tmp last: a temporary folder may be set to a path too long for a socket.
+    bases = [*([runtime] if runtime and Path(runtime).is_dir() else []), tempfile.gettempdir(), "/tmp", _home()]  # noqa: S108
+    return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
+
+
+def _home() -> str:
+    """The last place, which nobody else can take; not absolute if the user has no home."""
+    return os.path.expanduser("~/.cache")  # noqa: PTH111  # which does not raise then
+
+
+def new_address() -> str:
+    """Return the address for a new service's socket, in a folder that only this user can enter.
+
+    Raises:
+        SocketsRefused: of every folder: it cannot be made, is somebody else's, or its path is too long.
+    """
+    name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
+    places = folders()
+    fitting = [folder for folder in places if len(os.fsencode(folder / name)) <= LONGEST_PATH_BYTES]
+    if not fitting:
+        raise SocketsRefused(
+            str(places[0]),
+            f"a socket in it would have a path longer than {LONGEST_PATH_BYTES} bytes",
+            "set XDG_RUNTIME_DIR to a folder with a shorter path.",
+        )
+    for folder in fitting:
+        try:
+            folder.mkdir(mode=0o700, parents=str(folder.parent) == _home())
+        except FileExistsError:
+            if _somebody_elses(folder) and folder != fitting[-1]:
+                continue
+        except OSError as failed:
+            if folder != fitting[-1]:
+                continue
+            raise SocketsRefused(
+                str(folder), f"it cannot be made ({failed.strerror})", "set XDG_RUNTIME_DIR to a folder of yours."
+            ) from failed
+        check_private(folder)
+        return f"{_SCHEME}{folder / name}"
+    raise AssertionError("the last folder is taken or refused")
+
+
+def find_addresses() -> list[str]:
+    """Return the addresses at which somebody listens, sorted. Sockets of processes that are gone are removed.
+
+    A folder that is somebody else's is passed over: no service of this user is there.
+
+    Raises:
+        SocketsRefused: others may enter a folder of this user's, and could answer in a service's place.
+    """
+    found = []
+    for folder in folders():
+        if folder.is_dir() and not _somebody_elses(folder):
+            check_private(folder)
+            found += [f"{_SCHEME}{path}" for path in _listening(folder)]
+    return sorted(found)
+
+
+def remove(address: str) -> None:
+    """Remove a socket, if the server has not done so itself."""
+    Path(address.removeprefix(_SCHEME)).unlink(missing_ok=True)
+
+
+def target(address: str) -> str:
+    """What gRPC takes for an address: it decodes what stands behind a % in a socket's path.
+
+    >>> target("unix:/run/50%41/c.sock"), target("localhost:7461")
+    ('unix:/run/50%2541/c.sock', 'localhost:7461')
+    """
+    if not address.startswith(_SCHEME):
+        return address
+    return f"{_SCHEME}{quote(os.fsencode(address.removeprefix(_SCHEME)))}"
+
+
+def check_private(folder: Path) -> None:
+    """Raises SocketsRefused: the folder is not a folder, not this user's, or others may enter it."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise SocketsRefused(
+            str(folder),
+            f"expected a folder of user {os.getuid()}, found one of user {found.st_uid}"
+            if stat.S_ISDIR(found.st_mode)
+            else "it is not a folder",
+            "have it removed, or set XDG_RUNTIME_DIR to a folder that only you can enter.",
+        )
+    if found.st_mode & 0o077:
+        raise SocketsRefused(
+            str(folder),
+            f"its permissions are {stat.S_IMODE(found.st_mode):04o}, expected 0700",
+            f"look who else used it, then run: chmod 700 {folder}",
+        )
+
+
+def _somebody_elses(folder: Path) -> bool:
+    try:
+        return folder.lstat().st_uid != os.getuid()
+    except OSError:
+        return False
+
+
+def room_for_connections() -> int:
+    """How many connections a server of this process may have at once, with descriptors left for everything else.
+
+    The soft limit of descriptors is raised where the hard one allows it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_CONNECTIONS + _OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(min(_MOST_CONNECTIONS, soft - _OWN_DESCRIPTORS), 1)
+
+
+def _listening(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.glob("*.sock")):
+        if answers(path):
+            yield path
+        elif not _alive(path):
+            path.unlink(missing_ok=True)
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _alive(path: Path) -> bool:
+    """Whether the process in a socket's name runs: between bind and listen it does not answer yet."""
+    pid = path.name.partition("-")[0]
+    if not pid.isdigit():
+        return True  # not of our making: leave it
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

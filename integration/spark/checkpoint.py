@@ -1,0 +1,318 @@
+"""Spark's checkpoint folder: what lowmark reads from it and the one small file it adds.
+
+Offsets lie in ``offsets/<batch>``: a version line, a metadata line, then one line per source ("-" for none).
+Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
+
+The added file, ``lowmark/<token>``, holds the state of a run after its last report. A heartbeat can carry a report
+only into the next batch, so a query that ends after one batch (`Trigger.Once`) would forget it every time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.sources.planning.offset import BatchOffset
+
+from .kafka_offsets import kafka_positions
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+__all__ = ["Farewell", "FarewellFiles", "conflict", "kafka_starting_offsets", "last_offsets"]
+
+_CONTINUE = "`lowmark offsets CHECKPOINT` prints the Kafka startingOffsets that continue from the old one."
+
+
+_BATCH = re.compile(r"[0-9]{1,19}")
+
+
+class Farewell(msgspec.Struct, frozen=True):
+    """What a run leaves behind for the next one.
+
+    Attributes:
+        token: the run's token, which is also in the checkpoint's last heartbeat offset.
+        epoch: epoch of the last offset the run wrote; the state is only good on top of that very offset.
+        batch_id: newest batch in the state.
+        state: the coordinator's state, base64.
+    """
+
+    token: str
+    epoch: int
+    batch_id: int
+    state: str
+
+
+class FarewellFiles:
+    """The farewells in one checkpoint, on whatever file system it lies (Hadoop's own client reads and writes it).
+
+    And what is read there of Spark's own.
+
+    Args:
+        spark: a session, for Hadoop's configuration.
+        checkpoint: the checkpoint's root, as Spark resolved it.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark, self._checkpoint = spark, checkpoint.rstrip("/")
+        self._root = f"{self._checkpoint}/lowmark"
+
+    def write(self, farewell: Farewell) -> None:
+        """Leave a farewell; whole or not at all."""
+        path = self._path(farewell.token)
+        files = path.getFileSystem(self._conf())
+        part = self._hadoop_path(f"{self._root}/.{farewell.token}.part")
+        out = files.create(part, True)
+        try:
+            out.write(bytearray(msgspec.json.encode(farewell)))
+            if out.hasCapability("hsync"):
+                out.hsync()
+        finally:
+            out.close()
+        self._sync_local(part)
+        files.delete(path, False)
+        if not files.rename(part, path):
+            raise OSError(f"could not rename {part} to {path}")
+
+    def read(self, token: str) -> Farewell | None:
+        """Read the farewell of a run, None if it left none."""
+        text = self._text(self._path(token))
+        return None if text is None else msgspec.json.decode(text, type=Farewell)
+
+    def kafka_start(self, source: int) -> Mapping[str, Any] | None:
+        """Where a Kafka source began, as one of its offsets: a progress event does not say so of the first batch.
+
+        Args:
+            source: its place among the query's sources.
+        """
+        text = self._text(self._hadoop_path(f"{self._checkpoint}/sources/{source}/0"))
+        if text is None:
+            return None
+        # A zero byte, "v1", then the offset. Source: `org.apache.spark.sql.kafka010.KafkaSourceInitialOffsetWriter`.
+        version, _, offset = text.lstrip("\0").partition("\n")
+        return _parsed(offset) if version == "v1" else None
+
+    def newest_offsets(self) -> list[str]:
+        """The offsets of the last batch that was planned, one of each source, as text; none before the first."""
+        path = self._hadoop_path(f"{self._checkpoint}/offsets")
+        files = path.getFileSystem(self._conf())
+        if not files.exists(path):
+            return []
+        batches = [int(name) for status in files.listStatus(path) if (name := status.getPath().getName()).isdigit()]
+        text = self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{max(batches)}")) if batches else None
+        return [] if text is None else text.splitlines()[2:]
+
+    def forget(self, token: str) -> None:
+        """Delete the farewell of a run, once its state has gone into an offset."""
+        path = self._path(token)
+        path.getFileSystem(self._conf()).delete(path, False)
+
+    def _path(self, token: str) -> JavaObject:
+        return self._hadoop_path(f"{self._root}/{token}")
+
+    def _text(self, path: JavaObject) -> str | None:
+        files = path.getFileSystem(self._conf())
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            text: str = self._jvm().org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        return text
+
+    def _sync_local(self, path: JavaObject) -> None:
+        """Hadoop's local file system syncs nothing: a host that dies would leave an empty file under the new name."""
+        if path.getFileSystem(self._conf()).getUri().getScheme() != "file":
+            return
+        file = Path(path.toUri().getPath())
+        for name in (file, file.with_name(f".{file.name}.crc")):
+            if name.exists():
+                with name.open("rb") as written:
+                    os.fsync(written.fileno())
+
+    def _hadoop_path(self, path: str) -> JavaObject:
+        return self._jvm().org.apache.hadoop.fs.Path(path)
+
+    def _jvm(self) -> Any:
+        return self._spark._jvm
+
+    def _conf(self) -> JavaObject:
+        return self._spark._jsparkSession.sessionState().newHadoopConf()
+
+
+def conflict(written: Sequence[str], wrapped: Sequence[str], read: Sequence[str]) -> str | None:
+    """Say why a query cannot go on from a checkpoint, where the reason is lowmark's.
+
+    Args:
+        written: the checkpoint's newest offsets, one of each source.
+        wrapped: names of the streams that the query wraps.
+        read: names of those it reads by `LowWatermarkService.read`.
+
+    Returns:
+        What is in the checkpoint, what in the query, and a hint; None where lowmark has nothing to do with it.
+    """
+    offsets = [_parsed(text) for text in written]
+    before = [found.stream for offset in offsets if (found := HeartbeatOffset.find(offset)) is not None]
+    read_before = any(BatchOffset.find(offset) is not None for offset in offsets)
+    now = [*wrapped, *read]
+    if not before and not now:
+        return None
+    was, is_now = _streams(before), _streams(now)
+    if not before:
+        return (
+            "its checkpoint was written without lowmark's heartbeat, and Spark does not let a checkpoint gain a "
+            f"source. Hint: start with a new checkpoint; {_CONTINUE}"
+        )
+    if not now:
+        return (
+            f"its checkpoint is of a query with lowmark ({was}), and this one is without: Spark does not let a "
+            "checkpoint lose a source, and the heartbeat is one. Hint: wrap the stream as before, or start with a new "
+            f"checkpoint; {_CONTINUE}"
+        )
+    if read_before and not read:
+        return (
+            f"its checkpoint is of {was}, read by service.read, and this query wraps a source of Spark's, which does "
+            "not know those offsets. Hint: use service.read as before, or start with a new checkpoint."
+        )
+    if read and not read_before:
+        return (
+            f"its checkpoint is of {was}, a wrapped source of Spark's, and this query reads with service.read, which "
+            "does not know those offsets. Hint: use service.wrap as before, or start with a new checkpoint; "
+            f"{_CONTINUE}"
+        )
+    if len(before) != len(now):
+        return (
+            f"its checkpoint is of {was}, and this query has {is_now}: Spark lets a checkpoint neither gain nor lose "
+            "a source. Hint: use the streams of before, or start with a new checkpoint."
+        )
+    return None
+
+
+def _streams(names: Sequence[str]) -> str:
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"stream {quoted}" if len(names) == 1 else f"streams {quoted}"
+
+
+def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:
+    """Return the last batch that a checkpoint planned and the offset of each of its sources, as text.
+
+    Args:
+        checkpoint: a folder on this machine.
+
+    Raises:
+        CheckpointUnreadable: there is no such folder, no offsets in it, or none that can be read.
+    """
+    folder = Path(checkpoint)
+    if not folder.is_dir():
+        raise CheckpointUnreadable(
+            str(folder),
+            "there is no such folder",
+            "pass the query's checkpointLocation; copy it here first if it lies elsewhere.",
+        )
+    batches = _batches(folder, "offsets")
+    if not batches:
+        raise CheckpointUnreadable(
+            str(folder),
+            "it has no planned batch (no file in offsets/)",
+            "pass the folder given as checkpointLocation, not one above or below it.",
+        )
+    return batches[-1], _offsets_of(folder, batches[-1])
+
+
+def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> dict[str, dict[str, int]]:
+    """Return the `startingOffsets` with which a new query goes on where a checkpoint's query stopped.
+
+    Args:
+        checkpoint: a folder on this machine.
+        committed: start behind the last committed batch (nothing is processed twice into a sink that saw it);
+            False: start behind the last planned one.
+
+    Returns:
+        topic -> partition -> offset of the next record, sorted.
+
+    Raises:
+        CheckpointUnreadable: no offsets, or none of a Kafka source.
+    """
+    folder = Path(checkpoint)
+    planned, offsets = last_offsets(folder)
+    if committed:
+        done = _batches(folder, "commits")
+        if not done:
+            raise CheckpointUnreadable(
+                str(folder),
+                "no batch was committed yet",
+                "there is nothing to continue from: start the new query with the same startingOffsets as the old one.",
+            )
+        if done[-1] < planned:
+            offsets = _offsets_of(folder, done[-1])
+    found: dict[str, dict[str, int]] = {}
+    for text in offsets:
+        for (topic, partition), position in sorted(kafka_positions(_parsed(text)).items()):
+            mine = found.setdefault(topic, {})
+            # Two sources on one topic: the earlier position loses nothing.
+            mine[str(partition)] = min(position, mine.get(str(partition), position))
+    if not found:
+        raise CheckpointUnreadable(
+            str(folder),
+            f"none of its {len(offsets)} sources is Kafka",
+            "only Kafka offsets can be given to a new query as startingOffsets.",
+        )
+    return found
+
+
+def has_heartbeat(checkpoint: str | os.PathLike[str]) -> bool:
+    """True if the checkpoint was written by a query with a wrapped stream."""
+    _, offsets = last_offsets(checkpoint)
+    return any(HeartbeatOffset.find(_parsed(text)) is not None for text in offsets)
+
+
+def _batches(folder: Path, log: str) -> list[int]:
+    """The batches in one of a checkpoint's logs, in order; its other files are not the log's."""
+    try:
+        names = [file.name for file in (folder / log).iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as failed:
+        raise _unreadable(folder, log, failed) from failed
+    return sorted(int(name) for name in names if _BATCH.fullmatch(name))
+
+
+def _offsets_of(folder: Path, batch_id: int) -> list[str | None]:
+    name = f"offsets/{batch_id}"
+    try:
+        # Not splitlines, which ends a line at characters that JSON leaves as they are.
+        lines = (folder / name).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as failed:
+        raise _unreadable(folder, name, failed) from failed
+    if lines[0] != "v1":
+        hint = "this Spark writes a format that this version of lowmark does not read."
+        if not lines[0]:
+            hint = "did the machine stop while it was written? Use a copy of the checkpoint from before."
+        raise CheckpointUnreadable(str(folder), f"{name} has version {lines[0]!r:.80}, expected 'v1'", hint)
+    return [None if line == "-" else line for line in lines[2:] if line]
+
+
+def _unreadable(folder: Path, name: str, failed: OSError | UnicodeDecodeError) -> CheckpointUnreadable:
+    why = failed.strerror if isinstance(failed, OSError) else "it is not UTF-8"
+    return CheckpointUnreadable(
+        str(folder), f"{name} cannot be read ({why})", "check that the folder is whole and yours to read."
+    )
+
+
+def _parsed(text: str | None) -> Mapping[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        offset = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return offset if isinstance(offset, dict) else None

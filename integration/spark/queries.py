@@ -1,0 +1,145 @@
+"""Spark's running queries, as the service sees them: who runs, what they reported, where their checkpoint lies.
+
+Belongs to the service's loop, except for the listener's callback, which only enqueues. A progress event is in a query's
+buffer before Spark asks any source for new offsets again, so what is read here when a heartbeat asks is never stale.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lowmark.integration.transport.heartbeat import HeartbeatSource
+
+from . import logical_plan
+from .checkpoint import FarewellFiles
+from .listener import QueryEvents
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+__all__ = ["Queries", "RunningQuery"]
+
+log = logging.getLogger("lowmark")
+
+_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+
+
+@dataclass(frozen=True)
+class RunningQuery:
+    """One run of one query.
+
+    Attributes:
+        run_id: Spark's id of this run; a restart has another.
+        query_id: Spark's id of the query, the same over restarts from one checkpoint.
+        farewells: the lowmark files in its checkpoint.
+    """
+
+    run_id: str
+    query_id: str
+    farewells: FarewellFiles
+    _query: JavaObject
+
+    @property
+    def name(self) -> str | None:
+        """What the user calls it."""
+        name: str | None = self._query.name()
+        return name
+
+    @property
+    def active(self) -> bool:
+        """False once the query has ended, which its event says a little later."""
+        return bool(self._query.isActive())
+
+    def newest(self, after: int | None = None) -> Progress | None:
+        """Return the progress of the last batch that is over; None before the first, and if it is batch `after`."""
+        progress = self._query.lastProgress()
+        return None if progress is None or progress.batchId() == after else Progress.from_java(progress)
+
+    def history(self) -> list[Progress]:
+        """Return the progress of the batches Spark still remembers (100 by default), oldest first."""
+        return [Progress.from_java(progress) for progress in self._query.recentProgress()]
+
+    def streams(self) -> list[str]:
+        """Ids of the streams in it whose heartbeat it has, of whichever service."""
+        nodes = logical_plan.nodes(self._query.streamingQuery().logicalPlan())
+        names = [node.name() for node in nodes if node.nodeName() == "CollectMetrics"]
+        return [name.split(":")[1] for name in names if name.startswith("lowmark:") and name.endswith(":heartbeat")]
+
+    def fault(self) -> str | None:
+        """Return what in this query would break the promise of the low watermark, None if nothing.
+
+        Only the running query shows what was built on top of a wrapped DataFrame.
+        """
+        execution = self._query.streamingQuery()
+        watermarks = [
+            node for node in logical_plan.nodes(execution.logicalPlan()) if node.nodeName() == "EventTimeWatermark"
+        ]
+        if any(logical_plan.has_watermark(node.child()) for node in watermarks):
+            return (
+                "withWatermark stands on top of a wrapped stream, where it would replace the low watermark by the "
+                "largest event time again. Hint: remove it; the strategy's bound takes its place."
+            )
+        if len(watermarks) > 1 and execution.sparkSession().conf().get(_POLICY) == "max":
+            return (
+                f"{_POLICY} is max, so the stream that is ahead would decide, and rows of the other would be dropped. "
+                "Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."
+            )
+        return None
+
+
+class Queries:
+    """The queries of all sessions the service listens to.
+
+    Args:
+        enqueue: takes (kind, Java event) from Spark's listener thread and returns at once.
+    """
+
+    def __init__(self, enqueue: Callable[[str, JavaObject], None]) -> None:
+        self._enqueue = enqueue
+        self._sessions: list[tuple[SparkSession, QueryEvents]] = []
+        self._running: dict[str, RunningQuery] = {}
+
+    def listen_to(self, spark: SparkSession) -> None:
+        """Hear of a session's queries; every session has a listener bus and a registry of sources of its own."""
+        if any(known._jsparkSession.equals(spark._jsparkSession) for known, _ in self._sessions):
+            return
+        spark.dataSource.register(HeartbeatSource)
+        listener = QueryEvents(self._enqueue)
+        spark.streams.addListener(listener)
+        self._sessions.append((spark, listener))
+
+    def find(self) -> None:
+        """Take hold of queries that have started: Spark does not give out one that has ended."""
+        for spark, _ in self._sessions:
+            for query in spark.streams.active:
+                if query.runId not in self._running:
+                    root = query._jsq.streamingQuery().resolvedCheckpointRoot()
+                    self._running[query.runId] = RunningQuery(
+                        query.runId, query.id, FarewellFiles(spark, root), query._jsq
+                    )
+
+    def get(self, run_id: str | None) -> RunningQuery | None:
+        return None if run_id is None else self._running.get(run_id)
+
+    def forget(self, run_id: str) -> None:
+        self._running.pop(run_id, None)
+
+    def __iter__(self) -> Iterator[RunningQuery]:
+        return iter(tuple(self._running.values()))
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def close(self) -> None:
+        """Stop listening. Spark may be gone already."""
+        for spark, listener in self._sessions:
+            try:
+                spark.streams.removeListener(listener)
+            except Exception as gone:  # noqa: BLE001  # py4j's and the JVM's errors have no common base
+                log.debug("could not remove the listener: %s", gone)
+        self._sessions.clear()

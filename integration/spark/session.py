@@ -1,0 +1,160 @@
+"""A Spark session of one's own for the command line: local, small, and silent on the terminal.
+
+Spark's JVM and its Python workers write to stderr whatever the log level is. So the JVM is started with its output in
+a file, which is shown only where Spark cannot start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowmark.integration.errors import DemoImpossible
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SHORT_LIVED_JVM", "clean_environment", "java_problem", "lean_home", "local_session"]
+
+_OLDEST_JAVA = 17
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that lives for minutes: it never earns back what its optimizing compiler costs."""
+
+# Another Spark of this user, or its settings, must not be mixed in.
+_FOREIGN = (
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "SPARK_REMOTE",
+    "PYSPARK_SUBMIT_ARGS",
+    "PYSPARK_GATEWAY_PORT",
+    "HADOOP_CONF_DIR",
+)
+_JAVA_HINT = "install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME."
+
+
+def java_problem() -> str | None:
+    """Return why Spark cannot run with the Java found here, as a clause; None if it can."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else "java"
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        return f"{java} does not run"
+    found = re.search(r'version "(\d+)', said)
+    if found is None:
+        return f"{java} does not tell its version"
+    return None if int(found[1]) >= _OLDEST_JAVA else f"{java} is version {found[1]}"
+
+
+def clean_environment() -> None:
+    """Make the environment that of a local Spark of this Python, whatever other Spark the user has."""
+    for foreign in _FOREIGN:
+        os.environ.pop(foreign, None)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def lean_home(folder: Path) -> Path:
+    """Make a home of Spark that has its programs and jars, and not its Python, for the environment's `SPARK_HOME`.
+
+    Spark gives every Python process the pyspark.zip of its home: sources, compiled anew in each, for a second of
+    processor time a process. Without it Python imports the installed pyspark, the same, compiled when it was installed.
+    Not for a Spark that is no Python package, nor for executors elsewhere.
+
+    Args:
+        folder: where it may be made; it exists.
+
+    Returns:
+        The home, in `folder`.
+    """
+    import pyspark
+
+    home = folder / "spark-home"
+    home.mkdir()
+    for part in ("bin", "jars"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    return home
+
+
+@contextmanager
+def local_session(
+    name: str, *, cores: int = 2, settings: dict[str, str] | None = None, quiet: bool = True
+) -> Iterator[tuple[SparkSession, Path]]:
+    """Start Spark in this process and stop it at the end.
+
+    Args:
+        name: of the application.
+        cores: tasks at once.
+        settings: further Spark settings.
+        quiet: False lets Spark's log reach stderr.
+
+    Yields:
+        The session, and a folder of its own for checkpoints, removed at the end.
+
+    Raises:
+        DemoImpossible: no Java that fits, or Spark did not start.
+    """
+    problem = java_problem()
+    if problem is not None:
+        raise DemoImpossible(f"Spark needs Java {_OLDEST_JAVA} or newer, and {problem}", _JAVA_HINT)
+    clean_environment()
+    with tempfile.TemporaryDirectory(prefix="lowmark-spark-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        os.environ["SPARK_HOME"] = str(lean_home(folder))
+        spark = _start(
+            name, folder, {"spark.master": f"local[{cores}]", **_settings(folder), **(settings or {})}, quiet=quiet
+        )
+        try:
+            yield spark, folder
+        finally:
+            spark.stop()
+            os.environ.pop("SPARK_HOME", None)
+
+
+def _settings(folder: Path) -> dict[str, str]:
+    jvm = f"-Dderby.system.home={folder / 'derby'} -Duser.timezone=UTC {SHORT_LIVED_JVM}"
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": jvm,
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+def _start(name: str, folder: Path, settings: dict[str, str], *, quiet: bool) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf(loadDefaults=False).setAppName(name).setAll(list(settings.items()))
+    log = folder / "spark.log"
+    with log.open("ab") as file:
+        output = {"stdout": file, "stderr": file} if quiet else {"stdout": sys.stderr}  # stdout is for results
+        try:
+            gateway = launch_gateway(conf, popen_kwargs=output)  # type: ignore[no-untyped-call]
+        except PySparkException as failed:
+            raise DemoImpossible(f"Spark did not start: {_last_words(log)}", _JAVA_HINT) from failed
+    return SparkSession(SparkContext(conf=conf, gateway=gateway))
+
+
+def _last_words(log: Path) -> str:
+    """The first complaint in the JVM's output, for one line on the terminal."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return next(
+        (line for line in lines if "rror" in line or "xception" in line), lines[-1] if lines else "it said nothing"
+    )

@@ -1,0 +1,197 @@
+"""Whether the Python of Spark's workers can run what lowmark sends there; asked once per session.
+
+Spark runs `python3` of the PATH where nobody says otherwise, on the driver's host as well: not the Python of an
+application that was started as `.venv/bin/python app.py`. What follows is twenty lines of Spark's that end in
+"No module named 'lowmark'". So a local session uses its own Python, which `lowmark.sources.spark` sees to, and where
+another is said, or executors are elsewhere, it is looked at before the first query.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import WorkersUnfit
+
+if TYPE_CHECKING:
+    from lowmark.sources import Source
+    from lowmark.watermark import WatermarkStrategy
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+__all__ = ["PACKAGES", "check", "needed"]
+
+log = logging.getLogger("lowmark")
+
+PACKAGES = {
+    "lowmark.integration.transport.heartbeat": "lowmark",
+    "pyarrow": "pyarrow",
+    "numpy": "numpy",
+    "mmh3": "mmh3",
+    "xxhash": "xxhash",
+    "msgspec": "msgspec",
+    "grpc": "grpcio",
+    "confluent_kafka": "confluent-kafka",
+}
+"""Modules that workers import -> the package that has them. What is pure Python `ship` brings, the others it cannot."""
+
+_ALWAYS = ("pyarrow", "numpy", "lowmark.integration.transport.heartbeat")
+_TO_MEASURE = ("mmh3", "xxhash")
+_TO_READ = ("msgspec",)
+_TO_ASK = ("msgspec", "grpc")  # the readers on the driver's host ask the service
+_SECONDS = 60.0
+_MOST_TASKS = 16
+
+# Text, because it runs where lowmark may be missing, in whatever Python.
+_PROBE = """\
+import importlib, json, sys
+
+def probe(modules):
+    missing = []
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as failed:
+            missing.append((module, "%s: %s" % (type(failed).__name__, failed)))
+    return sys.executable, "%d.%d" % sys.version_info[:2], missing
+"""
+
+_checked: set[tuple[str, str, str]] = set()  # (application, Python, module)
+_checking = threading.Lock()
+
+
+def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) -> tuple[str, ...]:
+    """Return the modules that workers import for a stream.
+
+    Args:
+        strategy: how its watermark is made.
+        source: what `LowWatermarkService.read` reads; None for a stream that is wrapped.
+    """
+    if source is None:
+        return (*_ALWAYS, *_TO_MEASURE) if strategy.runs_python else _ALWAYS
+    from pyspark import cloudpickle
+
+    # Also inside another source: a hybrid of it, or the user's own around it.
+    kafka = b"lowmark.sources.kafka" in cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
+    return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *(["confluent_kafka"] if kafka else []))
+
+
+def check(spark: SparkSession, modules: Sequence[str] = _ALWAYS) -> None:
+    """Look whether workers can import modules; a second time only what was not looked at.
+
+    A local session whose Python is this one costs nothing. Where executors are elsewhere it takes a small job.
+
+    Raises:
+        WorkersUnfit: which Python, what it lacks, what to do.
+    """
+    context = spark.sparkContext
+    python, application = context.pythonExec, context.applicationId
+    with _checking:
+        new = [module for module in modules if (application, python, module) not in _checked]
+        if not new:
+            return
+        if not _is_own(python):
+            _check_here(context, python, tuple(dict.fromkeys((*new, *_TO_ASK))))
+        if not _is_local(context):
+            _check_executors(context, python, new)
+        _checked.update((application, python, module) for module in new)
+
+
+def _is_local(context: SparkContext) -> bool:
+    return str(context.master).split("[")[0] == "local"
+
+
+def _is_own(python: str) -> bool:
+    """Whether it is this interpreter, under whatever name; not one that merely runs the same program elsewhere."""
+    found = shutil.which(python)
+    if found is None:
+        return False
+    one, other = Path(found).absolute(), Path(sys.executable).absolute()
+    return one == other or (one.parent == other.parent and one.resolve() == other.resolve())
+
+
+def _check_here(context: SparkContext, python: str, modules: Sequence[str]) -> None:
+    """Readers of sources run on the driver's host, under the Python of the workers."""
+    command = [python, "-c", f"{_PROBE}\nprint(json.dumps(probe(sys.argv[1:])))", *modules]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_python_path(context))}
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, env=environment)
+        found = json.loads(ran.stdout.splitlines()[-1]) if ran.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired) as failed:
+        raise WorkersUnfit("on this host", python, f"it does not run ({failed})", ()) from failed
+    if found is None:
+        raise WorkersUnfit("on this host", python, f"it does not run ({ran.stderr.strip()[-200:]})", ())
+    _judge("on this host", *found)
+
+
+def _python_path(context: SparkContext) -> list[str]:
+    """Where workers look for modules besides their Python's own places: Spark's, what was shipped, the user's."""
+    from pyspark import SparkFiles
+    from pyspark.find_spark_home import _find_spark_home
+
+    spark = sorted(map(str, Path(_find_spark_home(), "python", "lib").glob("*.zip")))
+    shipped = [SparkFiles.get(name) for name in context._python_includes or ()]
+    users = os.environ.get("PYTHONPATH")
+    return [*spark, *shipped, *([users] if users else [])]
+
+
+def _check_executors(context: SparkContext, python: str, modules: Sequence[str]) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    probe, wanted = _PROBE, tuple(modules)
+
+    # Pickled by value, as it stands in a function: executors may have no lowmark to import it from.
+    def run(_: Iterable[int]) -> Iterator[Any]:
+        import socket
+
+        space: dict[str, Any] = {}
+        exec(probe, space)  # noqa: S102  # the text above
+        yield (socket.gethostname(), *space["probe"](wanted))
+
+    tag = f"lowmark-{uuid.uuid4().hex}"
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        context.cancelJobsWithTag(tag)
+
+    timer = threading.Timer(_SECONDS, give_up)
+    tasks = min(max(context.defaultParallelism, 1), _MOST_TASKS)
+    context.addJobTag(tag)
+    timer.start()
+    try:
+        found = context.parallelize(range(tasks), tasks).mapPartitions(run).collect()
+    except Py4JJavaError as failed:
+        if late.is_set():
+            log.warning("no executor told within %g seconds whether its Python has %s", _SECONDS, ", ".join(modules))
+            return
+        raise WorkersUnfit("on executors", python, f"it does not run ({_cause(failed)})", ()) from failed
+    finally:
+        timer.cancel()
+        context.removeJobTag(tag)
+    for host, *answer in found:
+        _judge(f"on executor {host}", *answer)
+
+
+def _cause(failed: Any) -> str:
+    lines = str(failed.java_exception.getMessage()).splitlines()
+    telling = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "No module named")
+    return next((line.strip() for line in lines if any(sign in line for sign in telling)), lines[0])[:300]
+
+
+def _judge(where: str, python: str, version: str, missing: Sequence[tuple[str, str]]) -> None:
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if version != own:
+        raise WorkersUnfit(where, python, f"it is Python {version}, and the driver's is {own}", ())
+    if missing:
+        fact = "it cannot import what lowmark needs there ({})".format("; ".join(why for _, why in missing))
+        raise WorkersUnfit(where, python, fact, tuple(PACKAGES.get(module, module) for module, _ in missing))

@@ -1,0 +1,263 @@
+"""The accumulator transport: event time that is found by Python code, on the executors.
+
+Strategies with a timestamp assigner or a generator of their own see every row in Python, so the rows pass through
+`mapInArrow` once. What each task saw goes into a Spark accumulator, keyed by query and batch; both ends of that
+value are here. Values merge by maximum and union only, so a retried task changes nothing.
+
+A generator lives for one split in one task: it starts anew with every batch. Watermarks it emits merge by maximum
+over tasks and batches, as Flink's do over time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lowmark.watermark import BatchCounts, SplitId, SplitTracker, WatermarkGenerator, WatermarkStrategy
+from pyspark.accumulators import AccumulatorParam
+
+from .split_key import SplitKey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["BatchTrack", "EventTimeMap", "TrackParam", "TrackShelf", "Tracks"]
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+@dataclass(slots=True)
+class BatchTrack:
+    """What the tasks of one batch saw.
+
+    Attributes:
+        tracker: event times and counts per split and task.
+        watermarks_us: the largest watermark that a generator emitted, by split id.
+        names: id -> name of every split seen.
+        events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
+    """
+
+    tracker: SplitTracker = field(default_factory=SplitTracker)
+    watermarks_us: dict[SplitId, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
+
+    def merge(self, other: BatchTrack) -> BatchTrack:
+        """Return both: commutative, associative, idempotent."""
+        marks = dict(self.watermarks_us)
+        for split, watermark_us in other.watermarks_us.items():
+            known_us = marks.get(split)
+            marks[split] = watermark_us if known_us is None else max(known_us, watermark_us)
+        return BatchTrack(
+            self.tracker.merge(other.tracker), marks, self.names | other.names, self.events | other.events
+        )
+
+    def counts(self) -> BatchCounts:
+        return self.tracker.counts()
+
+
+Tracks = dict[tuple[str, int], BatchTrack]
+"""(query id, batch id) -> what its tasks saw."""
+
+
+class TrackParam(AccumulatorParam[Tracks]):
+    """How Spark merges the tracks of tasks."""
+
+    def zero(self, value: Tracks) -> Tracks:  # noqa: ARG002  # Spark's interface
+        return {}
+
+    def addInPlace(self, value1: Tracks, value2: Tracks) -> Tracks:
+        for batch, track in value2.items():
+            known = value1.get(batch)
+            value1[batch] = track if known is None else known.merge(track)
+        return value1
+
+
+class TrackShelf:
+    """What the tasks of a stream's queries left in its accumulator, until the service takes it.
+
+    Args:
+        accumulator: of the stream; its value in the driver.
+    """
+
+    def __init__(self, accumulator: Accumulator[Tracks]) -> None:
+        self._accumulator = accumulator
+
+    def take(self, query_id: str, batch_id: int) -> BatchTrack | None:
+        """Return what there is of a batch, and drop what is older: it is never asked for again."""
+        self.forget(query_id, batch_id - 1)
+        return self._accumulator.value.get((query_id, batch_id))
+
+    def forget(self, query_id: str, batch_id: int) -> None:
+        """Drop a batch of a query, and those before it. Not later ones: the query may be running again."""
+        tracks = self._accumulator.value
+        for query, batch in list(tracks):
+            if query == query_id and batch <= batch_id:
+                del tracks[query, batch]
+
+    def close(self) -> None:
+        """Drop everything, and what comes from now on: queries may outlive the service that would take it."""
+        self._accumulator.accum_param = _Dropped()
+        self._accumulator.value.clear()
+
+
+class _Dropped(TrackParam):
+    """How Spark merges tracks that nobody takes."""
+
+    def addInPlace(self, value1: Tracks, value2: Tracks) -> Tracks:  # noqa: ARG002  # Spark's interface
+        return {}
+
+
+class _LatestWatermark:
+    """Where a generator emits to; keeps the largest."""
+
+    def __init__(self) -> None:
+        self.watermark_us: int | None = None
+
+    def emit_watermark(self, watermark_us: int) -> None:
+        if self.watermark_us is None or watermark_us > self.watermark_us:
+            self.watermark_us = watermark_us
+
+    def mark_idle(self) -> None:
+        """Idleness is the coordinator's to decide: it sees all tasks and the backlog."""
+
+    def mark_active(self) -> None:
+        """See `mark_idle`."""
+
+
+@dataclass(frozen=True)
+class EventTimeMap:
+    """The function that `mapInArrow` runs: finds event times, feeds generators, reports to the accumulator.
+
+    Attributes:
+        stream: name of the stream, for errors.
+        key: the split's columns.
+        event_time: the column that the assigned time is written to, added if it does not exist.
+        strategy: with a timestamp assigner or a generator.
+        tracks: the accumulator.
+    """
+
+    stream: str
+    key: SplitKey
+    event_time: str
+    strategy: WatermarkStrategy
+    tracks: Accumulator[Tracks]
+
+    def apply(self, df: DataFrame) -> DataFrame:
+        """Return the DataFrame with its event time assigned.
+
+        This is `DataFrame.mapInArrow` without its demand for pandas, which nothing here uses.
+        """
+        from pyspark.sql import DataFrame
+        from pyspark.sql.udf import UserDefinedFunction
+        from pyspark.util import PythonEvalType
+
+        function = UserDefinedFunction(self, self.schema(df), evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+        column: Any = function(*df.columns)
+        return DataFrame(df._jdf.mapInArrow(column._jc, False, None), df.sparkSession)
+
+    def schema(self, df: DataFrame) -> StructType:
+        from pyspark.sql.types import StructField, StructType, TimestampType
+
+        fields = [f for f in df.schema.fields if f.name != self.event_time]
+        names = [f.name for f in df.schema.fields]
+        at = names.index(self.event_time) if self.event_time in names else len(fields)
+        fields.insert(at, StructField(self.event_time, TimestampType()))
+        return StructType(fields)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "mapInArrow runs in a task"
+        task = _Task(self, cell=context.partitionId())
+        for batch in batches:
+            yield task.measure(batch)
+        batch_id, query_id = (
+            context.getLocalProperty("streaming.sql.batchId"),
+            context.getLocalProperty("sql.streaming.queryId"),
+        )
+        if batch_id is not None and query_id is not None:  # None in a batch query, where nobody listens
+            self.tracks.add({(query_id, int(batch_id)): task.track()})
+
+
+class _Task:
+    """One task: its generators, and what it saw so far."""
+
+    def __init__(self, job: EventTimeMap, *, cell: int) -> None:
+        self._job, self._cell = job, cell
+        self._tracker = SplitTracker()
+        self._ids: dict[tuple[Any, ...], int] = {}
+        self._generators: dict[int, tuple[WatermarkGenerator, _LatestWatermark]] = {}
+        guard_us = job.strategy.future_guard_us
+        self._latest_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+
+    def measure(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        times = [self._see(row) for row in batch.to_pylist()]
+        column = pa.array(times, type=pa.timestamp("us", tz="UTC"))
+        at = batch.schema.get_field_index(self._job.event_time)
+        arrays, names = list(batch.columns), list(batch.schema.names)
+        if at < 0:
+            arrays.append(column)
+            names.append(self._job.event_time)
+        else:
+            arrays[at] = column
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def track(self) -> BatchTrack:
+        marks: dict[SplitId, int] = {}
+        for split, (generator, output) in self._generators.items():
+            generator.on_periodic_emit(output)
+            if output.watermark_us is not None:
+                marks[split] = output.watermark_us
+        names = {split: self._job.key.name(values) for values, split in self._ids.items()}
+        return BatchTrack(self._tracker, marks, names)
+
+    def _see(self, row: dict[str, Any]) -> int | None:
+        time_us = self._event_time_us(row)
+        split = self._split_id(row)
+        self._tracker.observe(split, time_us, self._cell, latest_us=self._latest_us)
+        guarded = time_us is not None and self._latest_us is not None and time_us > self._latest_us
+        if split is not None and time_us is not None and not guarded:
+            if split not in self._generators:
+                self._generators[split] = (self._job.strategy.create_generator(), _LatestWatermark())
+            generator, output = self._generators[split]
+            generator.on_event(row, time_us, output)
+        return time_us
+
+    def _event_time_us(self, row: Mapping[str, Any]) -> int | None:
+        record_us = _micros(row.get(self._job.event_time))
+        assigner: Callable[[Any, int | None], object] | None = self._job.strategy.timestamp_assigner
+        if assigner is None:
+            return record_us
+        assigned = assigner(row, record_us)
+        if assigned is None or (isinstance(assigned, int) and not isinstance(assigned, bool)):
+            return assigned
+        if isinstance(assigned, dt.datetime) and assigned.tzinfo is not None:
+            return _micros(assigned)
+        raise TypeError(
+            f'stream "{self._job.stream}": the timestamp assigner returned {assigned!r} for the row {row!r:.200}. '
+            "Hint: return microseconds since the epoch as an int, an aware datetime, or None for a row without one."
+        )
+
+    def _split_id(self, row: Mapping[str, Any]) -> int | None:
+        values = tuple(row[column] for column in self._job.key.columns)
+        if self._job.key.integral and values[0] is None:
+            return None
+        split = self._ids.get(values)
+        if split is None:
+            split = self._ids[values] = self._job.key.split_id(values)
+        return split
+
+
+def _micros(value: dt.datetime | None) -> int | None:
+    return None if value is None else (value - _EPOCH) // _MICROSECOND

@@ -1,0 +1,279 @@
+"""The wire between processes: typed messages, the server in the driver, the client everywhere else.
+
+gRPC carries the bytes, msgspec types and validates them; nothing is ever unpickled. The server listens on a Unix
+socket in a directory that only its user can enter.
+
+    Heartbeat   a heartbeat reader asks for its stream's low watermark, once per batch and when time alone may
+                have changed it
+    Guide       the planner of a source of ours asks how far it may read, before it plans a batch
+    Planned     and says what it has planned
+    Status      the CLI asks for the status of every stream
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Generic, TypeVar
+
+import grpc
+import msgspec
+from lowmark.integration.errors import ServiceFailed, ServiceStopped, ServiceUnreachable
+from lowmark.integration.process.sockets import target
+
+__all__ = [
+    "Client",
+    "GuideReply",
+    "GuideRequest",
+    "HeartbeatReply",
+    "HeartbeatRequest",
+    "PlannedReply",
+    "PlannedRequest",
+    "Server",
+    "StatusReply",
+    "StatusRequest",
+]
+
+_SERVICE = "lowmark.v1.Coordinator"
+# A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
+_OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
+# Connections are not shared within the process, nor is the memory of how often they failed.
+_CLIENT_OPTIONS = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+
+_NOT_THERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A heartbeat reader before Spark plans a batch.
+
+    Attributes:
+        stream_id: which wrapped DataFrame the reader belongs to.
+        run: the reader's own token, new in every reader process.
+        resumes: token in the offset the reader was started from, None for a new query.
+        first: the reader attaches; the service does not know it yet.
+        epoch, state, low_watermark_us, split: of that offset, only in the first request.
+        planned_at_us: monotonic time at which the last batch was planned, None before the first.
+        polled_until_us: monotonic time up to which Spark asked the sources and none had anything new, or None.
+        available_now: the query ends when no source has anything new, so nobody asks a second time.
+    """
+
+    stream_id: str
+    run: str
+    resumes: str | None = None
+    first: bool = False
+    epoch: int = 0
+    state: str | None = None
+    low_watermark_us: int | None = None
+    planned_at_us: int | None = None
+    polled_until_us: int | None = None
+    available_now: bool = False
+    split: str | None = None
+
+
+class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the reader puts into the next offset.
+
+    Attributes:
+        low_watermark_us: the stream's low watermark, a multiple of 1,000, or None while there is none.
+        epoch: grows with everything worth persisting; an unchanged epoch needs no new offset.
+        state: the coordinator's state to restore from, base64.
+        wake_at_us: monotonic time at which time alone may change the answer, None for never.
+        refusal: why the query must not go on, or None.
+    """
+
+    low_watermark_us: int | None
+    epoch: int
+    state: str
+    wake_at_us: int | None = None
+    refusal: str | None = None
+
+
+class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A planner before it plans a batch.
+
+    Attributes:
+        stream_id: which stream it reads.
+        run: the planner's own token, new in every process.
+    """
+
+    stream_id: str
+    run: str
+
+
+class GuideReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far it may read: `lowmark.sources.planning.peer.Guidance`, on the wire."""
+
+    cap_us: int | None = None
+    hold: bool = False
+    held: list[str] = []
+    observed_us: dict[str, int] = {}
+    events: list[tuple[int, int, bytes]] = []
+
+
+class PlannedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A planner after it has planned.
+
+    Attributes:
+        stream_id, run: as in `GuideRequest`.
+        others: see `lowmark.sources.planning.peer.Planned`.
+    """
+
+    stream_id: str
+    run: str
+    checkpoint: int
+    splits: dict[str, tuple[str, ...]]
+    reached_us: dict[str, int] = {}
+    rows: dict[str, int] = {}
+    backlog_rows: dict[str, int] = {}
+    finished: tuple[str, ...] = ()
+    held: frozenset[str] = frozenset()
+    next_us: int | None = None
+    metrics: dict[str, float] = {}
+
+
+class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """It was heard."""
+
+
+class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Asks for the status of one stream, or of all of them.
+
+    Attributes:
+        stream: a stream's name, or None.
+        limit: how many splits of each, those that need attention first; None: all.
+    """
+
+    stream: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer to `StatusRequest`.
+
+    Attributes:
+        application: Spark's application id.
+        pid: the driver's process id.
+        streams: one JSON object a running stream, as `lowmark.watermark.to_json` makes it.
+        explanations: the same, in words.
+    """
+
+    application: str
+    pid: int
+    streams: list[dict[str, Any]]
+    explanations: list[str]
+
+
+Request = TypeVar("Request", bound=msgspec.Struct)
+Reply = TypeVar("Reply", bound=msgspec.Struct)
+
+
+class _Method(Generic[Request, Reply]):
+    """One method's name and the two types it carries: the same object serves both ends."""
+
+    def __init__(self, name: str, request: type[Request], reply: type[Reply]) -> None:
+        self.path = f"/{_SERVICE}/{name}"
+        self.name = name
+        self.decode_request = msgspec.msgpack.Decoder(request).decode
+        self.decode_reply = msgspec.msgpack.Decoder(reply).decode
+
+
+HEARTBEAT = _Method("Heartbeat", HeartbeatRequest, HeartbeatReply)
+GUIDE = _Method("Guide", GuideRequest, GuideReply)
+PLANNED = _Method("Planned", PlannedRequest, PlannedReply)
+STATUS = _Method("Status", StatusRequest, StatusReply)
+
+
+class Server:
+    """The driver's end: hands every request to a handler and sends back what it returns.
+
+    Args:
+        address: ``unix:/path/of/socket``.
+        heartbeat: answers heartbeat requests; may be called from several threads at once.
+        guide, planned, status: answer the other requests, likewise.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        heartbeat: Callable[[HeartbeatRequest], HeartbeatReply],
+        guide: Callable[[GuideRequest], GuideReply],
+        planned: Callable[[PlannedRequest], PlannedReply],
+        status: Callable[[StatusRequest], StatusReply],
+    ) -> None:
+        self.address = address
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers=8, thread_name_prefix="lowmark-rpc"), options=_OPTIONS
+        )
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            HEARTBEAT.name: _handler(HEARTBEAT, heartbeat),
+            GUIDE.name: _handler(GUIDE, guide),
+            PLANNED.name: _handler(PLANNED, planned),
+            STATUS.name: _handler(STATUS, status),
+        }
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(_SERVICE, handlers)])
+        self._server.add_insecure_port(target(address))
+        self._server.start()
+
+    def stop(self) -> None:
+        """Refuse new requests, let the running ones end, and return when that is done."""
+        self._server.stop(grace=1.0).wait()
+
+
+class Client:
+    """A caller's end. One connection, made when it is first needed; every call has a deadline.
+
+    Raises (from every call):
+        ServiceUnreachable: nobody answered in time, or the service was stopped.
+        ServiceFailed: the service answered with an error.
+    """
+
+    def __init__(self, address: str, *, deadline_seconds: float = 10.0) -> None:
+        self.address = address
+        self._deadline_seconds = deadline_seconds
+        self._channel = grpc.insecure_channel(target(address), options=_CLIENT_OPTIONS)
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        return self._call(HEARTBEAT, request, f"ask for the low watermark of stream {request.stream_id}")
+
+    def guide(self, request: GuideRequest) -> GuideReply:
+        return self._call(GUIDE, request, f"ask how far stream {request.stream_id} may be read")
+
+    def planned(self, request: PlannedRequest) -> PlannedReply:
+        return self._call(PLANNED, request, f"say what was planned of stream {request.stream_id}")
+
+    def status(self, request: StatusRequest) -> StatusReply:
+        return self._call(STATUS, request, "ask for the status")
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _call(self, method: _Method[Request, Reply], request: Request, action: str) -> Reply:
+        call = self._channel.unary_unary(
+            method.path, request_serializer=msgspec.msgpack.encode, response_deserializer=method.decode_reply
+        )
+        try:
+            reply: Reply = call(request, timeout=self._deadline_seconds)
+        except grpc.RpcError as failed:
+            kind = ServiceUnreachable if failed.code() in _NOT_THERE else ServiceFailed
+            raise kind(self.address, action, f"{failed.code().name}: {failed.details()}") from failed
+        return reply
+
+
+def _handler(
+    method: _Method[Request, Reply], answer: Callable[[Request], Reply]
+) -> grpc.RpcMethodHandler[Request, Reply]:
+    def respond(request: Request, context: grpc.ServicerContext) -> Reply:
+        try:
+            return answer(request)
+        except LookupError as unknown:
+            context.abort(grpc.StatusCode.NOT_FOUND, str(unknown))
+        except (TypeError, ValueError) as invalid:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(invalid))
+        except ServiceStopped as stopped:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(stopped))
+        raise AssertionError("abort raises")
+
+    return grpc.unary_unary_rpc_method_handler(
+        respond, request_deserializer=method.decode_request, response_serializer=msgspec.msgpack.encode
+    )

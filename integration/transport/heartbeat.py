@@ -1,0 +1,310 @@
+"""The heartbeat: a streaming source of one row whose offset is the low watermark.
+
+Spark derives its watermark from the largest event time it sees, minus a delay. So the heartbeat's row carries the
+low watermark plus that delay, and it is the only branch of the plan that Spark watches. Both ends of the format
+are here: the offset is written by the reader below and found again in progress events by `HeartbeatOffset.find`.
+
+    offset   {"epoch": 7, "low_us": ..., "lowmark": "<stream name>", "run": "<token>",
+              "split": "<columns and types>", "state": "<base64>"}
+
+The offset holds the coordinator's state, so that Spark's checkpoint restores it together with the data. `run` is
+new in every reader process: the first offset after a (re)start repeats the last low watermark under a new token,
+which ties reader, query and run together and lets joined streams agree again on their watermarks.
+
+The reader lives in a process of its own and asks the service once per batch: `commit` is called whenever a batch
+was planned, so a batch is over when `read` comes after it. In between Spark asks every 10 ms and gets the answer
+from memory. When the service is gone, the offset stays as it is: the watermark holds and the query lives.
+
+Executors import this module, so it imports gRPC only where it calls.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
+from lowmark.integration.process.clock import monotonic_us
+from lowmark.watermark.errors import shown
+from lowmark.watermark.printable import printable
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from .driver_rpc import Client, HeartbeatReply
+
+__all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
+
+FORMAT = "lowmark_heartbeat"
+# `row` is always 0. As a column it keeps the optimizer from folding the nulls that stand for the user's columns.
+COLUMNS = ("lowmark_time", "lowmark_heartbeat", "lowmark_row")
+_SCHEMA = "lowmark_time timestamp, lowmark_heartbeat boolean, lowmark_row int"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+# After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
+_RETRY_US = 1_000_000
+_INT64 = range(-(2**63), 2**63)
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and value in _INT64
+
+
+# Of an offset in a checkpoint: field, what it holds, whether a value can be that.
+_FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
+    ("low_us", "microseconds in 64 bits, or null", lambda value: value is None or _is_whole(value)),
+    ("run", "a text, or null", lambda value: value is None or isinstance(value, str)),
+    ("epoch", "a whole number", _is_whole),
+    ("state", "a text", lambda value: isinstance(value, str)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatOffset:
+    """One offset of a heartbeat.
+
+    Attributes:
+        stream: name of the stream.
+        low_us: low watermark in microseconds, a multiple of 1,000; None before there is one.
+        run: token of the reader process that wrote it; None in the very first offset of a query.
+        epoch: the coordinator's epoch at that time.
+        state: the coordinator's state, base64; empty in the very first offset.
+        split: the columns that tell its splits; None in the very first offset, and in those of older versions.
+
+    >>> first = HeartbeatOffset("orders")
+    >>> HeartbeatOffset.find(first.to_json()) == first
+    True
+    """
+
+    stream: str
+    low_us: int | None = None
+    run: str | None = None
+    epoch: int = 0
+    state: str = ""
+    split: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset with sorted keys: Spark compares offsets as text."""
+        return {
+            "epoch": self.epoch,
+            "low_us": self.low_us,
+            "lowmark": self.stream,
+            "run": self.run,
+            **({} if self.split is None else {"split": self.split}),
+            "state": self.state,
+        }
+
+    @classmethod
+    def find(cls, offset: object) -> HeartbeatOffset | None:
+        """Read a source's offset, as a mapping or as JSON text; None if it is not a heartbeat's.
+
+        Raises:
+            UnreadableHeartbeat: it is a heartbeat's, and a field is missing or cannot be.
+        """
+        if isinstance(offset, str) and '"lowmark"' in offset:
+            try:
+                offset = json.loads(offset)
+            except (ValueError, RecursionError):
+                return None
+        stream = offset.get("lowmark") if isinstance(offset, Mapping) else None
+        if not isinstance(offset, Mapping) or not isinstance(stream, str):
+            return None  # a topic may have that name, but its partitions are no text
+        for name, expected, fits in _FIELDS:
+            if name not in offset:
+                raise UnreadableHeartbeat(stream, name, "nothing", expected)
+            if not fits(offset[name]):
+                raise UnreadableHeartbeat(stream, name, shown(offset[name]), expected)
+        split = offset.get("split")
+        if split is not None and not isinstance(split, str):
+            raise UnreadableHeartbeat(stream, "split", shown(split), "a text, null or nothing")
+        return cls(stream, offset["low_us"], offset["run"], offset["epoch"], offset["state"], split)
+
+
+class HeartbeatSource(DataSource):
+    """Spark's handle on the heartbeat. Options: address, stream_id, stream, delay_ms, split."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return _SCHEMA
+
+    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002  # always the same
+        return HeartbeatReader(
+            address=self.options["address"],
+            stream_id=self.options["stream_id"],
+            stream=self.options["stream"],
+            delay_ms=int(self.options["delay_ms"]),
+            split=self.options.get("split"),
+        )
+
+
+class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Answers Spark's question for new offsets with the low watermark. Pickled: holds no socket until it asks.
+
+    Args:
+        address: where the service listens.
+        stream_id: which wrapped DataFrame this is.
+        stream: its name.
+        delay_ms: what Spark will subtract again.
+        split: the columns that tell its splits, kept in the offsets; None keeps none.
+    """
+
+    def __init__(self, *, address: str, stream_id: str, stream: str, delay_ms: int, split: str | None = None) -> None:
+        self._address, self._stream_id, self._stream, self._delay_ms = address, stream_id, stream, delay_ms
+        self._split = split
+        self._client: Client | None = None
+        self._last: HeartbeatOffset | None = None  # None until this process has attached
+        self._batch_planned = False
+        self._available_now = False
+        self._asked_at_us: int | None = None
+        self._polled_until_us: int | None = None
+        self._planned_at_us: int | None = None
+        self._wake_at_us: int | None = None
+        self._retry_at_us: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return HeartbeatOffset(self._stream).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        # Nothing to fix in advance: a heartbeat follows a report, so heartbeats end when the data end.
+        self._available_now = True
+
+    def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+        now_us = monotonic_us()
+        if self._last is None:
+            end = self._attach(HeartbeatOffset.find(start))
+        else:
+            self._note_poll()
+            end = self._last if not self._has_news(now_us) else self._ask(now_us)
+        self._asked_at_us = now_us
+        if end == HeartbeatOffset.find(start):
+            return iter([]), start
+        self._batch_planned = True  # a new offset makes Spark plan a batch, even if it has no row
+        self._planned_at_us = now_us
+        return iter(self._rows(end)), end.to_json()
+
+    def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+        # On an executor, after a restart or for batch 0: a pure function of the offsets.
+        found = HeartbeatOffset.find(end)
+        return iter([] if start == end or found is None else self._rows(found))
+
+    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002  # that it is said is what counts
+        # Spark says this while it plans the next batch, right after it asked for offsets.
+        self._batch_planned = True
+        self._planned_at_us = self._asked_at_us
+
+    def _rows(self, end: HeartbeatOffset) -> list[tuple[Any, ...]]:
+        if end.low_us is None:
+            return []
+        try:
+            time = _EPOCH + dt.timedelta(microseconds=end.low_us, milliseconds=self._delay_ms)
+        except OverflowError:
+            expected = "a time before the year 10000, which is the last that Spark's Python sources can write"
+            raise UnreadableHeartbeat(self._stream, "low_us", str(end.low_us), expected) from None
+        return [(time, True, 0)]
+
+    def _note_poll(self) -> None:
+        if not self._batch_planned:
+            self._polled_until_us = self._asked_at_us  # that poll led to no batch: no source had anything new
+
+    def _has_news(self, now_us: int) -> bool:
+        if self._retry_at_us is not None:
+            return now_us >= self._retry_at_us
+        if self._batch_planned:
+            return True
+        return (
+            self._wake_at_us is not None
+            and self._polled_until_us is not None
+            and self._polled_until_us >= self._wake_at_us
+        )
+
+    def _attach(self, start: HeartbeatOffset | None) -> HeartbeatOffset:
+        sys.excepthook = _end_quietly
+        start = HeartbeatOffset(self._stream) if start is None else start
+        run = uuid.uuid4().hex
+        try:
+            reply = self._call(run, resumes=start)
+        except ServiceUnreachable:
+            _come_first()
+            raise
+        return self._take(reply, run)
+
+    def _ask(self, now_us: int) -> HeartbeatOffset:
+        assert self._last is not None, "asked before it attached"
+        assert self._last.run is not None, "only the very first offset has no run"
+        try:
+            reply = self._call(self._last.run)
+        except ServiceUnreachable as gone:
+            if self._retry_at_us is None:
+                self._say(f"the watermark holds. {gone}")
+            self._retry_at_us = now_us + _RETRY_US
+            self._hang_up()
+            return self._last
+        if self._retry_at_us is not None:
+            self._say("the service answers again.")
+        self._retry_at_us = None
+        self._batch_planned = False
+        return self._take(reply, self._last.run)
+
+    def _hang_up(self) -> None:
+        # A connection that failed waits ever longer before it tries again; a new one tries at once.
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def _say(self, what: str) -> None:
+        # No logging is set up in this process; Spark passes its standard error on to the driver's.
+        sys.stderr.write(printable(f'lowmark: stream "{self._stream}": {what}') + "\n")
+        sys.stderr.flush()
+
+    def _take(self, reply: HeartbeatReply, run: str) -> HeartbeatOffset:
+        if reply.refusal is not None:
+            _come_first()
+            raise QueryRefused(reply.refusal)
+        self._wake_at_us = reply.wake_at_us
+        if self._last is None or reply.epoch != self._last.epoch:
+            self._last = HeartbeatOffset(
+                self._stream, reply.low_watermark_us, run, reply.epoch, reply.state, self._split
+            )
+        return self._last
+
+    def _call(self, run: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:
+        from .driver_rpc import Client, HeartbeatRequest
+
+        if self._client is None:
+            self._client = Client(self._address)
+        return self._client.heartbeat(
+            HeartbeatRequest(
+                stream_id=self._stream_id,
+                run=run,
+                resumes=None if resumes is None else resumes.run,
+                first=resumes is not None,
+                epoch=0 if resumes is None else resumes.epoch,
+                state=None if resumes is None else resumes.state,
+                split=None if resumes is None else resumes.split,
+                low_watermark_us=None if resumes is None else resumes.low_us,
+                planned_at_us=self._planned_at_us,
+                polled_until_us=self._polled_until_us,
+                available_now=self._available_now,
+            )
+        )
+
+
+def _come_first() -> None:
+    """Spark puts the traceback of this process before an error's text, where nobody finds it; it is told not to."""
+    os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+
+
+def _end_quietly(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    """Spark ends a reader's process by closing its socket; that traceback would end up on the user's terminal."""
+    if not issubclass(kind, ConnectionError):
+        sys.__excepthook__(kind, error, at)

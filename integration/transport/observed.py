@@ -1,0 +1,288 @@
+"""The observed-metrics transport, both its ends: the expressions Spark evaluates and the reader of what arrives.
+
+One row per batch comes out of `Dataset.observe`, through Spark's own accumulators, in the progress event:
+
+    latest    tuple sketch, split -> largest event time in seconds (mode "max")
+    rows      rows of the batch
+    null_split_rows         rows without a split
+    null_time_rows          rows with a split and without a time
+    before_epoch_rows       rows from before 1970
+    future                  with a guard: a sketch of one key that sums up the rows beyond it
+    earliest, split_rows    with `detail`: sketches of the smallest event time and of the rows per split
+    names, hindmost         where names cannot be had otherwise: the split's columns of a sample of the rows, and of
+                            the row with the smallest event time, whose split is the one to be explained first; the
+                            latter as JSON in a binary, because Spark copies a string or a struct on every row that
+                            does not change it
+
+A sketch is exact as long as it holds no more splits than its size, which every report proves by its theta.
+Its layout (datasketches-java 6.2, `CompactSketch.toByteArray`), little endian: byte 0 preamble longs, 1 serial
+version 3, 2 family 9, 5 flags; with two preamble longs a u32 count at 8, with three also theta at 16; then 17
+bytes an entry: u64 hash, f64 value, u8 mode.
+
+Event time is observed as `cast(ts as double)`, seconds, because that is one interpreted node per row instead of
+two; microseconds come back exactly by rounding for every time before the year 2112, within 1 us to 2255.
+
+What runs per row, and how (Spark 4.2, `AggregatingAccumulator`): counts and min_by are compiled; sketches and sets
+evaluate their arguments node by node, some 8 ns each. So:
+
+    The guard stands in the value, where it is one comparison for a row of the past. In a stream `current_timestamp()`
+    becomes a literal only after constants were folded: now + interval is added up again for every row that asks.
+    It does not stand in the key: a sketch asks its key for its type on every row, and `if` has to work that out.
+    Bad rows are counted by `count`, which never is null, and so costs half of what a `sum` does.
+    No compiled expression holds the batch's time: as a literal it would be compiled anew for every batch, some 50 ms.
+    So the rows beyond the guard are counted by a sketch, which is never compiled.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import operator
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from lowmark.integration.errors import TooManySplits, UnreadableReport
+from lowmark.watermark import SplitId
+
+from .split_key import SplitKey, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["Measurement", "Observation", "decode_sketch"]
+
+Ids = npt.NDArray[np.uint64]
+Micros = npt.NDArray[np.int64]
+
+_ENTRY = np.dtype([("split", "<u8"), ("value", "<f8"), ("mode", "u1")])
+_EMPTY_FLAG = 0x04
+_SECOND_US = 1e6
+_LARGEST = 2.0**63 - 1_024  # the largest double that fits 64 bits
+_COUNTS = ("rows", "null_split_rows", "null_time_rows", "before_epoch_rows")
+# One row in 16, by bits of the time that differ even between whole seconds and whole minutes.
+_SAMPLE_MASK = 0b11_0110_0000_0000
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one batch's metric says, decoded.
+
+    Attributes:
+        splits: ids of the splits with rows in the batch, uint64, shape (n,).
+        latest_us: largest event time of each split, int64 microseconds, shape (n,).
+        earliest_us: smallest event time by split id; empty without `detail`.
+        split_rows: rows by split id; empty without `detail`.
+        rows: rows in the batch, good or bad.
+        null_split_rows, null_time_rows, future_rows, before_epoch_rows: rows that move no watermark, by reason.
+        names: id -> name of the splits that the sample showed.
+    """
+
+    splits: Ids
+    latest_us: Micros
+    earliest_us: dict[SplitId, int] = field(default_factory=dict)
+    split_rows: dict[SplitId, int] = field(default_factory=dict)
+    rows: int = 0
+    null_split_rows: int = 0
+    null_time_rows: int = 0
+    future_rows: int = 0
+    before_epoch_rows: int = 0
+    names: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What to measure on a stream: builds the columns for `observe` and reads what they give.
+
+    Attributes:
+        stream: name of the stream, for errors.
+        key: the split's columns.
+        event_time: name of the TIMESTAMP column.
+        future_guard_us: events further ahead of the batch's wall clock move no watermark; None: no guard.
+        sketch_lg: base-2 logarithm of the number of splits counted exactly, 4 to 26.
+        detail: also measure the earliest event time and the rows of each split; about a quarter more work.
+        sample_names: also collect the names of a sample of the rows.
+    """
+
+    stream: str
+    key: SplitKey
+    event_time: str
+    future_guard_us: int | None
+    sketch_lg: int
+    detail: bool
+    sample_names: bool
+
+    def columns(self) -> list[Column]:
+        """Return the aggregate columns for `DataFrame.observe`."""
+        from pyspark.sql import functions as F
+
+        time, none = quoted(self.event_time), self.key.any_null()
+        micros = f"unix_micros({time})"
+        sketch = f"tuple_sketch_agg_double({self.key.expression()}, {{value}}, {self.sketch_lg}, '{{mode}}')"
+        seconds = self._unless_future(f"cast({time} as double)")
+        made = {
+            "latest": sketch.format(value=seconds, mode="max"),
+            "rows": "count(1)",
+            "null_split_rows": f"count(case when {none} then 1 end)",
+            "null_time_rows": f"count(case when {time} is null and not ({none}) then 1 end)",
+            "before_epoch_rows": f"count(case when {micros} < 0 then 1 end)",
+        }
+        if self.future_guard_us is not None:
+            made["future"] = f"tuple_sketch_agg_double(1, {self._if_future('1.0D')}, 4, 'sum')"
+        if self.detail:
+            made["earliest"] = sketch.format(value=seconds, mode="min")
+            made["split_rows"] = sketch.format(value=self._unless_future("1.0D"), mode="sum")
+        if self.sample_names:
+            named = f"struct({', '.join(map(quoted, self.key.columns))})"
+            made["names"] = f"collect_set(if(({micros} & {_SAMPLE_MASK}) = 0, {named}, null))"
+            made["hindmost"] = f"min_by(cast(to_json({named}) as binary), {time})"
+        return [F.expr(text).alias(name) for name, text in made.items()]
+
+    def decode(self, metric: Mapping[str, Any], *, batch_id: int) -> Observation:
+        """Read the metric of one batch.
+
+        Args:
+            metric: the observed row as a mapping; sketches as bytes (listener) or base64 text (progress JSON).
+            batch_id: for errors.
+
+        Raises:
+            TooManySplits: the batch held more splits than the sketch counts exactly.
+            UnreadableReport: a field is missing or no sketch of the expected format.
+        """
+        where = f'stream "{self.stream}", batch {batch_id}'
+        try:
+            latest, counts = metric["latest"], {name: operator.index(metric[name]) for name in _COUNTS}
+        except (KeyError, TypeError) as broken:
+            raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
+        splits, seconds = decode_sketch(latest, where=where)
+        capacity = 1 << self.sketch_lg
+        theta = _theta(_raw(latest, where))
+        if not 0 < theta <= 1:
+            raise UnreadableReport(where, f"expected a sketch with a theta above 0 and up to 1, got {theta:g}")
+        if theta < 1.0:
+            raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), capacity)
+        return Observation(
+            splits=splits,
+            latest_us=_whole(seconds, _SECOND_US, where),
+            earliest_us=self._per_split(metric, "earliest", where, _SECOND_US),
+            split_rows=self._per_split(metric, "split_rows", where, 1),
+            **counts,
+            future_rows=sum(self._per_split(metric, "future", where, 1).values()),
+            names=self._names(metric, where),
+        )
+
+    def _per_split(self, metric: Mapping[str, Any], name: str, where: str, unit: float) -> dict[SplitId, int]:
+        if name not in metric:
+            return {}
+        splits, values = decode_sketch(metric[name], where=where)
+        return dict(zip(splits.tolist(), _whole(values, unit, where).tolist(), strict=True))
+
+    def _names(self, metric: Mapping[str, Any], where: str) -> dict[int, str]:
+        try:
+            shown = self._shown(metric)
+        except (ValueError, TypeError, AttributeError, RecursionError) as broken:
+            raise UnreadableReport(where, f"expected rows of {self.key.columns} as names: {broken}") from broken
+        names: dict[int, str] = {}
+        for values in shown:
+            # A value that no row can have, such as half of a surrogate pair: its split stays without a name.
+            with suppress(ValueError, OverflowError):
+                if self.key.fits(values):
+                    names |= self.key.names([values])
+        return names
+
+    def _shown(self, metric: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        sample, hindmost = metric.get("names"), metric.get("hindmost")
+        # A struct is a Row in a listener's event, and an object without its null fields in JSON.
+        rows = [row if isinstance(row, Mapping) else row.asDict() for row in sample or () if row is not None]
+        if hindmost is not None:
+            text = base64.b64decode(hindmost) if isinstance(hindmost, str) else bytes(memoryview(hindmost))
+            rows.append(json.loads(text))
+        typed = tuple(zip(self.key.columns, self.key.types, strict=True))
+        shown = []
+        for row in rows:
+            # A date after the year 9999 is none in Python: its split stays without a name, the report counts.
+            with suppress(ValueError):
+                shown.append(tuple(_from_json(row.get(column), kind) for column, kind in typed))
+        return shown
+
+    def _limit(self) -> str:
+        assert self.future_guard_us is not None, "asked without a guard"
+        seconds = f"{self.future_guard_us // 1_000_000}.{self.future_guard_us % 1_000_000:06}"
+        return f"current_timestamp() + interval '{seconds}' second"
+
+    def _unless_future(self, value: str) -> str:
+        # The guard has to be inside the expression: behind it, one bad row would hide its split's good rows.
+        if self.future_guard_us is None:
+            return value
+        time = quoted(self.event_time)
+        return f"if({time} > current_timestamp(), if({time} > {self._limit()}, null, {value}), {value})"
+
+    def _if_future(self, value: str) -> str:
+        time = quoted(self.event_time)
+        return f"if({time} > current_timestamp(), if({time} > {self._limit()}, {value}, null), null)"
+
+
+def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:
+    """Return the split ids and the values in a compact tuple sketch of doubles, in the sketch's order.
+
+    Raises:
+        UnreadableReport: the bytes are no such sketch, or cut short.
+    """
+    raw = _raw(sketch, where)
+    longs, flags = raw[0], raw[5]
+    if raw[1] != 3 or raw[2] != 9 or longs not in (1, 2, 3):
+        raise UnreadableReport(where, f"expected a tuple sketch (version 3, family 9), got the bytes {raw[:8].hex()}")
+    if flags & _EMPTY_FLAG:
+        count, body = 0, len(raw)
+    elif longs == 1:
+        count, body = 1, 8
+    else:
+        count, body = int.from_bytes(raw[8:12], "little"), 8 * longs
+    if len(raw) - body != count * _ENTRY.itemsize:
+        raise UnreadableReport(
+            where, f"a sketch of {count} splits needs {count * _ENTRY.itemsize} bytes, got {len(raw) - body}"
+        )
+    entries = np.frombuffer(raw, dtype=_ENTRY, count=count, offset=body) if count else np.empty(0, _ENTRY)
+    return entries["split"], entries["value"]
+
+
+def _theta(raw: bytes) -> float:
+    """The share of hashes that a sketch kept: 1.0 means every split is in it."""
+    return int.from_bytes(raw[16:24], "little") / float(1 << 63) if raw[0] == 3 else 1.0
+
+
+def _raw(sketch: bytes | str, where: str) -> bytes:
+    try:
+        # Through a view, which nothing but bytes has: `bytes(7)` would be seven zeros.
+        raw = base64.b64decode(sketch, validate=True) if isinstance(sketch, str) else bytes(memoryview(sketch))
+    except (TypeError, ValueError) as broken:
+        raise UnreadableReport(where, f"expected a sketch as bytes or base64, got {sketch!r:.40}") from broken
+    if len(raw) < 8:
+        raise UnreadableReport(where, f"expected a sketch of at least 8 bytes, got {len(raw)}")
+    return raw
+
+
+def _whole(values: npt.NDArray[np.float64], unit: float, where: str) -> npt.NDArray[np.int64]:
+    """The values in this unit, as whole numbers; a time at the end of 64 bits stays there."""
+    if not np.isfinite(values).all():
+        raise UnreadableReport(where, "expected numbers in a sketch, got infinite ones or none")
+    with np.errstate(over="ignore"):
+        whole = np.rint(values * unit)
+    return np.clip(whole, -(2.0**63), _LARGEST).astype(np.int64)
+
+
+def _from_json(value: Any, kind: str) -> Any:
+    """The value of a split's column: JSON has no dates and no binaries, Spark writes both as text."""
+    if not isinstance(value, str):
+        return bytes(value) if isinstance(value, bytearray) else value
+    match kind:
+        case "date":
+            return dt.date.fromisoformat(value)
+        case "binary":
+            return base64.b64decode(value)
+        case _:
+            return value

@@ -1,0 +1,104 @@
+"""What ties a source of ours to the service: what is planned and what is read, on its way to the driver.
+
+    planner -> service   `ServicePeer` asks before a batch is planned how far alignment lets it read, and tells what was
+                         planned: the watermark of a split is known before a row of it is read
+    task -> service      `AccumulatorRecorder` measures what is read, by whole Arrow batches, without a second pass; it
+                         arrives with the task's end
+
+Both ends are here; `Reader` is what the service keeps of a planner. Executors import this module, so it imports gRPC
+only where it calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import ServiceUnreachable
+from lowmark.integration.process.clock import monotonic_us
+from lowmark.sources.planning.peer import Guidance, Planned
+from lowmark.watermark.printable import printable
+
+if TYPE_CHECKING:
+    from .driver_rpc import Client
+
+__all__ = ["ServicePeer"]
+_RETRY_US = 1_000_000
+
+
+class ServicePeer:
+    """A planner's way to the service. Pickled: opens its connection when it first asks.
+
+    When the service is gone, what it last said holds: the watermark stays, and alignment lets nobody further.
+
+    Args:
+        address: where the service listens.
+        stream_id: what is read.
+        stream: its name, for errors.
+    """
+
+    def __init__(self, *, address: str, stream_id: str, stream: str) -> None:
+        self._address, self._stream_id, self._stream = address, stream_id, stream
+        self._client: Client | None = None
+        self._guidance = Guidance()
+        self._retry_at_us: int | None = None
+        self._untold: dict[int, Planned] = {}  # by checkpoint
+
+    def ask(self, run: str) -> Guidance:
+        from .driver_rpc import GuideRequest
+
+        if not self._may_try():
+            return self._guidance
+        try:
+            for planned in list(self._untold.values()):
+                self._say(run, planned)
+            reply = self._connected().guide(GuideRequest(stream_id=self._stream_id, run=run))
+        except ServiceUnreachable as gone:
+            self._note(gone)
+            return self._guidance
+        self._retry_at_us = None
+        self._guidance = Guidance(reply.cap_us, reply.hold, frozenset(reply.held), reply.observed_us, reply.events)
+        return self._guidance
+
+    def tell(self, run: str, planned: Planned) -> None:
+        self._untold[planned.checkpoint] = planned
+        if not self._may_try():
+            return
+        try:
+            self._say(run, planned)
+        except ServiceUnreachable as gone:
+            self._note(gone)
+
+    def _say(self, run: str, planned: Planned) -> None:
+        from .driver_rpc import PlannedRequest
+
+        self._connected().planned(PlannedRequest(stream_id=self._stream_id, run=run, **_fields(planned)))
+        self._untold.pop(planned.checkpoint, None)
+
+    def _may_try(self) -> bool:
+        return self._retry_at_us is None or monotonic_us() >= self._retry_at_us
+
+    def _connected(self) -> Client:
+        from .driver_rpc import Client
+
+        if self._client is None:
+            self._client = Client(self._address)
+        return self._client
+
+    def _note(self, gone: ServiceUnreachable) -> None:
+        if self._retry_at_us is None:
+            # No logging is set up in this process; Spark passes its standard error on to the driver's.
+            line = f'lowmark: stream "{self._stream}": what alignment said last holds. {gone}'
+            sys.stderr.write(printable(line) + "\n")
+            sys.stderr.flush()
+        self._retry_at_us = monotonic_us() + _RETRY_US
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+        # Events were taken with the answer that brought them; they are not handed on a second time.
+        self._guidance = replace(self._guidance, events=())
+
+
+def _fields(planned: Planned) -> dict[str, Any]:
+    return {field.name: getattr(planned, field.name) for field in fields(planned)}

@@ -1,0 +1,100 @@
+"""From a task to the service: what a source of ours reads is measured by whole Arrow batches, in one pass.
+
+It arrives with the task's end, in an accumulator. Executors import this module.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lowmark.sources.planning.slots import Task
+from lowmark.watermark import SplitMark
+
+from .accumulated import BatchTrack, Tracks
+from .split_key import SplitKey
+
+if TYPE_CHECKING:
+    from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
+    from pyspark.accumulators import Accumulator
+
+__all__ = ["SPLIT_TYPE", "AccumulatorRecorder"]
+
+SPLIT_TYPE = "string"
+
+
+@dataclass(frozen=True)
+class AccumulatorRecorder:
+    """Measures event times per split while a task reads.
+
+    Attributes:
+        event_time: the column to measure.
+        future_guard_us: later rows than this ahead of the task's clock move no watermark; None: no guard.
+        key: makes ids of the splits' names.
+        tracks: the accumulator.
+        events: the format of the events that readers send.
+    """
+
+    event_time: str
+    future_guard_us: int | None
+    key: SplitKey
+    tracks: Accumulator[Tracks]
+    events: VersionedSerializer[Any] | None
+
+    def begin(self, task: Task[Any]) -> _TaskRecording:
+        return _TaskRecording(self, task)
+
+
+class _TaskRecording:
+    """One task: what it saw so far."""
+
+    def __init__(self, recorder: AccumulatorRecorder, task: Task[Any]) -> None:
+        self._recorder, self._cell = recorder, task.subtask
+        self._track = BatchTrack()
+        self._ids: dict[str, int] = {}
+        self._sent: list[tuple[int, int, bytes]] = []
+        guard_us = recorder.future_guard_us
+        self._latest_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+
+    def see(self, rows: SplitRows) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if len(rows.rows) == 0:
+            return
+        split = self._ids.get(rows.split_id)
+        if split is None:
+            split = self._ids[rows.split_id] = self._recorder.key.split_id((rows.split_id,))
+            self._track.names[split] = rows.split_id
+        micros = rows.rows.column(self._recorder.event_time).cast(pa.int64())
+        ends = pc.min_max(micros)
+        top, first = ends["max"].as_py(), ends["min"].as_py()
+        tracker = self._track.tracker
+        if micros.null_count == 0 and first >= 0 and (self._latest_us is None or top <= self._latest_us):
+            tracker.observe_many(split, SplitMark(top, first, len(micros)), self._cell)
+            return
+        # Bad rows among them: each is counted for what it is. Nulls, the past before 1970, clocks that run ahead.
+        for time_us in micros.to_pylist():
+            tracker.observe(split, time_us, self._cell, latest_us=self._latest_us)
+
+    def send(self, event: SourceEvent) -> None:
+        serializer = self._recorder.events
+        if serializer is None:
+            raise RuntimeError(
+                f"reader {self._cell} sends {event!r}, and its source has no format for events. "
+                "Hint: give the source an event_serializer."
+            )
+        self._sent.append((self._cell, serializer.version, serializer.serialize(event)))
+
+    def end(self) -> None:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "sources are read in tasks"
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        if self._sent:
+            self._track.events[self._cell] = tuple(self._sent)
+        if batch_id is not None and query_id is not None:
+            self._recorder.tracks.add({(query_id, int(batch_id)): self._track})

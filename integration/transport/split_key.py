@@ -1,0 +1,217 @@
+"""What a split is called and how its rows are keyed: the user's columns <-> the 63-bit id of the sketches.
+
+A string per row would cost several times what all the rest costs, so the id of a split is a hash that the
+JVM computes from the columns, and names are looked up: the same hash is computed here from names that are
+known otherwise (the offsets of the source, ``splits=``, a sample of the rows). A split whose name is not
+known yet is shown by its hash.
+
+    one integer column   id = murmur(bigint)             any other   id = murmur(xxhash64(columns, seed 42))
+
+Source: `org.apache.datasketches.hash.MurmurHash3` (seed 9001, first word, shifted right by one) and
+`org.apache.spark.sql.catalyst.expressions.XxHash64`. Both are stable formats of those projects.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import mmh3
+import xxhash
+from lowmark.integration.errors import WrapRefused
+
+__all__ = ["SplitKey", "quoted"]
+
+SplitValue = str | int | bool | bytes | dt.date | None
+
+_SKETCH_SEED = 9001
+_SPARK_SEED = 42
+_INTEGRAL = frozenset({"tinyint", "smallint", "int", "bigint"})
+_HASHABLE = _INTEGRAL | {"string", "boolean", "date", "binary"}
+# An id cannot be turned back into its integer, but partition numbers are small: the first 65,536 are tried.
+_TRIED_INTEGERS = 65_536
+
+
+def quoted(column: str) -> str:
+    """Return a column's name as it is written in SQL.
+
+    >>> quoted("a`b")
+    '`a``b`'
+    """
+    return "`" + column.replace("`", "``") + "`"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitKey:
+    """The columns that name a split, and their Spark types in short form ("string", "int", ...).
+
+    >>> key = SplitKey(("topic", "partition"), ("string", "int"))
+    >>> key.name(("orders", 3))
+    'orders/3'
+    >>> key.split_id(("orders", 3)) == key.split_id(("orders", 4))
+    False
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+
+    @classmethod
+    def of(cls, stream: str, columns: Sequence[str], types: Mapping[str, str]) -> SplitKey:
+        """Check the columns a user named against the DataFrame's schema.
+
+        Args:
+            stream: name of the stream, for the error.
+            columns: at least one, distinct.
+            types: every column of the DataFrame -> its type in Spark's short form.
+
+        Raises:
+            WrapRefused: for a column that is missing, named twice, or of a type that names no split.
+        """
+        if not columns:
+            raise WrapRefused(
+                stream, "split names no column", 'pass split="partition" or split=["topic", "partition"].'
+            )
+        if len(set(columns)) != len(columns):
+            raise WrapRefused(stream, f"split names a column twice: {list(columns)}", "name each column once.")
+        for column in columns:
+            if column not in types:
+                known = ", ".join(sorted(types))
+                raise WrapRefused(
+                    stream,
+                    f'split column "{column}" does not exist; there are: {known}',
+                    "check the spelling.",
+                )
+            if types[column] not in _HASHABLE:
+                raise WrapRefused(
+                    stream,
+                    f'split column "{column}" is {types[column]}, which cannot name a split',
+                    f"cast it to string or to an integer type first. Types that can: {', '.join(sorted(_HASHABLE))}.",
+                )
+        return cls(tuple(columns), tuple(types[column] for column in columns))
+
+    @property
+    def integral(self) -> bool:
+        """True for one integer column, whose value itself is the sketch's key."""
+        return len(self.types) == 1 and self.types[0] in _INTEGRAL
+
+    @property
+    def text(self) -> str:
+        """The columns and types, such as "topic string, partition int"; of one integer column any type gives one id."""
+        if self.integral:
+            return f"{self.columns[0]} integer"
+        return ", ".join(f"{column} {kind}" for column, kind in zip(self.columns, self.types, strict=True))
+
+    def expression(self) -> str:
+        """Return the sketch's key as SQL: a bigint, null where it cannot be told."""
+        if self.integral:  # sketches take int and bigint only, and hash both as bigint
+            (column,), (kind,) = self.columns, self.types
+            return quoted(column) if kind in ("int", "bigint") else f"cast({quoted(column)} as int)"
+        return f"xxhash64({', '.join(map(quoted, self.columns))})"
+
+    def any_null(self) -> str:
+        """Return SQL that is true for a row in which some split column is null."""
+        return " or ".join(f"{quoted(column)} is null" for column in self.columns)
+
+    def split_id(self, values: Sequence[SplitValue]) -> int:
+        """Return the id that the JVM's sketch gives to rows with these values: 0 to 2^63 - 1."""
+        if self.integral:
+            (value,) = values
+            return _sketch_hash(_integer(value))
+        seed = _SPARK_SEED
+        for value, kind in zip(values, self.types, strict=True):
+            if value is not None:
+                seed = xxhash.xxh64_intdigest(_spark_bytes(value, kind), seed)
+        return _sketch_hash(seed - (1 << 64) if seed >= 1 << 63 else seed)
+
+    def name(self, values: Sequence[SplitValue]) -> str:
+        """Return how a split is shown: its values joined by "/"; an empty string is shown as ""."""
+        return "/".join(_shown(value) for value in values)
+
+    def names(self, splits: Iterable[Sequence[SplitValue]]) -> dict[int, str]:
+        """Return id -> name of splits whose values are known."""
+        return {self.split_id(values): self.name(values) for values in splits}
+
+    def declared(self, stream: str, splits: Iterable[object]) -> dict[int, str]:
+        """Return id -> name of what a user passed as ``splits=``.
+
+        Args:
+            stream: name of the stream, for the error.
+            splits: one value each where the key is one column, else one tuple or list each.
+
+        Raises:
+            WrapRefused: for a value that does not fit the columns.
+        """
+        named: dict[int, str] = {}
+        for split in splits:
+            values: tuple[object, ...] = tuple(split) if isinstance(split, tuple | list) else (split,)
+            if len(values) != len(self.columns) or not all(map(_fits, values, self.types)):
+                shape = ", ".join(f"{c} {t}" for c, t in zip(self.columns, self.types, strict=True))
+                raise WrapRefused(
+                    stream,
+                    f"splits= holds {split!r}, which is no value of ({shape})",
+                    "give one value for a single split column, a tuple in column order for several.",
+                )
+            named |= self.names([values])  # type: ignore[list-item]  # checked by _fits
+        return named
+
+    def fits(self, values: Sequence[object]) -> bool:
+        """Whether these may be the values of a row: of the columns' types, or null."""
+        return all(value is None or _fits(value, kind) for value, kind in zip(values, self.types, strict=True))
+
+    def guessed_name(self, split: int) -> str | None:
+        """Return the name of a split from its id alone: possible for small integers."""
+        return _small_integers().get(split) if self.integral else None
+
+
+@cache
+def _small_integers() -> dict[int, str]:
+    return {_sketch_hash(n): str(n) for n in range(_TRIED_INTEGERS)}
+
+
+def _sketch_hash(key: int) -> int:
+    return mmh3.hash64(key.to_bytes(8, "little", signed=True), seed=_SKETCH_SEED, signed=False)[0] >> 1
+
+
+def _spark_bytes(value: SplitValue, kind: str) -> bytes:
+    match value:
+        case str():
+            return value.encode()
+        case bytes():
+            return value
+        case dt.date():
+            return (value - dt.date(1970, 1, 1)).days.to_bytes(4, "little", signed=True)
+        case _:  # XxHash64 hashes everything up to int as 4 bytes, bigint as 8
+            return _integer(value).to_bytes(8 if kind == "bigint" else 4, "little", signed=True)
+
+
+def _integer(value: SplitValue) -> int:
+    assert isinstance(value, int), value
+    return int(value)
+
+
+def _fits(value: object, kind: str) -> bool:
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "binary":
+            return isinstance(value, bytes)
+        case "date":
+            return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+        case "boolean":
+            return isinstance(value, bool)
+        case _:
+            return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: SplitValue) -> str:
+    match value:
+        case None:
+            return "null"
+        case "":
+            return '""'
+        case bytes():
+            return value.hex()
+        case _:
+            return str(value)

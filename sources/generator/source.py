@@ -1,0 +1,123 @@
+"""The generator: a source over a scripted stream, for demos, tests and benchmarks. No server, no file.
+
+    StreamScript   what the stream is: splits that are behind, fall silent, have a wrong clock, are resharded
+    seed           which of its many equals
+    position       a tick; every row is made anew from (script, seed, split, tick), so any range repeats
+
+All of the stream is there from the beginning, and how fast it is read is for the batch's limits to say; or, with
+`ticks_per_batch`, it arrives as it is read: a live stream that goes by batches instead of by the clock, so that one
+seed gives one result on any machine. (Spark's `rate-micro-batch` source is the model.)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from lowmark.sources.api import SourceSplit, SplitEnd
+from lowmark.sources.kit.simple import SimpleSource
+
+from .script import SCHEMA, InvalidScript, SplitScript, StreamScript
+
+__all__ = ["SCHEMA", "GeneratorSource", "InvalidScript", "SplitScript", "StreamScript"]
+
+_BATCH_ROWS = 65_536
+_ROW_BYTES = 24  # number, event time, the length of the name; and the name
+
+
+class GeneratorSource(SimpleSource[SourceSplit]):
+    """Reads a scripted stream.
+
+    Columns: `split` (string), `number` (bigint, its number within the split), `event_time`.
+
+    Args:
+        script: what the stream is.
+        seed: any integer; one seed always gives the same rows.
+        bounded: whether the end of the script is the end of the stream; otherwise it goes silent there, as a live
+            stream does at night. Splits that have children end in any case.
+        ticks_per_batch: a batch finds so many more ticks arrived than were read before it, 1 or more; None: all have.
+            A run up to the present (`availableNow`) is then one batch.
+
+    Raises:
+        InvalidScript: `ticks_per_batch` is below 1.
+
+    >>> source = GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 3, 1_000_000, 1), seed=7)
+    >>> (split,) = source.discover()
+    >>> source.latest([split])
+    {'a': SplitEnd(position=4, rows=7, size_bytes=175, finished=False)}
+    """
+
+    discover_every = None
+
+    def __init__(
+        self, script: StreamScript, *, seed: int, bounded: bool = False, ticks_per_batch: int | None = None
+    ) -> None:
+        if ticks_per_batch is not None and ticks_per_batch < 1:
+            raise InvalidScript("ticks_per_batch", "1 or more", str(ticks_per_batch))
+        self.script, self.seed, self.bounded, self.ticks_per_batch = script, seed, bounded, ticks_per_batch
+
+    def __repr__(self) -> str:
+        return f"GeneratorSource({len(self.script.splits)} splits, {self.script.ticks} ticks, seed={self.seed})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    @property
+    def event_time(self) -> str | None:
+        return "event_time"
+
+    def discover(self) -> Sequence[SourceSplit]:
+        return [
+            SourceSplit(split_id=split.name, start=split.from_tick, parents=split.parents)
+            for split in self.script.splits
+        ]
+
+    def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+        return {split.split_id: self._arrived(split, self._end(split)) for split in splits}
+
+    def after_rows(self, split: SourceSplit, rows: int, end: SplitEnd) -> int:
+        if end.position <= split.start + 1:
+            return end.position
+        ticks = range(split.start + 1, end.position + 1)
+        fits = bisect_right(ticks, rows, key=lambda tick: self.rows_before(split, tick))
+        return ticks[max(0, fits - 1)]
+
+    def rows_before(self, split: SourceSplit, position: int) -> int:
+        return self.script.count_rows(split.split_id, split.start, position)
+
+    def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None]:
+        return {split.split_id: self.script.first_at(split.split_id, time_us, seed=self.seed) for split in splits}
+
+    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+        return min(time_us, self.script.begins_us(split.split_id, position))
+
+    def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        position, end = split.start, self._end(split)
+        while position < end.position:
+            after = self.after_rows(SourceSplit(split_id=split.split_id, start=position), _BATCH_ROWS, end)
+            yield self.script.rows(split.split_id, position, after, seed=self.seed), after
+            position = after
+
+    def _arrived(self, split: SourceSplit, end: SplitEnd) -> SplitEnd:
+        """What is there of it: all, or so many ticks more than were read."""
+        if self.ticks_per_batch is None or end.position <= split.start + self.ticks_per_batch:
+            return end
+        return self._end_at(split, split.start + self.ticks_per_batch, finished=False)
+
+    def _end(self, split: SourceSplit) -> SplitEnd:
+        parent_end = self.script.ends_at(split.split_id)
+        last = self.script.end if parent_end is None else parent_end
+        position = last if split.stop is None else min(split.stop, last)
+        finished = self.bounded or parent_end is not None or position == split.stop
+        return self._end_at(split, position, finished=finished)
+
+    def _end_at(self, split: SourceSplit, position: int, *, finished: bool) -> SplitEnd:
+        rows = self.rows_before(split, position)
+        return SplitEnd(
+            position=max(position, split.start),
+            rows=rows,
+            size_bytes=rows * (_ROW_BYTES + len(split.split_id)),
+            finished=finished,
+        )

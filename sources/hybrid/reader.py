@@ -1,0 +1,194 @@
+"""Splits of several sources: each is planned and read by its own source, found by the index that it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lowmark.sources.api import (
+    Fetched,
+    ResultT,
+    SourceSplit,
+    SplitChange,
+    SplitEnd,
+    SplitPlanner,
+    SplitReader,
+    SplitRows,
+    SplitsAddition,
+    SplitsRemoval,
+)
+
+__all__ = ["HybridPlanner", "HybridSplit", "HybridSplitReader"]
+
+AnyPlanner = SplitPlanner[Any]
+AnyReader = SplitReader[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridSplit(SourceSplit):
+    """A split of one of several sources. Its `start` and `stop` count, not those of the split inside.
+
+    Attributes:
+        source_index: which source, from 0.
+        split: the source's own split.
+
+    >>> tagged = HybridSplit.wrap(1, SourceSplit(split_id="orders/0", start=5, parents=("old",)))
+    >>> tagged.split_id, tagged.start, tagged.parents
+    ('1:orders/0', 5, ('1:old',))
+    >>> replace(tagged, stop=9).unwrap()
+    SourceSplit(split_id='orders/0', start=5, stop=9, parents=('old',))
+    """
+
+    source_index: int
+    split: SourceSplit
+
+    @classmethod
+    def wrap(cls, index: int, split: SourceSplit) -> HybridSplit:
+        """Tag a source's own split."""
+        return cls(
+            split_id=f"{index}:{split.split_id}",
+            start=split.start,
+            stop=split.stop,
+            parents=tuple(f"{index}:{parent}" for parent in split.parents),
+            source_index=index,
+            split=split,
+        )
+
+    def unwrap(self) -> SourceSplit:
+        """The source's own split, with this one's start and stop."""
+        if (self.split.start, self.split.stop) == (self.start, self.stop):
+            return self.split
+        return replace(self.split, start=self.start, stop=self.stop)
+
+    @staticmethod
+    def index_of(split_id: str) -> int:
+        """Which source a split with this id is of."""
+        return int(split_id.partition(":")[0])
+
+    @staticmethod
+    def child_id(split_id: str) -> str:
+        """What its source calls it."""
+        return split_id.partition(":")[2]
+
+
+def _by_source(splits: Iterable[HybridSplit]) -> dict[int, list[HybridSplit]]:
+    found: dict[int, list[HybridSplit]] = {}
+    for split in splits:
+        found.setdefault(split.source_index, []).append(split)
+    return dict(sorted(found.items()))
+
+
+class HybridPlanner(SplitPlanner[HybridSplit]):
+    """Asks each source's own planner.
+
+    Args:
+        create: index -> a source's planner; called when it is needed first.
+    """
+
+    def __init__(self, create: Callable[[int], AnyPlanner]) -> None:
+        self._create = create
+        self._planners: dict[int, AnyPlanner] = {}
+
+    def latest(self, splits: Sequence[HybridSplit]) -> Mapping[str, SplitEnd]:
+        return self._asked(splits, lambda planner, mine: planner.latest(mine))
+
+    def after_rows(self, split: HybridSplit, rows: int, end: SplitEnd) -> int:
+        return self._planner(split.source_index).after_rows(split.unwrap(), rows, end)
+
+    def rows_before(self, split: HybridSplit, position: int) -> int:
+        return self._planner(split.source_index).rows_before(split.unwrap(), position)
+
+    def find_time(self, splits: Sequence[HybridSplit], time_us: int) -> Mapping[str, int | None] | None:
+        found: dict[str, int | None] = {}
+        for index, mine in _by_source(splits).items():
+            positions = self._planner(index).find_time([split.unwrap() for split in mine], time_us)
+            if positions is None:
+                return None
+            found.update((f"{index}:{split_id}", position) for split_id, position in positions.items())
+        return found
+
+    def reached_us(self, split: HybridSplit, position: int, time_us: int) -> int:
+        return self._planner(split.source_index).reached_us(split.unwrap(), position, time_us)
+
+    def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
+        return self._asked(splits, lambda planner, mine: planner.claims(mine, time_us, until_us))
+
+    def metric_values(self) -> Mapping[str, float]:
+        """Those of all sources; what two of them count under one name is added up."""
+        counts: dict[str, float] = {}
+        for planner in self._planners.values():
+            for name, count in planner.metric_values().items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def close(self) -> None:
+        for planner in self._planners.values():
+            planner.close()
+
+    def _asked(
+        self, splits: Sequence[HybridSplit], ask: Callable[[AnyPlanner, list[Any]], Mapping[str, ResultT]]
+    ) -> dict[str, ResultT]:
+        return {
+            f"{index}:{split_id}": answer
+            for index, mine in _by_source(splits).items()
+            for split_id, answer in ask(self._planner(index), [split.unwrap() for split in mine]).items()
+        }
+
+    def _planner(self, index: int) -> AnyPlanner:
+        if index not in self._planners:
+            self._planners[index] = self._create(index)
+        return self._planners[index]
+
+
+class HybridSplitReader(SplitReader[HybridSplit]):
+    """Reads each split by its own source's reader, earlier sources first.
+
+    Args:
+        create: index -> a source's split reader; called when it is needed first.
+    """
+
+    def __init__(self, create: Callable[[int], AnyReader]) -> None:
+        self._create = create
+        self._readers: dict[int, AnyReader] = {}
+        self._open: dict[int, set[str]] = {}  # source -> its splits that are not finished
+        self._woken = False
+
+    def fetch(self) -> Fetched:
+        index = self._next_index()
+        if index is None or self._woken:
+            self._woken = False
+            return Fetched()
+        fetched = self._readers[index].fetch()
+        self._woken = False
+        self._open[index] -= fetched.finished_splits
+        return Fetched(
+            tuple(SplitRows(f"{index}:{one.split_id}", one.rows, one.position) for one in fetched.batches),
+            frozenset(f"{index}:{split_id}" for split_id in fetched.finished_splits),
+        )
+
+    def handle_splits_changes(self, change: SplitChange[HybridSplit]) -> None:
+        for index, splits in _by_source(change.splits).items():
+            mine = tuple(split.unwrap() for split in splits)
+            ids = {split.split_id for split in mine}
+            if isinstance(change, SplitsAddition):
+                if index not in self._readers:
+                    self._readers[index] = self._create(index)
+                self._open.setdefault(index, set()).update(ids)
+                self._readers[index].handle_splits_changes(SplitsAddition(mine))
+            elif index in self._readers:
+                self._open[index] -= ids
+                self._readers[index].handle_splits_changes(SplitsRemoval(mine))
+
+    def wake_up(self) -> None:
+        self._woken = True
+        for reader in list(self._readers.values()):
+            reader.wake_up()
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+    def _next_index(self) -> int | None:
+        """The first source with a split that is not finished."""
+        return min((index for index, ids in self._open.items() if ids), default=None)

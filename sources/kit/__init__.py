@@ -1,0 +1,1 @@
+"""What most connectors need: discovery, and a source of a few methods."""

@@ -1,0 +1,426 @@
+"""An enumerator that looks for splits from time to time, and gives each to a reader by its id.
+
+Sources whose splits are read where they are found (Kafka's partitions, files, shards) need no other:
+
+    discover()  -> new ids  -> prepare(new splits)  -> pending  -> assigned
+    worker         here        worker                  here        the reader's, from the next checkpoint on
+
+`discover` lists every split there is; what is new is decided here, by id, on the coordinator's thread. `prepare` may
+complete the new ones by questions that cost time (where does this partition begin?), once, before they are in any
+checkpoint: what it answers is kept with the split, and never asked again.
+
+The state has every id that was ever assigned, so that nothing is read twice, and the pending splits as they are. Where
+splits have a stamp that tells old ones from new ones, such as a file's time of modification, the state is bounded:
+
+    keep        splits that are so much older than the newest are never new, and are not remembered
+    remember    the ids of so many of the newest splits are in the state, and one stamp for all that are older. What is
+                older than that stamp when a process begins was read before it; what comes later is known to be new by
+                this process, which remembers all ids that it saw. So nothing is read twice, and only a split that was
+                added while no process ran, with a stamp older than so many others, cannot be told: if there are more
+                old ones than were counted before, that is said.
+
+Source: `KafkaSourceEnumerator` (callAsync, two steps), FLIP-288 (late splits), Spark's `SeenFilesMap` (forgetting).
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Generic
+
+from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
+from lowmark.sources.hints import hinted
+from lowmark.sources.serializer import DataclassSerializer, UnreadableState
+from lowmark.watermark import LowmarkError
+from lowmark.watermark.packed import pack, unpack
+
+__all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "EvenSpread"]
+
+log = logging.getLogger("lowmark")
+
+MAX_FAILURES = 3
+"""Discoveries that may fail in a row before the enumerator does."""
+
+
+class DiscoveryFailed(LowmarkError, RuntimeError):
+    """Splits could not be looked for, too often, or the answer cannot be right.
+
+    Attributes:
+        source: whose splits.
+        action: what failed.
+        failures: how often in a row.
+        cause: type and text of the last error.
+    """
+
+    def __init__(self, source: str, action: str, failures: int, cause: str) -> None:
+        super().__init__(source, action, failures, cause)
+        self.source, self.action, self.failures, self.cause = source, action, failures, cause
+
+    def __str__(self) -> str:
+        times = "at the first attempt" if self.failures == 1 else f"{self.failures} times in a row"
+        return hinted(
+            f"{self.source}: cannot {self.action}, {times}: {self.cause}",
+            "check that the system can be reached and what it is asked for exists; the query goes on from its "
+            "checkpoint.",
+        )
+
+
+@dataclass(frozen=True)  # no slots: a frozen generic with slots cannot be made as DiscoveredSplits[MySplit](...)
+class DiscoveredSplits(Generic[SplitT]):
+    """The state of a `DiscoveringEnumerator`.
+
+    Attributes:
+        discovered: whether the first discovery is done; splits found from then on are late ones.
+        assigned: ids that were given to a reader at some time, sorted.
+        stamps: their stamps, in the same order; empty where the source has none.
+        newest_stamp: the largest ever seen, None if there was none.
+        pending: splits that no reader has yet, in the order in which they were found.
+        oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
+            too, and are forgotten. None: nothing was forgotten by number.
+        forgotten: how many of those there were at most, when splits were listed last.
+    """
+
+    discovered: bool = False
+    assigned: tuple[str, ...] = ()
+    stamps: tuple[int, ...] = ()
+    newest_stamp: int | None = None
+    pending: tuple[SplitT, ...] = ()
+    oldest_stamp: int | None = None
+    forgotten: int = 0
+
+
+class DiscoveredSerializer(Generic[SplitT]):
+    """The format of `DiscoveredSplits`: msgpack, deflated, since ids resemble each other.
+
+    >>> from lowmark.sources import SourceSplit
+    >>> serializer = DiscoveredSerializer(SourceSplit)
+    >>> state = DiscoveredSplits[SourceSplit](assigned=tuple(f"orders/{n:03}" for n in range(1000)))
+    >>> len(serializer.serialize(state)) < 4_000
+    True
+    >>> serializer.deserialize(1, serializer.serialize(state)) == state
+    True
+    """
+
+    def __init__(self, split_type: type[SplitT], *, version: int = 1) -> None:
+        self._plain = DataclassSerializer(DiscoveredSplits[split_type], version=version)  # type: ignore[valid-type]
+
+    @property
+    def version(self) -> int:
+        return self._plain.version
+
+    def serialize(self, value: DiscoveredSplits[SplitT]) -> bytes:
+        return pack(self._plain.serialize(value), 6)
+
+    def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
+        if version > self.version:
+            return self._plain.deserialize(version, data)  # which says why not
+        try:
+            plain = unpack(data)
+        except ValueError as invalid:
+            raise UnreadableState.broken("DiscoveredSplits", version, invalid) from invalid
+        return self._plain.deserialize(version, plain)
+
+
+class EvenSpread:
+    """Gives every split to the reader that was given the fewest, so that two differ by one at most.
+
+    Of several such readers it is the first from one on that the split's id fixes: the same splits in the same order go
+    to the same readers in every process, and a process that begins anew does not begin with the same reader each time.
+    Where a split is, the checkpoint keeps; nothing here has to be repeated.
+
+    >>> spread = EvenSpread()
+    >>> [spread.owner(f"orders/{n}", 4) for n in range(6)]
+    [2, 0, 3, 1, 3, 1]
+    >>> spread.owner("orders/0", 4)
+    2
+    """
+
+    def __init__(self) -> None:
+        self._given: list[int] = []  # by reader
+        self._waiting: dict[str, int] = {}  # split id -> the reader it is meant for
+
+    def owner(self, split_id: str, num_subtasks: int) -> int:
+        """Return the reader for a split; the same one until the split is `placed`, or their number changes."""
+        if num_subtasks != len(self._given):
+            self._given, self._waiting = [0] * num_subtasks, {}
+        if split_id not in self._waiting:
+            fewest, first = min(self._given), zlib.crc32(split_id.encode()) % num_subtasks
+            turn = (step % num_subtasks for step in range(first, first + num_subtasks))
+            owner = self._waiting[split_id] = next(subtask for subtask in turn if self._given[subtask] == fewest)
+            self._given[owner] += 1
+        return self._waiting[split_id]
+
+    def placed(self, split_id: str) -> None:
+        """The split was given to its reader."""
+        self._waiting.pop(split_id, None)
+
+    def came_back(self, splits: int, subtask: int) -> None:
+        """A reader has so many splits no more, and is the first to get some."""
+        if subtask < len(self._given):
+            self._given[subtask] -= splits
+
+
+class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
+    """Looks for splits, assigns the new ones, and says when there will be none.
+
+    The first discovery runs in `start`, like every later one by `call_async`; the gauge `discoveries` says how many
+    succeeded (a restored bounded source, which does not look again, counts the one before). A discovery that fails is
+    repeated at the next period. It fails the enumerator when none has succeeded yet (a wrong address, a missing right:
+    nothing could be read), after `max_failures` in a row, and at once without a period.
+
+    Further metrics: `discovery_failures`, `known_splits`, `unassigned_splits`.
+
+    Args:
+        context: the coordinator's.
+        discover: lists all splits there are; runs on a worker thread.
+        period_seconds: from one discovery to the next; None: only one.
+        bounded: no splits are looked for after the first discovery that succeeded, also not after a restart, and
+            readers are told that there will be none.
+        assign: (split id, number of readers) -> reader; by default they are spread evenly. A split waits until its
+            reader has registered.
+        known: the state to go on from.
+        prepare: (new splits, whether they are late, that is, not of the first discovery) -> the same splits,
+            completed; runs on a worker thread.
+        on_removed: gets the ids that are known and that discovery has stopped to list, once for each time.
+        stamp_of: split -> a number that grows with the age of the source, such as a file's modification time.
+        keep: splits whose stamp is more than this below the newest one are never new, so their ids are forgotten.
+        remember: of how many splits, the newest by stamp, ids are in the state at least; see the module. None: of all.
+        max_failures: failures in a row that fail the enumerator, 1 or more.
+        source: name for errors.
+
+    Raises:
+        ValueError: `stamp_of` is given without `keep` and `remember`, or one of these without `stamp_of`.
+    """
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext[SplitT],
+        discover: Callable[[], Sequence[SplitT]],
+        *,
+        period_seconds: float | None,
+        bounded: bool = False,
+        assign: Callable[[str, int], int] | None = None,
+        known: DiscoveredSplits[SplitT] | None = None,
+        prepare: Callable[[Sequence[SplitT], bool], Sequence[SplitT]] | None = None,
+        on_removed: Callable[[frozenset[str]], None] | None = None,
+        stamp_of: Callable[[SplitT], int] | None = None,
+        keep: int | None = None,
+        remember: int | None = None,
+        max_failures: int = MAX_FAILURES,
+        source: str = "source",
+    ) -> None:
+        if (stamp_of is None) != (keep is None and remember is None):
+            raise ValueError(
+                "stamp_of and keep or remember: expected both or none. Hint: ids are forgotten by their stamp."
+            )
+        state = known if known is not None else DiscoveredSplits[SplitT]()
+        self._context, self._discover, self._prepare = context, discover, prepare
+        self._spread = EvenSpread()
+        self._assign = self._spread.owner if assign is None else assign
+        self._period_seconds, self._bounded = None if bounded else period_seconds, bounded
+        self._on_removed, self._stamp_of, self._keep = on_removed, stamp_of, keep
+        self._max_failures, self._source = max_failures, source
+        self._discovered = state.discovered
+        self._assigned = dict(zip(state.assigned, state.stamps or (0,) * len(state.assigned), strict=True))
+        self._unstamped = bool(state.assigned) and not state.stamps  # by a source that had no stamps yet
+        self._newest_stamp, self._oldest_stamp = state.newest_stamp, state.oldest_stamp
+        self._forgotten = state.forgotten
+        self._remember = remember
+        self._forget_from = 0 if remember is None else _with_slack(remember)
+        self._older: set[str] = set()  # ids that the state does not have any more
+        self._looked = known is None  # whether `_older` is what was forgotten
+        self._pending = {split.split_id: split for split in state.pending}
+        self._preparing: set[str] = set()
+        self._gone: set[str] = set()
+        self._discoveries = 1 if bounded and state.discovered else 0
+        self._failures = 0
+        self._snapshot: DiscoveredSplits[SplitT] | None = None
+        metrics = context.metric_group
+        self._all_failures = metrics.counter("discovery_failures")
+        metrics.gauge("discoveries", lambda: self._discoveries)
+        metrics.gauge("known_splits", lambda: len(self._assigned) + self._forgotten + len(self._pending))
+        metrics.gauge("unassigned_splits", lambda: len(self._pending))
+
+    # -- what the coordinator calls
+
+    def start(self) -> None:
+        if not (self._bounded and self._discovered):
+            self._context.call_async(self._discover, self._handle_discovered, period=self._period_seconds)
+
+    def add_reader(self, subtask: int) -> None:
+        self._assign_pending()
+        if self._complete:
+            self._context.signal_no_more_splits(subtask)
+
+    def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
+        """Splits are given without being asked for."""
+
+    def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
+        self._spread.came_back(len(splits), subtask)
+        for split in splits:
+            self._assigned.pop(split.split_id, None)
+            self._older.discard(split.split_id)
+            self._pending[split.split_id] = split
+        self._snapshot = None
+        self._assign_pending()
+
+    def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SplitT]:
+        del checkpoint_id
+        if self._snapshot is None:
+            assigned = sorted(self._assigned)
+            self._snapshot = DiscoveredSplits(
+                discovered=self._discovered,
+                assigned=tuple(assigned),
+                stamps=tuple(self._assigned[name] for name in assigned) if self._stamp_of is not None else (),
+                newest_stamp=self._newest_stamp,
+                pending=tuple(self._pending.values()),
+                oldest_stamp=self._oldest_stamp,
+                forgotten=self._forgotten,
+            )
+        return self._snapshot
+
+    # -- discovery
+
+    @property
+    def _complete(self) -> bool:
+        return self._bounded and self._discovered
+
+    def _handle_discovered(self, found: Sequence[SplitT] | None, error: BaseException | None) -> None:
+        if found is None:
+            self._failed("discover splits", error)
+            return
+        counted = Counter(split.split_id for split in found)
+        if len(counted) < len(found):
+            twice = min(name for name, count in counted.items() if count > 1)
+            raise DiscoveryFailed(self._source, "discover splits", 1, f"split {twice!r} is listed twice")
+        self._report_removed(counted)
+        new = self._new(found)
+        if new and self._prepare is not None:
+            prepare, late = self._prepare, self._discovered
+            self._preparing.update(split.split_id for split in new)
+            self._context.call_async(
+                lambda: prepare(new, late), lambda splits, failed: self._handle_prepared(new, splits, failed)
+            )
+        else:
+            self._add(new)
+
+    def _handle_prepared(
+        self, new: Sequence[SplitT], splits: Sequence[SplitT] | None, error: BaseException | None
+    ) -> None:
+        self._preparing.difference_update(split.split_id for split in new)
+        if splits is None:
+            self._failed(f"prepare {len(new)} new splits", error)
+        else:
+            self._add(splits)
+
+    def _new(self, found: Sequence[SplitT]) -> list[SplitT]:
+        if self._stamp_of is not None and self._keep is not None and found:
+            newest = max(map(self._stamp_of, found))
+            self._newest_stamp = newest if self._newest_stamp is None else max(newest, self._newest_stamp)
+            oldest, stamp_of = self._newest_stamp - self._keep, self._stamp_of
+            found = [split for split in found if stamp_of(split) >= oldest]
+            forgotten = [name for name, stamp in self._assigned.items() if stamp < oldest]
+            for name in forgotten:
+                del self._assigned[name]
+            self._snapshot = None
+        if self._remember is not None:
+            self._count_forgotten(found)
+        known = (self._assigned, self._pending, self._preparing, self._older)
+        return [split for split in found if not any(split.split_id in ids for ids in known)]
+
+    def _count_forgotten(self, found: Sequence[SplitT]) -> None:
+        """See which splits the state does not have; in the first look of a process these are told by their stamps."""
+        assert self._stamp_of is not None, "checked at the beginning"
+        if self._unstamped:
+            self._assigned.update(
+                (split.split_id, self._stamp_of(split)) for split in found if split.split_id in self._assigned
+            )
+            self._unstamped, self._snapshot = False, None
+            self._looked = True  # such a state has all ids
+            self._forget_oldest()
+        if not self._looked and self._oldest_stamp is not None:
+            known = (self._assigned, self._pending)
+            self._older.update(
+                split.split_id
+                for split in found
+                if self._stamp_of(split) < self._oldest_stamp and not any(split.split_id in ids for ids in known)
+            )
+            if (more := len(self._older) - self._forgotten) > 0:
+                log.warning(
+                    "%s: %d splits were added while nobody looked, and are older than %d others that were read, so "
+                    "nobody can tell which they are: they are not read. Hint: make them younger (touch the files).",
+                    self._source, more, len(self._assigned),
+                )  # fmt: skip
+        self._looked = True
+        forgotten = sum(split.split_id in self._older for split in found)
+        if forgotten != self._forgotten:
+            self._forgotten, self._snapshot = forgotten, None
+
+    def _forget_oldest(self) -> None:
+        """Keep the state small: it has the ids of the newest splits only. O(1) a split, over time."""
+        if self._remember is None or len(self._assigned) <= self._forget_from or self._preparing:
+            return
+        oldest = nlargest(self._remember, self._assigned.values())[-1]
+        # What waits unassigned must not be taken for read, should it be found anew.
+        oldest = min([oldest, *(self._stamp_of(split) for split in self._pending.values() if self._stamp_of)])
+        gone = [name for name, stamp in self._assigned.items() if stamp < oldest]
+        for name in gone:
+            del self._assigned[name]
+        self._older.update(gone)
+        self._forgotten += len(gone)
+        if gone:
+            self._oldest_stamp = oldest if self._oldest_stamp is None else max(oldest, self._oldest_stamp)
+        self._forget_from = _with_slack(max(self._remember, len(self._assigned)))
+
+    def _add(self, splits: Sequence[SplitT]) -> None:
+        self._failures, first = 0, not self._discovered
+        self._discoveries += 1
+        self._discovered = True
+        if splits or first:
+            self._snapshot = None
+        self._pending.update((split.split_id, split) for split in splits)
+        self._assign_pending()
+        if self._complete:
+            for subtask in sorted(self._context.registered_readers):
+                self._context.signal_no_more_splits(subtask)
+
+    def _failed(self, action: str, error: BaseException | None) -> None:
+        self._failures += 1
+        self._all_failures.inc()
+        never = self._discoveries == 0
+        if never or self._period_seconds is None or self._failures >= self._max_failures:
+            cause = "nothing was returned" if error is None else f"{type(error).__name__}: {error}"
+            raise DiscoveryFailed(self._source, action, self._failures, cause) from error
+
+    def _report_removed(self, listed: Collection[str]) -> None:
+        gone = {name for ids in (self._assigned, self._pending) for name in ids if name not in listed}
+        fresh, self._gone = frozenset(gone - self._gone), gone
+        if fresh and self._on_removed is not None:
+            self._on_removed(fresh)
+
+    # -- assignment
+
+    def _assign_pending(self) -> None:
+        readers, count = self._context.registered_readers, self._context.num_subtasks
+        ready: dict[int, list[SplitT]] = {}
+        for split in self._pending.values() if readers else ():
+            if (owner := self._assign(split.split_id, count)) in readers:
+                ready.setdefault(owner, []).append(split)
+        if not ready:
+            return
+        self._context.assign_splits(SplitsAssignment(ready))
+        for splits in ready.values():
+            for split in splits:
+                del self._pending[split.split_id]
+                self._spread.placed(split.split_id)
+                self._assigned[split.split_id] = 0 if self._stamp_of is None else self._stamp_of(split)
+        self._snapshot = None
+        self._forget_oldest()
+
+
+def _with_slack(many: int) -> int:
+    return many + many // 4

@@ -1,0 +1,303 @@
+"""A connector in forty lines: say what splits there are, where they end, and what lies in a range of one.
+
+    class Numbers(SimpleSource[SourceSplit]):
+        schema      the columns
+        discover    which splits there are
+        latest      where each of them ends now
+        read        the rows of one split in [start, stop)
+
+The rest of FLIP-27 is made of these four: an enumerator that looks for new splits every `discover_every`, a planner, a
+split reader, and the formats of checkpoints. `check_source` says whether the four keep the law: the offset fixes the
+rows. That is all `read` must do: give the same rows for the same range, always.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Generic, TypeAlias
+
+import pyarrow as pa
+from lowmark.sources.api import (
+    Boundedness,
+    Fetched,
+    Source,
+    SourceSplit,
+    SplitChange,
+    SplitEnd,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitPlanner,
+    SplitReader,
+    SplitRows,
+    SplitsAddition,
+    SplitT,
+    VersionedSerializer,
+)
+from lowmark.sources.reading.checked_reader import BrokenSplitReader
+from lowmark.sources.serializer import DataclassSerializer
+from lowmark.watermark import duration_us
+
+from .discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
+
+__all__ = ["Rows", "SimpleSource"]
+
+Rows: TypeAlias = "pa.RecordBatch | tuple[pa.RecordBatch | pa.Table, int]"
+"""Rows, where a position is a row; else (rows, the position after them). A table is one step, put out as batches."""
+
+_POLL_SECONDS = 1.0
+_BATCH_ROWS = 65_536
+
+
+class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
+    """A base for connectors whose splits can be read by position, with no connection kept between two ranges.
+
+    Attributes:
+        split_type: the dataclass of its splits; set it where it is not `SourceSplit`.
+        bounded: whether it ends: splits are discovered once, and each has a `latest` that is `finished`.
+        discover_every: how often to look for new splits, a duration; None: once.
+
+    >>> class Numbers(SimpleSource[SourceSplit]):
+    ...     schema = pa.schema([("number", pa.int64())])
+    ...     def discover(self):
+    ...         return [SourceSplit(split_id="numbers")]
+    ...     def latest(self, splits):
+    ...         return {split.split_id: SplitEnd(position=100, finished=True) for split in splits}
+    ...     def read(self, split):
+    ...         yield pa.record_batch({"number": range(split.start, split.stop)}, self.schema)
+    >>> from lowmark.sources.reading.slices import read_slices
+    >>> [part.rows["number"].to_pylist() for part in
+    ...  read_slices(Numbers(), [SourceSplit(split_id="numbers", start=7, stop=9)])]
+    [[7, 8]]
+    """
+
+    split_type: type[SourceSplit] = SourceSplit
+    bounded: bool = False
+    discover_every: str | timedelta | None = "1 minute"
+
+    # -- what a connector says
+
+    @abstractmethod
+    def discover(self) -> Sequence[SplitT]:
+        """List the splits that there are now, each as it shall be read from its first row on. Runs on the driver."""
+
+    @abstractmethod
+    def latest(self, splits: Sequence[SplitT]) -> Mapping[str, SplitEnd]:
+        """Say where each split ends now (`SplitPlanner.latest`); where a stop is, is seen to elsewhere."""
+
+    @abstractmethod
+    def read(self, split: SplitT) -> Iterator[Rows]:
+        """Read the rows of `split` from its start up to and without its stop, which is never None. Runs on executors.
+
+        A batch alone counts one position a row, and then all rows up to the stop must come. Where positions are not
+        rows, or have gaps, give each batch with the position after it.
+        """
+
+    def find_time(self, splits: Sequence[SplitT], time_us: int) -> Mapping[str, int | None] | None:
+        """Find where in each split a time begins (`SplitPlanner.find_time`); None: it cannot be searched."""
+        del splits, time_us
+        return None
+
+    def reached_us(self, split: SplitT, position: int, time_us: int) -> int:
+        """Say which time a split has passed (`SplitPlanner.reached_us`); less where a position holds several rows."""
+        del split, position
+        return time_us
+
+    def after_rows(self, split: SplitT, rows: int, end: SplitEnd) -> int:
+        """Return the position after about `rows` rows (`SplitPlanner.after_rows`)."""
+        return min(split.start + max(1, rows), end.position)
+
+    def rows_before(self, split: SplitT, position: int) -> int:
+        """Return how many rows lie from the start to `position`, at most (`SplitPlanner.rows_before`)."""
+        return max(0, position - split.start)
+
+    # -- what follows from it
+
+    @property
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    @property
+    def split_serializer(self) -> VersionedSerializer[SplitT]:
+        return DataclassSerializer(self._split_type)
+
+    @property
+    def enumerator_state_serializer(self) -> VersionedSerializer[DiscoveredSplits[SplitT]]:
+        return DiscoveredSerializer(self._split_type)
+
+    def create_enumerator(
+        self, context: SplitEnumeratorContext[SplitT]
+    ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
+        return self._enumerator(context, None)
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[SplitT], state: DiscoveredSplits[SplitT]
+    ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
+        return self._enumerator(context, state)
+
+    def create_planner(self) -> SplitPlanner[SplitT]:
+        return SimplePlanner(self)
+
+    def create_split_reader(self) -> SplitReader[SplitT]:
+        return SimpleSplitReader(self)
+
+    @property
+    def _split_type(self) -> type[SplitT]:
+        return self.split_type  # type: ignore[return-value]  # the class attribute cannot be of the class's parameter
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[SplitT], known: DiscoveredSplits[SplitT] | None
+    ) -> SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]:
+        every = self.discover_every
+        return DiscoveringEnumerator(
+            context,
+            self.discover,
+            period_seconds=None if every is None else duration_us(every, what="discover_every") / 1_000_000,
+            bounded=self.bounded,
+            known=known,
+            source=type(self).__name__,
+        )
+
+
+class SimplePlanner(SplitPlanner[SplitT], Generic[SplitT]):
+    """Asks a `SimpleSource`."""
+
+    def __init__(self, source: SimpleSource[SplitT]) -> None:
+        self._source = source
+
+    def latest(self, splits: Sequence[SplitT]) -> Mapping[str, SplitEnd]:
+        stops = {split.split_id: split.stop for split in splits}
+        return {name: _bounded(end, stops.get(name)) for name, end in self._source.latest(splits).items()}
+
+    def after_rows(self, split: SplitT, rows: int, end: SplitEnd) -> int:
+        return self._source.after_rows(split, rows, end)
+
+    def rows_before(self, split: SplitT, position: int) -> int:
+        return self._source.rows_before(split, position)
+
+    def find_time(self, splits: Sequence[SplitT], time_us: int) -> Mapping[str, int | None] | None:
+        return self._source.find_time(splits, time_us)
+
+    def reached_us(self, split: SplitT, position: int, time_us: int) -> int:
+        return self._source.reached_us(split, position, time_us)
+
+
+def _bounded(end: SplitEnd, stop: int | None) -> SplitEnd:
+    return end if stop is None or end.position < stop else replace(end, position=stop, finished=True)
+
+
+class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
+    """Reads one split after the other through `SimpleSource.read`, one batch a fetch.
+
+    A split without a stop is read up to its `latest`, again and again, until that is `finished`.
+    """
+
+    def __init__(self, source: SimpleSource[SplitT]) -> None:
+        self._source, self._name = source, type(source).__name__
+        # Those that are to be read, the next first; `start` moves on. Ordered: a dict looks through what was removed.
+        self._splits: OrderedDict[str, SplitT] = OrderedDict()
+        self._reading: _Reading[SplitT] | None = None
+        self._woken = threading.Event()
+
+    def fetch(self) -> Fetched:
+        if self._reading is None:
+            for split_id in self._splits:
+                split, ends = self._bounds(self._splits[split_id])
+                if split.stop == split.start and ends:
+                    del self._splits[split_id]
+                    return Fetched(finished_splits=frozenset([split_id]))
+                if split.stop != split.start:
+                    self._reading = _Reading(self._name, self._source.read(split), split, ends=ends)
+                    break
+            else:
+                self._woken.wait(_POLL_SECONDS)
+                self._woken.clear()
+                return Fetched()
+        return self._next(self._reading)
+
+    def handle_splits_changes(self, change: SplitChange[SplitT]) -> None:
+        if isinstance(change, SplitsAddition):
+            self._splits.update((split.split_id, split) for split in change.splits)
+            return
+        for split in change.splits:
+            self._splits.pop(split.split_id, None)
+            self._stop_reading(split.split_id)
+
+    def wake_up(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._stop_reading(self._reading.split.split_id)
+
+    def _bounds(self, split: SplitT) -> tuple[SplitT, bool]:
+        """The split with a stop, and whether that is its end."""
+        if split.stop is not None:
+            return split, True
+        end = self._source.latest([split]).get(split.split_id)
+        if end is None:
+            return replace(split, stop=split.start), False
+        return replace(split, stop=max(split.start, end.position)), end.finished
+
+    def _next(self, reading: _Reading[SplitT]) -> Fetched:
+        split_id = reading.split.split_id
+        parts = reading.next()
+        if parts:
+            self._splits[split_id] = replace(self._splits[split_id], start=parts[-1].position)
+            return Fetched(batches=parts)
+        self._reading = None
+        split = self._splits.pop(split_id)
+        if reading.ends:
+            return Fetched(finished_splits=frozenset([split_id]))
+        self._splits[split_id] = replace(split, start=reading.stop)  # the others first, then on from here
+        return Fetched()
+
+    def _stop_reading(self, split_id: str) -> None:
+        if self._reading is not None and self._reading.split.split_id == split_id:
+            self._reading.close()
+            self._reading = None
+
+
+class _Reading(Generic[SplitT]):
+    """One range of one split, on the way."""
+
+    def __init__(self, source: str, rows: Iterator[Rows], split: SplitT, *, ends: bool) -> None:
+        assert split.stop is not None
+        self.split, self.stop, self.ends = split, split.stop, ends
+        self._source, self._rows = source, iter(rows)
+        self._position, self._dense = split.start, False
+
+    def next(self) -> tuple[SplitRows, ...]:
+        """Read on; nothing at the end."""
+        given = next(self._rows, None)
+        if given is None:
+            self._check_end()
+            return ()
+        before, split_id = self._position, self.split.split_id
+        if isinstance(given, pa.RecordBatch):
+            self._dense, self._position = True, before + given.num_rows
+            return (SplitRows(split_id, given, self._position),)
+        rows, self._position = given
+        if isinstance(rows, pa.RecordBatch):
+            return (SplitRows(split_id, rows, self._position),)
+        batches = rows.to_batches(_BATCH_ROWS) or [pa.RecordBatch.from_pylist([], rows.schema)]
+        # Within a step there is no position to go on from, so its batches stay together in one fetch.
+        inside = tuple(SplitRows(split_id, batch, before) for batch in batches[:-1])
+        return (*inside, SplitRows(split_id, batches[-1], self._position))
+
+    def _check_end(self) -> None:
+        if self._dense and self._position < self.stop:
+            raise BrokenSplitReader(
+                self._source,
+                self.split.split_id,
+                f"ended at position {self._position}",
+                f"rows up to {self.stop}, as no gaps were given (yield rows, position where there are)",
+            )
+
+    def close(self) -> None:
+        if isinstance(self._rows, Generator):
+            self._rows.close()

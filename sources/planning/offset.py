@@ -1,0 +1,184 @@
+"""What Spark's checkpoint keeps of a source: the offset. It fixes the rows of its batch, and restores everything.
+
+    {"checkpoint": 17, "lowmark_source": "orders", "positions": {"orders/0": 1200, ...}, "run": "...", "state": "..."}
+
+`positions` is for people: where each live split goes on. `state` is what counts, compressed: the enumerator's
+snapshot, the live splits, and the slices that the batch before this offset reads. So the rows of a batch follow from
+the offset at its end alone, also of splits that were new in it, or are gone after it; FLIP-27's coordinator and readers
+are restored from one place, together with the data.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic
+
+import msgspec
+from lowmark.sources.api import SplitT, VersionedSerializer
+from lowmark.sources.serializer import described
+from lowmark.watermark import LowmarkError
+from lowmark.watermark.packed import pack, unpack
+
+__all__ = ["BatchOffset", "BatchState", "Placed", "UnreadableOffset"]
+
+_FORMAT = 1
+
+
+class UnreadableOffset(LowmarkError, ValueError):
+    """An offset in a checkpoint is not one of this source, or was cut short.
+
+    Attributes:
+        source: the source's name.
+        why: what is wrong with the offset.
+    """
+
+    def __init__(self, source: str, why: str) -> None:
+        super().__init__(source, why)
+        self.source, self.why = source, why
+
+    def __str__(self) -> str:
+        return (
+            f'source "{self.source:.200}": its offset in the checkpoint cannot be read: {self.why}. Expected what '
+            "lowmark wrote for this source. Hint: is this the checkpoint of another query? Else start with a new one."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Generic[SplitT]):
+    """A split, or a slice of one, and the reader slot that reads it."""
+
+    subtask: int
+    split: SplitT
+
+
+@dataclass(frozen=True, slots=True)
+class BatchState(Generic[SplitT]):
+    """The state in an offset.
+
+    Attributes:
+        coordinator: the coordinator's checkpoint.
+        live: splits that are not finished, each with `start` where it goes on after the batch.
+        slices: what the batch reads.
+        time_us: the event time up to which the batch takes every split; None where it is not cut by time.
+    """
+
+    coordinator: bytes
+    live: tuple[Placed[SplitT], ...] = ()
+    slices: tuple[Placed[SplitT], ...] = ()
+    time_us: int | None = None
+
+
+class _Wire(msgspec.Struct, frozen=True, array_like=True):
+    format: int
+    split_version: int
+    coordinator: bytes
+    live: list[tuple[int, bytes]]
+    slices: list[tuple[int, bytes]]
+    time_us: int | None
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    checkpoint: Annotated[int, msgspec.Meta(ge=0)]
+    run: str | None
+    positions: dict[str, int]
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOffset:
+    """One offset.
+
+    Attributes:
+        source: the source's name.
+        checkpoint: how many batches were planned before and with this one: FLIP-27's checkpoint id.
+        run: token of the process that planned it; None in the very first.
+        positions: split id -> where it goes on, of the splits that are live.
+        state: compressed; see `decode`. Empty in the very first.
+
+    >>> BatchOffset.find(BatchOffset("orders").to_json()) == BatchOffset("orders")
+    True
+    """
+
+    source: str
+    checkpoint: int = 0
+    run: str | None = None
+    positions: Mapping[str, int] = field(default_factory=dict)
+    state: str = ""
+
+    @classmethod
+    def encode(
+        cls, source: str, checkpoint: int, run: str, state: BatchState[SplitT], serializer: VersionedSerializer[SplitT]
+    ) -> BatchOffset:
+        """Write a state."""
+        wire = _Wire(
+            _FORMAT,
+            serializer.version,
+            state.coordinator,
+            [(placed.subtask, serializer.serialize(placed.split)) for placed in state.live],
+            [(placed.subtask, serializer.serialize(placed.split)) for placed in state.slices],
+            state.time_us,
+        )
+        packed = base64.b64encode(pack(msgspec.msgpack.encode(wire), 1)).decode()
+        positions = {placed.split.split_id: placed.split.start for placed in state.live}
+        return cls(source, checkpoint, run, dict(sorted(positions.items())), packed)
+
+    def decode(self, serializer: VersionedSerializer[SplitT]) -> BatchState[SplitT]:
+        """Read the state back.
+
+        Raises:
+            UnreadableOffset: the bytes are none of ours, or of a later version.
+        """
+        if not self.state:
+            return BatchState(b"")
+        try:
+            wire = msgspec.msgpack.decode(unpack(base64.b64decode(self.state, validate=True)), type=_Wire)
+            if wire.format != _FORMAT:
+                raise ValueError(f"it has format {wire.format}, and this version of lowmark knows {_FORMAT}")
+            return BatchState(
+                wire.coordinator,
+                self._splits(wire.live, wire.split_version, serializer),
+                self._splits(wire.slices, wire.split_version, serializer),
+                wire.time_us,
+            )
+        except Exception as broken:  # a connector's serializer may raise whatever it likes
+            raise UnreadableOffset(self.source, described(broken)) from broken
+
+    @staticmethod
+    def _splits(
+        packed: Sequence[tuple[int, bytes]], version: int, serializer: VersionedSerializer[SplitT]
+    ) -> tuple[Placed[SplitT], ...]:
+        return tuple(Placed(subtask, serializer.deserialize(version, data)) for subtask, data in packed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the offset with sorted keys: Spark compares offsets as text."""
+        return {
+            "checkpoint": self.checkpoint,
+            "lowmark_source": self.source,
+            "positions": dict(self.positions),
+            "run": self.run,
+            "state": self.state,
+        }
+
+    @classmethod
+    def find(cls, offset: object) -> BatchOffset | None:
+        """Read a source's offset, as a mapping or as JSON text; None if it is not one of ours.
+
+        Raises:
+            UnreadableOffset: it is one of ours, and a field is missing or cannot be.
+        """
+        if isinstance(offset, str) and '"lowmark_source"' in offset:
+            try:
+                offset = json.loads(offset)
+            except (ValueError, RecursionError):
+                return None
+        source = offset.get("lowmark_source") if isinstance(offset, Mapping) else None
+        if not isinstance(source, str):
+            return None  # a topic may have that name, but its partitions are no text
+        try:
+            found = msgspec.convert(offset, _Fields)
+        except (ValueError, RecursionError) as wrong:
+            raise UnreadableOffset(source, described(wrong)) from wrong
+        return cls(source, found.checkpoint, found.run, found.positions, found.state)

@@ -1,0 +1,534 @@
+"""Plans the batches of a source: FLIP-27's coordinator and readers, driven by an engine that asks before it reads.
+
+    engine                     BatchPlanner                          FLIP-27
+    "from here, how far?"      splits that were assigned, sliced     assign_splits -> reader slots
+    writes the offset          the coordinator's checkpoint,         snapshot_state(checkpoint id)
+                               the splits' positions, the slices
+    reads the slices           (an executor does)                    SourceReader, SplitReader
+    "this one is committed"    notify_checkpoint_complete            the same
+
+A planner may be asked from any offset at any time: it goes on if that is where it stands, and restores everything from
+the offset if it is not. So a new process, a batch that is planned twice, and a restart are one case.
+
+A batch may be planned with others: a peer says how far alignment lets the source read, and is told what was planned.
+Knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
+from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
+from lowmark.sources.hints import hinted
+from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.slicing import HeldReason, NextRow, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
+from lowmark.watermark import LowmarkError, format_duration_us
+
+from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
+from .peer import Guidance, Planned, PlanPeer
+from .rate import RateBudget, RateLimiterStrategy
+from .slots import Slots, Task
+
+__all__ = ["BatchPlanner", "NoSplits", "PlanOptions", "PlanningFailed"]
+
+log = logging.getLogger("lowmark")
+
+# An idle source is asked every 10 ms, which must not become 100 questions a second to the system behind it.
+_EMPTY_PLAN_LASTS_US = 100_000
+_LOOK_AGAIN_SECONDS = 0.05
+_SAY_AGAIN_SECONDS = 60.0
+_SAY_SPLITS_MISSING_SECONDS = 10.0
+_LATEST_US = 2**53
+_CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How the batches of a source are cut.
+
+    Attributes:
+        slots: how many readers there are, which is how many tasks a batch has at most.
+        max_rows: rows in a batch, about; None: all there are.
+        max_bytes: bytes in a batch, about; None: no limit.
+        max_slice_us: event time that a batch spans at most; None: no limit.
+        by_time: take every split up to one event time, where the source can search by time.
+        future_guard_us: rows further ahead of the clock than this are bad clocks; None: there are no such rows.
+        rate: how fast it is read at most; None: as fast as can be.
+        start_seconds: how long the first splits may take to be found.
+        failover: how often a failed enumerator is restored; None: as its coordinator does by default.
+        timeout_seconds: how long the enumerator may take over one thing, and a source's own reader bring nothing.
+    """
+
+    slots: int = 1
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    max_slice_us: int | None = None
+    by_time: bool = True
+    future_guard_us: int | None = None
+    rate: RateLimiterStrategy | None = None
+    start_seconds: float = 60.0
+    failover: FailoverPolicy | None = None
+    timeout_seconds: float = 60.0
+
+
+class PlanningFailed(LowmarkError, RuntimeError):
+    """What a batch reads could not be planned.
+
+    Attributes:
+        source: name of the source.
+        batch: which batch, as its checkpoint counts them.
+        cause: the error's type and text.
+    """
+
+    def __init__(self, source: str, batch: int, cause: str) -> None:
+        super().__init__(source, batch, cause)
+        self.source, self.batch, self.cause = source, batch, cause
+
+    def __str__(self) -> str:
+        return hinted(
+            f"source {self.source!r}: cannot plan batch {self.batch}: {self.cause}",
+            "remove the cause and start the query again; it goes on from its checkpoint.",
+        )
+
+
+class NoSplits(LowmarkError, TimeoutError):
+    """An enumerator was silent for too long: nobody knows whether there is anything to read.
+
+    Attributes:
+        source: name of the source.
+        seconds: how long it was waited for.
+    """
+
+    def __init__(self, source: str, seconds: float) -> None:
+        super().__init__(source, seconds)
+        self.source, self.seconds = source, seconds
+
+    def __str__(self) -> str:
+        return (
+            f"source {self.source!r}: its enumerator has neither assigned a split nor said that there is none within "
+            f"{self.seconds:g} seconds. Hint: is the system reachable? The run ends here, since it would read nothing."
+        )
+
+
+class BatchPlanner(Generic[SplitT]):
+    """Plans one source's batches. One caller at a time; the enumerator has a thread of its own.
+
+    Args:
+        source: what to read.
+        name: of the stream, for logs, errors and offsets.
+        options: how to cut.
+        now_us: the wall clock, microseconds since the epoch: bad clocks are compared with it.
+        peer: others who have a say; None: nobody.
+
+    Raises (from every call):
+        SourceFailed: the enumerator gave up, with the cause; or what the source's planner raised.
+    """
+
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        *,
+        name: str,
+        options: PlanOptions,
+        now_us: Callable[[], int],
+        peer: PlanPeer | None = None,
+    ) -> None:
+        self._source, self._name, self._options = source, name, options
+        self._now_us, self._peer = now_us, peer
+        self._run = uuid.uuid4().hex
+        self._slots: Slots[SplitT] = Slots()
+        self._coordinator: SourceCoordinator[SplitT, Any] | None = None
+        self._planner: SplitPlanner[SplitT] | None = None
+        self._at: BatchOffset | None = None  # the offset that the three above stand at
+        self._live: dict[str, Placed[SplitT]] = {}
+        self._previous_time_us: int | None = None
+        self._previous_span_us: int | None = None
+        self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
+        self._requested: Future[None] | None = None
+        self._targets: dict[str, int] | None = None
+        self._available_now = False
+        self._waits = False  # rows that are there were kept from being read, when a batch was planned last
+        self._empty_until_us: int | None = None
+        self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
+        self._told: Planned | None = None
+        self._inducer: ExternallyInducedSourceReader[SplitT] | None = None
+        self._induced_ids: dict[int, int] = {}  # checkpoint -> what the inducer calls it, until it is committed
+
+    @property
+    def run(self) -> str:
+        """The planner's token, which is in every offset that it plans."""
+        return self._run
+
+    def initial(self) -> BatchOffset:
+        """Return the offset before the first batch. It decides nothing, so it may be asked for more than once."""
+        return BatchOffset(self._name)
+
+    def stop_at_present(self) -> None:
+        """From now on plan nothing beyond what is there when the next batch is planned (Trigger.AvailableNow)."""
+        self._available_now, self._targets = True, None
+
+    def plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
+        """Plan the next batch.
+
+        Args:
+            start: where it begins: an offset of this source, of this process or another.
+            max_rows: rows in it, about; None: all there are.
+
+        Returns:
+            Where it ends; `start` itself if there is nothing to read.
+
+        Raises:
+            UnreadableOffset: `start` is of another source, or broken.
+        """
+        end = self._plan(start, max_rows)
+        began = said = time.monotonic()
+        while end == start and self._available_now and self._waits:
+            # Nothing new would end this run, although rows are there that alignment or the rate keeps from being read.
+            if time.monotonic() - said > _SAY_AGAIN_SECONDS:
+                said = time.monotonic()
+                waited = format_duration_us(int(said - began) * 1_000_000)
+                log.warning('source "%s": waits for its alignment group or its rate, for %s by now', self._name, waited)
+            time.sleep(_EMPTY_PLAN_LASTS_US / 1e6)
+            self._empty_until_us = None
+            end = self._plan(start, max_rows)
+        return end
+
+    def _plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
+        now_us = self._now_us()
+        if self._at is None or start.checkpoint != self._at.checkpoint:
+            self._restore(start)
+        elif self._empty_until_us is not None and now_us < self._empty_until_us:
+            return start
+        guidance = Guidance() if self._peer is None else self._peer.ask(self._run)
+        self._pass_on(guidance.events)
+        self._ask_for_splits()
+        candidates = self._live | self._slots.arrived()
+        rated = self._budget.grant(now_us)
+        self._waits = rated == 0
+        if rated == 0:
+            return start
+        try:
+            plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
+        except SourceFailed:
+            raise  # it names the source itself
+        except Exception as cause:
+            raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
+        self._budget.take(plan.rows, more=plan.more)
+        self._waits = guidance.hold or HeldReason.CAP in plan.held.values()
+        if not self._moves(plan, candidates, guidance):
+            self._empty_until_us = now_us + _EMPTY_PLAN_LASTS_US
+            self._tell(start.checkpoint, candidates, plan, next_us)
+            return start
+        self._empty_until_us = None
+        return self._write(start.checkpoint + 1, candidates, plan, next_us)
+
+    def tasks(self, start: BatchOffset, end: BatchOffset) -> list[Task[SplitT]]:
+        """Return what each reader slot reads between two offsets; a pure function of them, events apart.
+
+        Raises:
+            UnreadableOffset: they are not the two ends of one batch.
+        """
+        if end.checkpoint == start.checkpoint:
+            return []
+        if end.checkpoint != start.checkpoint + 1:
+            raise UnreadableOffset(
+                self._name,
+                f"a batch from checkpoint {start.checkpoint} to {end.checkpoint}; expected neighbours",
+            )
+        by_slot: dict[int, list[SplitT]] = {}
+        for placed in end.decode(self._source.split_serializer).slices:
+            by_slot.setdefault(placed.subtask % self._options.slots, []).append(placed.split)
+        events = self._tasks.get(end.checkpoint, {})
+        return [
+            Task(subtask, end.checkpoint, tuple(by_slot.get(subtask, ())), events.get(subtask, ()))
+            for subtask in sorted(by_slot.keys() | events.keys())
+        ]
+
+    def committed(self, end: BatchOffset) -> None:
+        """The batch that ends there was committed."""
+        if self._coordinator is not None:
+            self._coordinator.notify_checkpoint_complete(end.checkpoint)
+        if self._inducer is not None and end.checkpoint in self._induced_ids:
+            self._inducer.notify_checkpoint_complete(self._induced_ids[end.checkpoint])
+            self._induced_ids = {c: due for c, due in self._induced_ids.items() if c > end.checkpoint}
+
+    def latest(self) -> dict[str, int]:
+        """Return where every live split ends now, as far as it can be told; for people."""
+        if self._planner is None:
+            return {}
+        ends = self._planner.latest([placed.split for placed in self._live.values()])
+        return dict(sorted((split_id, end.position) for split_id, end in ends.items()))
+
+    def close(self) -> None:
+        """Let go of threads and connections."""
+        if self._inducer is not None:
+            self._inducer.close()
+        if self._planner is not None:
+            self._planner.close()
+        if self._coordinator is not None:
+            self._coordinator.close(min(_CLOSE_SECONDS, self._options.timeout_seconds))
+        self._coordinator = self._planner = self._at = self._inducer = None
+
+    # -- where it stands
+
+    def _restore(self, start: BatchOffset) -> None:
+        if start.source != self._name:
+            raise UnreadableOffset(self._name, f'it is of the source "{start.source}"')
+        state = start.decode(self._source.split_serializer)
+        self.close()
+        self._slots = Slots()
+        self._live = {
+            placed.split.split_id: replace(placed, subtask=placed.subtask % self._options.slots)
+            for placed in state.live
+        }
+        self._slots.settle(self._live)
+        self._previous_time_us, self._previous_span_us, self._targets = state.time_us, None, None
+        coordinator = SourceCoordinator(
+            self._source,
+            name=self._name,
+            gateway=self._slots,
+            num_subtasks=self._options.slots,
+            failover=self._options.failover,
+            timeout_seconds=self._options.timeout_seconds,
+        )
+        self._coordinator, self._planner, self._requested = coordinator, self._source.create_planner(), None
+        if state.coordinator:
+            coordinator.reset_to_checkpoint(start.checkpoint, state.coordinator)
+        coordinator.start()
+        for subtask in range(self._options.slots):
+            coordinator.register_reader(subtask)
+        self._await_splits(coordinator)
+        if self._source.externally_induced:
+            self._inducer = self._induced_reader()
+        self._at = start
+
+    def _await_splits(self, coordinator: SourceCoordinator[SplitT, Any]) -> None:
+        """Let the first batch hold what there is: discovery runs on a thread of its own, and Spark does not wait."""
+        coordinator.run("start the enumerator and register its readers", lambda: None)
+        coordinator.wait(self._ask_for_splits(), "hand out the splits that readers ask for")
+        began, said = time.monotonic(), False
+        until = began + self._options.start_seconds
+        while not self._slots.wait(_LOOK_AGAIN_SECONDS) and not self._live and coordinator.failure is None:
+            self._ask_for_splits()
+            # An enumerator that says how often it looked has found nothing; another one may be waiting for something.
+            if coordinator.metric_values().get("discoveries", 0) > 0:
+                return
+            if not said and time.monotonic() > began + _SAY_SPLITS_MISSING_SECONDS:
+                said = True
+                log.warning(
+                    'source "%s": no split was found for %g seconds, and it is waited for %g: is the system reachable?',
+                    self._name, _SAY_SPLITS_MISSING_SECONDS, self._options.start_seconds,
+                )  # fmt: skip
+            if time.monotonic() > until:
+                late = NoSplits(self._name, self._options.start_seconds)
+                if self._available_now:
+                    raise late
+                log.warning("%s", late)
+                return
+
+    def _ask_for_splits(self) -> Future[None]:
+        """Let an enumerator that waits to be asked (FLIP-27) give all it has, for the next plan if not for this one."""
+        assert self._coordinator is not None, "restored before"
+        if self._requested is None or self._requested.done():
+            self._requested = self._coordinator.request_splits()
+        return self._requested
+
+    def _pass_on(self, events: Sequence[tuple[int, int, bytes]]) -> None:
+        assert self._coordinator is not None, "restored before"
+        serializer = self._source.event_serializer
+        if serializer is not None:
+            for subtask, version, data in events:
+                self._coordinator.handle_source_event(subtask, serializer.deserialize(version, data))
+
+    # -- what is read
+
+    def _limits(self, guidance: Guidance, max_rows: int | None, rated: int | None, now_us: int) -> SliceLimits:
+        budgets = [rows for rows in (max_rows, rated) if rows is not None]
+        return SliceLimits(
+            rows=min(budgets, default=None),
+            size_bytes=self._options.max_bytes,
+            cap_us=guidance.cap_us,
+            held=guidance.held,
+            observed_us=guidance.observed_us,
+            now_us=now_us,
+            future_guard_us=self._options.future_guard_us,
+            targets=self._targets,
+            by_time=self._options.by_time,
+            max_slice_us=self._options.max_slice_us,
+            previous_span_us=self._previous_span_us,
+        )
+
+    def _slice(
+        self, candidates: Mapping[str, Placed[SplitT]], limits: SliceLimits, guidance: Guidance
+    ) -> tuple[SlicePlan, int | None]:
+        """Return the plan, and the event time of the next row where alignment alone keeps it from being read."""
+        assert self._planner is not None, "restored before"
+        assert self._at is not None, "restored before"
+        if self._coordinator is not None and self._coordinator.failure is not None:
+            raise self._coordinator.failure
+        splits = [placed.split for placed in candidates.values()]
+        if self._available_now and self._targets is None:
+            self._targets = {name: end.position for name, end in self._planner.latest(splits).items()}
+            limits = replace(limits, targets=self._targets)
+        if self._inducer is not None:
+            return self._induced(self._inducer, splits, self._at.checkpoint + 1), None
+        if guidance.hold:
+            return self._look_ahead(self._planner, splits, limits)
+        plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
+        if plan.rows or limits.cap_us is None or HeldReason.CAP not in plan.held.values():
+            return plan, None
+        # Near the cap: what is found is as far into its millisecond as the cap is, so that the two compare exactly.
+        return plan, self._next_row(self._planner, splits, limits, limits.cap_us).wanted_us
+
+    def _look_ahead(
+        self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits
+    ) -> tuple[SlicePlan, int | None]:
+        """Plan nothing, but say where every split goes on: others wait to hear it, as this source waits for them.
+
+        A source that cannot say has to read to find out, once.
+        """
+        near_us = limits.now_us if self._previous_time_us is None else self._previous_time_us
+        found = self._next_row(planner, splits, limits, near_us)
+        if not found.searchable and not limits.observed_us:
+            return plan_slices(planner, splits, limits, previous_time_us=None), None
+        if found.time_us is None:
+            limits = replace(limits, held=frozenset(split.split_id for split in splits))
+        else:
+            limits = replace(limits, cap_us=found.time_us)
+        return plan_slices(planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
+
+    def _next_row(
+        self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT], limits: SliceLimits, near_us: int
+    ) -> NextRow:
+        guard_us = limits.future_guard_us
+        until_us = _LATEST_US if guard_us is None else limits.now_us + guard_us
+        return next_row(planner, splits, near_us=near_us, until_us=until_us)
+
+    def _moves(self, plan: SlicePlan, candidates: Mapping[str, Placed[SplitT]], guidance: Guidance) -> bool:
+        """Whether the plan is worth a batch: rows, an end, or a split that no offset knows yet.
+
+        Or the first that others shall hear of this planner: a batch is what ties it to its query.
+        """
+        new = candidates.keys() - self._live.keys()
+        unheard = guidance.hold and (self._at is None or self._at.run != self._run)
+        return bool(new) or unheard or any(cut.stop > cut.start or cut.finished for cut in plan.slices.values())
+
+    def _write(
+        self, checkpoint: int, candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan, next_us: int | None
+    ) -> BatchOffset:
+        assert self._coordinator is not None, "restored before"
+        # Before the snapshot, which has to agree with the positions: a hybrid source switches by it.
+        for name, planned in plan.slices.items():
+            if planned.finished:
+                self._coordinator.handle_splits_finished(candidates[name].subtask, [name])
+        action = f"take the enumerator's snapshot for checkpoint {checkpoint}"
+        snapshot = self._coordinator.wait(self._coordinator.checkpoint(checkpoint), action)
+        # What was assigned while the batch was planned is not the enumerator's any more: live, and not read yet.
+        candidates = {**self._slots.in_snapshot(), **candidates}
+        live: dict[str, Placed[SplitT]] = {}
+        slices: list[Placed[SplitT]] = []
+        for split_id, placed in sorted(candidates.items()):
+            cut = plan.slices.get(split_id)
+            if cut is None:
+                live[split_id] = placed
+                continue
+            if cut.stop > cut.start:
+                slices.append(replace(placed, split=replace(placed.split, start=cut.start, stop=cut.stop)))
+            if not cut.finished:
+                live[split_id] = replace(placed, split=replace(placed.split, start=cut.stop))
+        state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
+        end = BatchOffset.encode(self._name, checkpoint, self._run, state, self._source.split_serializer)
+        self._tell(checkpoint, candidates, plan, next_us)
+        self._tasks = {checkpoint: self._slots.take_events()}
+        self._slots.settle(candidates)
+        self._at, self._live = end, live
+        if plan.time_us is not None:
+            before_us, self._previous_time_us = self._previous_time_us, plan.time_us
+            self._previous_span_us = None if before_us is None else max(0, plan.time_us - before_us)
+        return end
+
+    def _tell(
+        self,
+        checkpoint: int,
+        candidates: Mapping[str, Placed[SplitT]],
+        plan: SlicePlan,
+        next_us: int | None,
+    ) -> None:
+        if self._peer is None:
+            return
+        assert self._planner is not None, "restored before"
+        assert self._coordinator is not None, "restored before"
+        slices: Mapping[str, PlannedSlice] = plan.slices
+        planned = Planned(
+            checkpoint=checkpoint,
+            splits={name: placed.split.parents for name, placed in candidates.items()},
+            reached_us={name: cut.reached_us for name, cut in slices.items() if cut.reached_us is not None},
+            rows={name: cut.rows for name, cut in slices.items() if cut.rows},
+            backlog_rows={name: cut.backlog_rows for name, cut in slices.items()},
+            finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
+            held=frozenset(name for name, why in plan.held.items() if why is HeldReason.CAP),
+            next_us=next_us,
+            metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
+        )
+        if replace(planned, metrics={}) != self._told:
+            self._peer.tell(self._run, planned)
+            self._told = replace(planned, metrics={})
+
+    # -- sources whose system decides when a checkpoint is
+
+    def _induced_reader(self) -> ExternallyInducedSourceReader[SplitT]:
+        reader = self._source.create_reader(_DriverContext())
+        if not isinstance(reader, ExternallyInducedSourceReader):
+            raise TypeError(
+                f'source "{self._name}": {type(self._source).__name__} says it is externally induced, so create_reader '
+                f"has to make an ExternallyInducedSourceReader, got {type(reader).__name__}."
+            )
+        reader.add_splits([placed.split for placed in self._live.values()])
+        reader.start()
+        return reader
+
+    def _induced(
+        self, reader: ExternallyInducedSourceReader[SplitT], splits: Sequence[SplitT], checkpoint: int
+    ) -> SlicePlan:
+        """A batch ends where the reader's snapshot says, whenever the reader says that a checkpoint is due."""
+        fresh = [split for split in splits if split.split_id not in self._live]
+        if fresh:
+            reader.add_splits(fresh)
+        due = reader.should_trigger_checkpoint()
+        if due is None:
+            return SlicePlan({}, None, {}, 0)
+        self._induced_ids[checkpoint] = due
+        standing = {split.split_id: split for split in reader.snapshot_state(due)}
+        slices = {}
+        for split in splits:
+            after = standing.get(split.split_id)
+            stop = after.start if after is not None else split.stop
+            if stop is None:
+                raise ValueError(
+                    f'source "{self._name}", checkpoint {due}: split {split.split_id} is not in the snapshot of the '
+                    "reader, so it is finished, but it has no stop. Expected a snapshot of every split that goes on."
+                )
+            slices[split.split_id] = PlannedSlice(split.start, stop, stop - split.start, None, 0, after is None)
+        return SlicePlan(slices, None, {}, 0)
+
+
+class _DriverContext:
+    """The context of a reader on the driver."""
+
+    subtask = 0
+
+    def __init__(self) -> None:
+        self.metric_group = MetricGroup()
+
+    def send_split_request(self) -> None:
+        """The planner asks for all splits anyway."""
+
+    def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
+        raise NotImplementedError(f"a reader on the driver sends no events, got {event!r}")

@@ -1,0 +1,105 @@
+"""Which reader slot has which splits, and what it reads in a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic
+
+from lowmark.sources.api import SourceEvent, SplitT
+
+from .offset import Placed
+
+__all__ = ["Slots", "Task"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[SplitT]):
+    """What one reader slot reads in one batch.
+
+    Attributes:
+        subtask: the slot.
+        checkpoint: the batch.
+        splits: slices, each with a stop.
+        events: what the enumerator sent to this reader. A batch that is read again after a crash has none.
+    """
+
+    subtask: int
+    checkpoint: int
+    splits: tuple[SplitT, ...]
+    events: tuple[SourceEvent, ...] = ()
+
+
+class Slots(Generic[SplitT]):
+    """The reader slots, as the coordinator sees readers: keeps what it sends until a batch takes it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._arrived: dict[str, Placed[SplitT]] = {}
+        self._known: frozenset[str] = frozenset()
+        self._snapshot: frozenset[str] = frozenset()
+        self._complete = False  # a slot was told that no more splits come
+        self._events: dict[int, list[SourceEvent]] = {}
+
+    def add_splits(self, subtask: int, splits: Sequence[SplitT]) -> None:
+        with self._lock:
+            for split in splits:
+                # Assigned again by an enumerator that was restored from before it was assigned: it is there already.
+                if split.split_id not in self._known:
+                    self._arrived.setdefault(split.split_id, Placed(subtask, split))
+            self._lock.notify_all()
+
+    def no_more_splits(self, subtask: int) -> None:
+        del subtask  # a slot without splits simply gets no task
+        with self._lock:
+            self._complete = True
+            self._lock.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a first split, or to hear that none comes; return whether that is so."""
+        with self._lock:
+            return self._lock.wait_for(lambda: bool(self._arrived or self._complete), seconds)
+
+    def source_event(self, subtask: int, event: SourceEvent) -> Future[None]:
+        sent: Future[None] = Future()
+        with self._lock:
+            self._events.setdefault(subtask, []).append(event)
+        sent.set_result(None)
+        return sent
+
+    def backlog(self, subtask: int, is_processing_backlog: bool) -> None:  # noqa: FBT001  # the gateway's interface
+        """The coordinator shows it among the source's metrics; slots read what is planned either way."""
+
+    def checkpointed(self, checkpoint_id: int) -> None:
+        del checkpoint_id  # always the newest
+        with self._lock:
+            self._snapshot = frozenset(self._arrived)
+
+    def restored(self, checkpoint_id: int | None) -> None:
+        del checkpoint_id  # always the newest
+        with self._lock:
+            self._arrived = {name: placed for name, placed in self._arrived.items() if name in self._snapshot}
+            self._events.clear()
+
+    def in_snapshot(self) -> dict[str, Placed[SplitT]]:
+        """The splits that had arrived when the enumerator's state was taken: it does not hold them any more."""
+        with self._lock:
+            return {name: placed for name, placed in self._arrived.items() if name in self._snapshot}
+
+    def arrived(self) -> dict[str, Placed[SplitT]]:
+        with self._lock:
+            return dict(self._arrived)
+
+    def settle(self, known: Iterable[str]) -> None:
+        """These splits are in an offset by now, or were finished in it."""
+        with self._lock:
+            self._known = frozenset(known)
+            self._arrived = {name: placed for name, placed in self._arrived.items() if name not in self._known}
+
+    def take_events(self) -> dict[int, tuple[SourceEvent, ...]]:
+        with self._lock:
+            taken = {subtask: tuple(events) for subtask, events in self._events.items()}
+            self._events.clear()
+            return taken

@@ -1,0 +1,1 @@
+"""Reading splits, on executors."""

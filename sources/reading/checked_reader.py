@@ -1,0 +1,183 @@
+"""A split reader, held to its contract: what every slice is read through, in whatever thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+from lowmark.sources.api import Fetched, Source, SourceSplit, SplitReader, SplitRows, SplitsAddition, SplitT
+from lowmark.watermark import LowmarkError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["BrokenSplitReader", "CheckedReader", "SplitReadFailed"]
+
+ResultT = TypeVar("ResultT")
+
+_SPLITS_NAMED = 10
+
+
+class BrokenSplitReader(LowmarkError, RuntimeError):
+    """A split reader did what its contract forbids.
+
+    Attributes:
+        source: whose reader.
+        split: id of the split.
+        fact: what it did, completing "split 'x' ...".
+        expected: what would have been right.
+    """
+
+    def __init__(self, source: str, split: str, fact: str, expected: str) -> None:
+        super().__init__(source, split, fact, expected)
+        self.source, self.split, self.fact, self.expected = source, split, fact, expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source}: split {self.split!r} {self.fact}; expected {self.expected}. Nothing after it was read. "
+            "Hint: this is a fault of the connector; check_source(source) finds it without Spark."
+        )
+
+
+class SplitReadFailed(LowmarkError, RuntimeError):
+    """A split reader raised an error. What it raised is the cause.
+
+    Attributes:
+        source: whose reader.
+        splits: ids of the splits it was reading, any of which may be at fault.
+        action: what it was asked for.
+        cause: type and text of the error.
+    """
+
+    def __init__(self, source: str, splits: tuple[str, ...], action: str, cause: str) -> None:
+        super().__init__(source, splits, action, cause)
+        self.source, self.splits, self.action, self.cause = source, splits, action, cause
+
+    @classmethod
+    def of(cls, source: str, splits: Collection[str], action: str, cause: BaseException) -> SplitReadFailed:
+        """The error for what was raised."""
+        return cls(source, tuple(splits), action, f"{type(cause).__name__}: {cause}")
+
+    def __str__(self) -> str:
+        named = ", ".join(repr(split) for split in islice(self.splits, _SPLITS_NAMED))
+        more = len(self.splits) - _SPLITS_NAMED
+        of = f" of {named}" + (f" and {more} more" if more > 0 else "") if self.splits else ""
+        return (
+            f"{self.source}: cannot {self.action}{of}: {self.cause}. Hint: no row is lost; the same rows are read "
+            "again when the query goes on from its checkpoint, once the cause is gone."
+        )
+
+
+class CheckedReader(Generic[SplitT]):
+    """Reads bounded splits by one split reader, group after group. Used by one thread, `stop` apart.
+
+    As a context manager it closes the split reader, and never hides an error behind one of closing.
+
+    Args:
+        source: makes the split reader when the first group is read, and says what its rows look like.
+        stalled_seconds: how long fetches may bring neither rows nor the end of a split.
+        now_seconds: a clock that never goes back.
+    """
+
+    def __init__(self, source: Source[SplitT, Any], stalled_seconds: float, now_seconds: Callable[[], float]) -> None:
+        self._source, self._name = source, type(source).__name__
+        self._stalled_seconds, self._now_seconds = stalled_seconds, now_seconds
+        self._reader: SplitReader[SplitT] | None = None
+        self._left: dict[str, SplitT] = {}  # where each split of the group stands
+        self._stopped = False
+
+    def read(self, splits: Sequence[SplitT]) -> Iterator[SplitRows]:
+        """Read splits to their stops; errors are those of `read_slices`."""
+        self._left = {split.split_id: split for split in splits}
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = self._attempt("make the split reader", self._source.create_split_reader)
+        self._attempt("add", lambda: reader.handle_splits_changes(SplitsAddition(tuple(splits))))
+        moved_seconds = self._now_seconds()
+        while self._left and not self._stopped:
+            fetched = self._attempt("fetch", reader.fetch)
+            if fetched.batches or fetched.finished_splits:
+                yield from self._checked(fetched)
+                moved_seconds = self._now_seconds()  # after the rows were taken, which may have lasted
+            elif self._now_seconds() - moved_seconds > self._stalled_seconds:
+                raise SplitReadFailed(
+                    self._name,
+                    tuple(self._left),
+                    "fetch",
+                    f"nothing came for {self._stalled_seconds:g} seconds, and no end either",
+                )
+
+    def stop(self) -> None:
+        """End `read` soon, wherever it is, and wake a fetch up that blocks. For other threads; may be repeated."""
+        self._stopped = True
+        reader = self._reader
+        if reader is not None:
+            reader.wake_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        if error is None:
+            self._attempt("close", reader.close)
+            return
+        try:
+            reader.close()
+        except Exception as second:  # noqa: BLE001  # the first error says more
+            del second
+
+    def _checked(self, fetched: Fetched) -> Iterator[SplitRows]:
+        """Yield what was fetched, checked; keep where each split stands, and forget the finished."""
+        for part in fetched.batches:
+            split = self._left.get(part.split_id)
+            if split is None:
+                raise self._broken(
+                    part.split_id, f"gave {part.rows.num_rows} rows", "rows of splits that were added and not finished"
+                )
+            self._check_position(split, part)
+            if not part.rows.schema.equals(self._source.schema):
+                raise self._broken(
+                    part.split_id,
+                    f"gave rows of another schema, {_columns(part.rows.schema)}",
+                    _columns(self._source.schema),
+                )
+            self._left[part.split_id] = replace(split, start=part.position)
+            if part.rows.num_rows:
+                yield part
+        for split_id in fetched.finished_splits:
+            if self._left.pop(split_id, None) is None:
+                raise self._broken(split_id, "finished", "splits that were added to finish, each once")
+
+    def _check_position(self, split: SourceSplit, part: SplitRows) -> None:
+        if part.position < split.start:
+            raise self._broken(
+                split.split_id, f"went back from position {split.start} to {part.position}", "positions that grow"
+            )
+        if split.stop is not None and part.position > split.stop:
+            raise self._broken(
+                split.split_id, f"was read to position {part.position}", f"at most its stop, {split.stop}"
+            )
+
+    def _broken(self, split: str, fact: str, expected: str) -> BrokenSplitReader:
+        return BrokenSplitReader(self._name, split, fact, expected)
+
+    def _attempt(self, action: str, call: Callable[[], ResultT]) -> ResultT:
+        try:
+            return call()
+        except LowmarkError:
+            raise  # it names its source and split itself
+        except Exception as cause:
+            raise SplitReadFailed.of(self._name, self._left, action, cause) from cause
+
+
+def _columns(schema: pa.Schema) -> str:
+    return (
+        "(" + ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema) + ")"
+    )

@@ -1,0 +1,190 @@
+"""Slices are read ahead by threads, some side by side, and come out in their order: what comes out is always the same.
+
+Each thread has a split reader of its own and takes the next group of slices when it is done with one. What it reads
+waits for its turn: the group that is put out now comes first, the others are kept, up to so many bytes in all. A
+thread whose group is put out may always add to an empty queue, so that the bound stops nobody for good.
+
+Source: FLIP-27; `org.apache.flink.connector.base.source.reader.fetcher.SplitFetcherManager`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Generic
+
+from lowmark.sources.api import Fetching, SplitRows, SplitT
+from lowmark.watermark.log_record import Lines
+
+from .checked_reader import CheckedReader
+
+__all__ = ["read_ahead"]
+
+log = logging.getLogger("lowmark")
+
+CLOSE_SECONDS = 30.0
+"""How long the end of reading waits for a fetch that does not wake up. Its thread is left behind then."""
+_WAKE_SECONDS = 0.1
+
+
+def read_ahead(
+    name: str,
+    make: Callable[[], CheckedReader[SplitT]],
+    groups: Sequence[Sequence[SplitT]],
+    fetching: Fetching,
+    *,
+    close_seconds: float = CLOSE_SECONDS,
+) -> Iterator[SplitRows]:
+    """Read groups of slices by threads; yield group after group.
+
+    Args:
+        name: of the source, for threads and logs.
+        make: makes a reader, one a thread.
+        groups: slices that one reader has at once.
+        fetching: how many threads, and how much they may read ahead.
+        close_seconds: how long to wait for threads in the end.
+
+    Raises:
+        Exception: what a reader raised, as soon as it did: rows of a batch that fails are of no use.
+    """
+    if not groups:
+        return
+    ahead = _Ahead(groups, fetching.ahead_bytes)
+    readers = [make() for _ in range(min(fetching.threads, len(groups)))]
+    threads = [
+        threading.Thread(target=_fetch, args=(ahead, reader), name=f"lowmark-fetcher-{name}-{n}", daemon=True)
+        for n, reader in enumerate(readers)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield from ahead.rows()
+    finally:
+        ahead.close()
+        _end(name, threads, readers, close_seconds)
+    ahead.check()  # a reader that could not be closed has failed, too
+
+
+class _Ahead(Generic[SplitT]):
+    """What was read ahead, by group, and who reads what."""
+
+    def __init__(self, groups: Sequence[Sequence[SplitT]], most_bytes: int) -> None:
+        self._groups, self._most_bytes = groups, most_bytes
+        self._changed = threading.Condition()
+        # Guarded by `_changed`:
+        self._queues: list[deque[SplitRows]] = [deque() for _ in groups]
+        self._read = [False] * len(groups)
+        self._begun = 0  # groups that a thread has taken: always the first ones
+        self._out = 0  # the group that is put out
+        self._bytes = 0
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    # -- for the task's thread
+
+    def rows(self) -> Iterator[SplitRows]:
+        for index in range(len(self._groups)):
+            with self._changed:
+                self._out = index
+                self._changed.notify_all()
+            while (part := self._take(index)) is not None:
+                yield part
+
+    def check(self) -> None:
+        """Raise what a thread raised, if one did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """No rows are wanted any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _take(self, index: int) -> SplitRows | None:
+        """The next rows of a group, None behind its last."""
+        queue = self._queues[index]
+        with self._changed:
+            self._changed.wait_for(lambda: queue or self._read[index] or self._failure is not None)
+            self.check()
+            if not queue:
+                return None
+            part = queue.popleft()
+            self._bytes -= part.rows.nbytes
+            self._changed.notify_all()
+            return part
+
+    # -- for the threads that fetch
+
+    def next_group(self) -> int | None:
+        """Take the next group to read, None if there is none."""
+        with self._changed:
+            if self._closed or self._failure is not None or self._begun == len(self._groups):
+                return None
+            self._begun += 1
+            return self._begun - 1
+
+    def splits(self, index: int) -> Sequence[SplitT]:
+        return self._groups[index]
+
+    def put(self, index: int, part: SplitRows) -> bool:
+        """Add rows when there is room for them; False: nobody wants them any more."""
+        size, queue = part.rows.nbytes, self._queues[index]
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or self._bytes + size <= self._most_bytes or (index == self._out and not queue)
+            )
+            if self._closed:
+                return False
+            queue.append(part)
+            self._bytes += size
+            self._changed.notify_all()
+            return True
+
+    def done(self, index: int) -> None:
+        with self._changed:
+            self._read[index] = True
+            self._changed.notify_all()
+
+    def fail(self, failure: BaseException) -> None:
+        with self._changed:
+            if self._failure is None:
+                self._failure = failure
+            self._changed.notify_all()
+
+
+def _fetch(ahead: _Ahead[SplitT], reader: CheckedReader[SplitT]) -> None:
+    try:
+        with reader:
+            while (index := ahead.next_group()) is not None:
+                for part in reader.read(ahead.splits(index)):
+                    if not ahead.put(index, part):
+                        return
+                ahead.done(index)
+    except BaseException as failure:  # noqa: BLE001  # the task's thread raises it
+        ahead.fail(failure)
+
+
+def _end(
+    name: str, threads: Sequence[threading.Thread], readers: Sequence[CheckedReader[SplitT]], seconds: float
+) -> None:
+    """Wake threads up until they end. A wake-up may come just before the fetch that it is meant for: it is repeated."""
+    deadline = time.monotonic() + seconds
+    for thread, reader in zip(threads, readers, strict=True):
+        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            with suppress(Exception):  # the thread is waited for all the same
+                reader.stop()
+            thread.join(min(left, _WAKE_SECONDS))
+        if thread.is_alive():
+            frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # CPython's way to look at a thread
+            stack = "".join(traceback.format_stack(frame)[-3:]) if frame is not None else "unknown"
+            log.warning(
+                "%s: a fetch did not end within %g seconds after wake_up, and is left behind; it stands in\n%s",
+                name, seconds, Lines(stack),
+            )  # fmt: skip

@@ -1,0 +1,14 @@
+"""Where sources meet Spark: the one room of sources that imports pyspark."""
+
+from .source import Binding, Recorder, Recording, SourceStreamReader, bound_source, load, prefer_own_python, register
+
+__all__ = [
+    "Binding",
+    "Recorder",
+    "Recording",
+    "SourceStreamReader",
+    "bound_source",
+    "load",
+    "prefer_own_python",
+    "register",
+]

@@ -1,0 +1,196 @@
+"""What `spark.readStream.format("lowmark_...")` understands: options in Spark's spelling, for sources and batches.
+
+    lowmark_kafka       Spark's own Kafka options: see `kafka.spark_options`
+    lowmark_files       path, fileFormat, eventTime, recursive, discoverEvery, bounded, onUnreadable, onVanished
+    lowmark_generator   script (JSON, `StreamScript.to_plain`), seed, bounded, ticksPerBatch
+
+and of every one of them:
+
+    maxRowsPerBatch     rows in a batch, about; of Kafka also maxOffsetsPerTrigger
+    maxBytesPerBatch    bytes in a batch, about, where the source can tell
+    maxSlice            event time that a batch spans at most, "10 minutes"
+    byTime              false: a fair share of each split instead of all splits up to one event time
+    tasks               how many tasks read a batch
+    splitColumn         name of a column with the split's id
+    name                of the stream, in logs and errors
+
+Names are matched without their case, as Spark does. Knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from lowmark.sources.api import Source
+from lowmark.sources.planning.planner import PlanOptions
+from lowmark.watermark import LowmarkError, duration_us
+from lowmark.watermark.errors import shown
+
+__all__ = ["FORMATS", "FormatOptions", "InvalidOption"]
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_INT64 = range(-(2**63), 2**63)
+
+
+class InvalidOption(LowmarkError, ValueError):
+    """An option of a format is missing, unknown, or not what it can be.
+
+    Attributes:
+        format_name: the format.
+        option: its option.
+        got: what was given, as text.
+        expected: what would have been accepted.
+    """
+
+    def __init__(self, format_name: str, option: str, got: str, expected: str) -> None:
+        super().__init__(format_name, option, got, expected)
+        self.format_name, self.option, self.got, self.expected = format_name, option, got, expected
+
+    def __str__(self) -> str:
+        return f'format("{self.format_name}"): option {self.option} is {self.got}, expected {self.expected}.'
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """The options of one stream, read.
+
+    Attributes:
+        source: what to read.
+        name: of the stream.
+        batches: how batches are cut.
+        split_column: the column with the split's id, None for none.
+    """
+
+    source: Source[Any, Any]
+    name: str
+    batches: PlanOptions
+    split_column: str | None
+
+    @classmethod
+    def read(cls, format_name: str, options: Mapping[str, str], schema: pa.Schema | None = None) -> FormatOptions:
+        """Read the options of `format_name`.
+
+        Args:
+            format_name: a key of `FORMATS`.
+            options: as the user gave them.
+            schema: the columns as Spark has them, the split's too; None: not known yet.
+
+        Raises:
+            InvalidOption, InvalidKafkaOption: an option is missing, unknown or wrong.
+
+        >>> given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders", "maxRowsPerBatch": "1000"}
+        >>> FormatOptions.read("lowmark_kafka", given).batches.max_rows
+        1000
+        """
+        given = _Given(format_name, {name.lower(): value for name, value in options.items()})
+        if format_name == "lowmark_kafka" and (most := given.take("maxOffsetsPerTrigger")) is not None:
+            given.options.setdefault("maxrowsperbatch", most)
+        batches = PlanOptions(
+            slots=given.number("tasks") or 1,
+            max_rows=given.number("maxRowsPerBatch"),
+            max_bytes=given.number("maxBytesPerBatch"),
+            max_slice_us=given.duration_us("maxSlice"),
+            by_time=given.flag("byTime", default=True),
+        )
+        split_column, name = given.take("splitColumn"), given.take("name")
+        if schema is not None and split_column in schema.names:
+            schema = schema.remove(schema.get_field_index(split_column))  # which is no column of the source
+        return cls(FORMATS[format_name](given, schema), name or format_name, batches, split_column)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Options that were given and not read yet, by their names in lower case; reading one takes it out."""
+
+    format_name: str
+    options: dict[str, str]
+
+    def take(self, option: str) -> str | None:
+        return self.options.pop(option.lower(), None)
+
+    def need(self, option: str) -> str:
+        value = self.take(option)
+        if value is None:
+            raise InvalidOption(self.format_name, option, "missing", "a value")
+        return value
+
+    def number(self, option: str) -> int | None:
+        value = self.take(option)
+        if value is None:
+            return None
+        number = self._whole(option, value)
+        if number < 1:
+            raise InvalidOption(self.format_name, option, shown(value), "a whole number, 1 or more")
+        return number
+
+    def seed(self, option: str) -> int:
+        value = self.take(option)
+        return 0 if value is None else self._whole(option, value)
+
+    def _whole(self, option: str, value: str) -> int:
+        if not _NUMBER.fullmatch(value) or int(value) not in _INT64:
+            raise InvalidOption(self.format_name, option, shown(value), "a whole number in 64 bits")
+        return int(value)
+
+    def duration_us(self, option: str) -> int | None:
+        value = self.take(option)
+        return None if value is None else duration_us(value, what=option)
+
+    def flag(self, option: str, *, default: bool) -> bool:
+        value = self.take(option)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise InvalidOption(self.format_name, option, shown(value), "true or false")
+        return value.lower() == "true"
+
+    def end(self, known: str) -> None:
+        """Refuse what is left: a misspelt option must not be without effect in silence."""
+        for option, value in self.options.items():
+            raise InvalidOption(self.format_name, option, shown(value), f"one of {known}")
+
+
+def _kafka(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+    from lowmark.sources.kafka import KafkaSource
+
+    del schema  # Kafka's own
+    return KafkaSource.from_options(given.options)
+
+
+def _files(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+    from lowmark.sources.files import FileSource
+
+    settings: dict[str, Any] = {name: given.flag(name, default=False) for name in ("recursive", "bounded")}
+    texts = {"discover_every": "discoverEvery", "on_unreadable": "onUnreadable", "on_vanished": "onVanished"}
+    settings |= {ours: value for ours, name in texts.items() if (value := given.take(name)) is not None}
+    path, kind, event_time = given.need("path"), given.take("fileFormat"), given.take("eventTime")
+    given.end("path, fileFormat, eventTime, recursive, bounded, discoverEvery, onUnreadable, onVanished")
+    return FileSource(path, format=kind or "parquet", schema=schema, event_time=event_time, **settings)
+
+
+def _generator(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+    from lowmark.sources.generator import GeneratorSource, StreamScript
+
+    del schema  # the generator's own
+    text, seed = given.need("script"), given.seed("seed")
+    try:
+        script = StreamScript.from_plain(json.loads(text))
+    except (ValueError, RecursionError) as wrong:
+        expected = f"a script as JSON ({str(wrong).removesuffix('.')})"
+        raise InvalidOption(given.format_name, "script", shown(text), expected) from wrong
+    bounded, ticks_per_batch = given.flag("bounded", default=False), given.number("ticksPerBatch")
+    given.end("script, seed, bounded, ticksPerBatch")
+    return GeneratorSource(script, seed=seed, bounded=bounded, ticks_per_batch=ticks_per_batch)
+
+
+FORMATS: Mapping[str, Callable[[_Given, pa.Schema | None], Source[Any, Any]]] = {
+    "lowmark_kafka": _kafka,
+    "lowmark_files": _files,
+    "lowmark_generator": _generator,
+}
+"""Format -> how its source is made."""

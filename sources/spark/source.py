@@ -1,0 +1,357 @@
+"""Where sources meet Spark: the one file in this folder that imports pyspark.
+
+`Binding`, `load`, `register`: any source as a streaming DataFrame. Batches are planned by `BatchPlanner`, in a process
+of its own on the driver's host, and read in Python workers. The offset fixes the rows: a batch that Spark runs again,
+in another process, on another day, holds the same.
+"""
+
+# ruff: noqa: N802  # Spark calls readers by Java's names
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+from lowmark.sources.api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
+from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
+from lowmark.sources.planning.peer import PlanPeer
+from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.slots import Task
+from lowmark.sources.reading.checked_reader import SplitReadFailed
+from lowmark.sources.reading.slices import read_slices
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from .briefly import briefly, saying_briefly
+from .options import FORMATS, FormatOptions
+
+__all__ = [
+    "Binding",
+    "Recorder",
+    "Recording",
+    "SourceStreamReader",
+    "bound_source",
+    "load",
+    "prefer_own_python",
+    "register",
+]
+
+log = logging.getLogger("lowmark")
+
+
+class Recording(Protocol):
+    """What one task has seen, while it reads."""
+
+    def see(self, rows: SplitRows) -> None:
+        """Rows were read."""
+        ...
+
+    def send(self, event: SourceEvent) -> None:
+        """The reader sends the enumerator an event."""
+        ...
+
+    def end(self) -> None:
+        """Every row was handed on; only now anything is reported."""
+        ...
+
+
+class Recorder(Protocol):
+    """Reports what tasks read. Picklable."""
+
+    def begin(self, task: Task[Any]) -> Recording:
+        """Begin a task, on an executor."""
+        ...
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A source as Spark shall read it. Picklable.
+
+    Attributes:
+        source: what to read.
+        name: of the stream.
+        options: how batches are cut.
+        split_column: name of a column with the split's id, None for none.
+        peer: others who have a say in what is planned.
+        recorder: measures what is read.
+    """
+
+    source: Source[Any, Any]
+    name: str
+    options: PlanOptions = field(default_factory=PlanOptions)
+    split_column: str | None = None
+    peer: PlanPeer | None = None
+    recorder: Recorder | None = None
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns that Spark gets."""
+        schema = self.source.schema
+        if self.split_column is None:
+            return schema
+        if self.split_column in schema.names:
+            raise ValueError(
+                f'source "{self.name}": it has a column "{self.split_column}" already, which shall hold the id of the '
+                "split. Hint: pass another name as split_column, or None to go without."
+            )
+        return schema.append(pa.field(self.split_column, pa.string()))
+
+
+def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
+    """Return a class for `spark.dataSource.register`, whose format is `format_name`.
+
+    The class is made here and now, so it is pickled with everything in it.
+    """
+
+    class BoundSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def schema(self) -> StructType:
+            return from_arrow_schema(binding.arrow_schema())
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return SourceStreamReader(binding, schema)
+
+    return BoundSource
+
+
+def prefer_own_python(spark: SparkSession) -> None:
+    """Let the workers of a local session run the Python of this process, where nobody named another.
+
+    Spark takes `python3` from the PATH, which is another one for who runs `.venv/bin/python app.py`.
+    """
+    context = spark.sparkContext
+    if "PYSPARK_PYTHON" in os.environ or not str(context.master).startswith("local") or not sys.executable:
+        return
+    named = context.getConf().get("spark.pyspark.python")  # only spark-submit heeds it by itself
+    context.pythonExec = sys.executable if named is None else named
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("lowmark_kafka")`, `"lowmark_files"` and `"lowmark_generator"` known to a session.
+
+    A plain `spark.readStream` has no low watermark and no alignment; `LowWatermarkService.read` has both.
+
+    >>> register(spark)                                                                         # doctest: +SKIP
+    >>> spark.readStream.format("lowmark_kafka").option("subscribe", "orders")                  # doctest: +SKIP
+    """
+    prefer_own_python(spark)
+    for format_name in FORMATS:
+        spark.dataSource.register(_format_source(format_name))
+
+
+def _format_source(format_name: str) -> type[DataSource]:
+    class FormatSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+        def schema(self) -> StructType:
+            return from_arrow_schema(self._binding(None).arrow_schema())
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return SourceStreamReader(self._binding(schema), schema)
+
+        def _binding(self, schema: StructType | None) -> Binding:
+            arrow = None if schema is None else to_arrow_schema(schema, timezone="UTC")
+            read = FormatOptions.read(format_name, self.options, arrow)
+            return Binding(read.source, read.name, read.batches, read.split_column)
+
+    return FormatSource
+
+
+def load(spark: SparkSession, binding: Binding) -> DataFrame:
+    """Return what a source reads, as a plain streaming DataFrame: no watermark, no alignment.
+
+    >>> df = load(spark, Binding(source, "orders"))                                             # doctest: +SKIP
+    """
+    prefer_own_python(spark)
+    format_name = f"lowmark_{uuid.uuid4().hex[:12]}"
+    spark.dataSource.register(bound_source(binding, format_name))
+    return spark.readStream.format(format_name).load()
+
+
+class SlotInput(InputPartition):
+    """What one reader slot reads in one batch."""
+
+    def __init__(self, task: Task[Any]) -> None:
+        super().__init__(task.subtask)
+        self.task = task
+
+
+class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's handle on any source: plans in a process of its own on the driver's host, reads in Python workers.
+
+    Args:
+        binding: what to read, and how.
+        schema: of the rows, as Spark knows it.
+    """
+
+    def __init__(self, binding: Binding, schema: StructType) -> None:
+        self._binding = binding
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._planner: BatchPlanner[Any] | None = None
+
+    @briefly
+    def initialOffset(self) -> dict[str, Any]:
+        return self._batches().initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self._binding.options.max_rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    @briefly
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._batches().plan(self._offset(start), max_rows).to_json()
+
+    @briefly
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._batches().stop_at_present()
+
+    @briefly
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [SlotInput(task) for task in self._batches().tasks(self._offset(start), self._offset(end))]
+
+    @briefly
+    def commit(self, end: dict[str, Any]) -> None:
+        self._batches().committed(self._offset(end))
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            try:
+                self._planner.close()
+            except Exception:  # a reader that has failed is stopped, too, and Spark would show this instead of why
+                log.warning('source "%s": its planner could not be closed', self._binding.name, exc_info=True)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with saying_briefly():
+            yield from self._read(partition)
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlotInput), "Spark hands back what partitions() gave"
+        binding, task = self._binding, partition.task
+        recording = None if binding.recorder is None else binding.recorder.begin(task)
+        for rows in _rows_of(binding, task, recording):
+            if recording is not None:
+                recording.see(rows)
+            if len(rows.rows):
+                yield self._shaped(rows)
+        if recording is not None:
+            recording.end()
+
+    def _shaped(self, rows: SplitRows) -> pa.RecordBatch:
+        columns = rows.rows.columns
+        if self._binding.split_column is not None:
+            columns = [*columns, pa.repeat(pa.scalar(rows.split_id, pa.string()), len(rows.rows))]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _batches(self) -> BatchPlanner[Any]:
+        if self._planner is None:
+            binding = self._binding
+            self._planner = BatchPlanner(
+                binding.source, name=binding.name, options=binding.options, now_us=_wall_clock_us, peer=binding.peer
+            )
+        return self._planner
+
+    def _offset(self, offset: dict[str, Any]) -> BatchOffset:
+        found = BatchOffset.find(offset)
+        if found is None:
+            raise UnreadableOffset(self._binding.name, f"expected one of lowmark's, got {offset!r:.200}")
+        return found
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def _rows_of(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
+    """Read a task's slices: by the source's own reader, where it has one."""
+    reader = binding.source.create_reader(_TaskContext(binding.name, task.subtask, recording))
+    return read_slices(binding.source, task.splits) if reader is None else _polled(reader, task, binding)
+
+
+def _polled(reader: SourceReader[Any], task: Task[Any], binding: Binding) -> Iterator[SplitRows]:
+    output, limit_seconds = _Output(), binding.options.timeout_seconds
+    silent_since = time.monotonic()
+    try:
+        reader.add_splits(task.splits)
+        reader.start()
+        for event in task.events:
+            reader.handle_source_event(event)
+        reader.notify_no_more_splits()
+        while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
+            taken = output.taken()
+            yield from taken
+            if taken:
+                silent_since = time.monotonic()
+            elif status is InputStatus.NOTHING_AVAILABLE and not _becomes_available(
+                reader, silent_since + limit_seconds - time.monotonic()
+            ):
+                raise SplitReadFailed(
+                    repr(binding.source), tuple(split.split_id for split in task.splits), "read the rows",
+                    f"{type(reader).__name__}, the reader of slot {task.subtask}, has said NOTHING_AVAILABLE for "
+                    f"{limit_seconds:g} seconds, though batch {task.checkpoint} was planned with rows that are there "
+                    "(timeout= is how long a source may hang)",
+                )  # fmt: skip
+        yield from output.taken()
+    finally:
+        reader.close()
+
+
+def _becomes_available(reader: SourceReader[Any], seconds: float) -> bool:
+    available = reader.is_available()
+    if wait([available], max(0.0, seconds)).done:
+        available.result()  # which may be an error
+        return seconds > 0
+    return False
+
+
+class _Output:
+    """Where a reader puts rows, until the task takes them."""
+
+    def __init__(self) -> None:
+        self._rows: list[SplitRows] = []
+
+    def collect(self, split_id: str, rows: pa.RecordBatch) -> None:
+        self._rows.append(SplitRows(split_id, rows, position=0))
+
+    def release(self, split_id: str) -> None:
+        """Which splits end with a batch was known when it was planned."""
+
+    def taken(self) -> list[SplitRows]:
+        taken, self._rows = self._rows, []
+        return taken
+
+
+class _TaskContext:
+    """What a reader may ask of its task."""
+
+    def __init__(self, name: str, subtask: int, recording: Recording | None) -> None:
+        self.subtask = subtask
+        self.metric_group = MetricGroup()
+        self._name, self._recording = name, recording
+
+    def send_split_request(self) -> None:
+        """All splits of the batch were given before it began."""
+
+    def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
+        if self._recording is None:
+            raise RuntimeError(
+                f'source "{self._name}", reader {self.subtask}: nobody takes the event {event!r} to the enumerator. '
+                "Hint: read the source by LowWatermarkService.read, which does."
+            )
+        self._recording.send(event)

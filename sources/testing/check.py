@@ -1,0 +1,572 @@
+"""The contract of a source as a function: `check_source(source)` holds any connector to the laws, without Spark.
+
+    discovery       every split is assigned, once, to a reader that is there; splits added back are assigned again; what
+                    a restored enumerator was not said to have assigned, it assigns, and nothing else
+    serializers     what was written is read back equal, equal values give equal bytes, later versions are refused
+    progress        a split's end is not before its start; a step goes on, stays before the end, keeps the row budget
+    replay          a range gives the same rows again: by a new reader, by a copy of the source, in another process
+    concatenation   adjacent ranges give what the joined range gives, in whatever order they are asked for
+    schema          every batch has exactly the columns of `source.schema`
+    reading         positions grow within the range, every split finishes once, and nothing follows
+    rows            `rows_before` is never less than the rows that come
+    time            `find_time` answers with the first row at or after the time, by the event-time column, or with a
+                    position before it of which `claims` makes no claim; `reached_us` and `claims` say nothing that
+                    the rows which follow there contradict
+    changes         a split that was removed gives no rows
+
+All that is asked of the source while it is checked must still be there: check a topic whose retention is long.
+
+`ManualEnumeratorContext` and its like, for tests of single roles, are in `lowmark.sources.testing.context`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from multiprocessing import get_context
+from typing import Any, Generic
+
+import pyarrow as pa
+from lowmark.sources.api import (
+    EARLIEST_US,
+    Boundedness,
+    Source,
+    SourceSplit,
+    SplitEnd,
+    SplitPlanner,
+    SplitReader,
+    SplitsAddition,
+    SplitsRemoval,
+    SplitT,
+    StateT,
+    VersionedSerializer,
+)
+from lowmark.sources.reading.checked_reader import BrokenSplitReader, SplitReadFailed
+from lowmark.sources.reading.slices import read_slices
+from lowmark.watermark import LowmarkError
+
+from .context import ManualEnumeratorContext
+
+__all__ = ["CheckedSource", "SourceBroken", "check_source"]
+
+_READERS = 3
+_RANDOM_CUTS = 3
+_FETCHES = 10_000
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+class SourceBroken(LowmarkError, AssertionError):
+    """A source broke a law.
+
+    Attributes:
+        source: its class.
+        law: one of those in the module's table.
+        what: what happened, with split and positions, and what was expected.
+        seed: the `seed` that shows it again.
+    """
+
+    def __init__(self, source: str, law: str, what: str, seed: int) -> None:
+        super().__init__(source, law, what, seed)
+        self.source, self.law, self.what, self.seed = source, law, what, seed
+
+    def __str__(self) -> str:
+        return f"{self.source} breaks the law of {self.law}: {self.what} (seed {self.seed})"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSource:
+    """What was checked: a law that was tried on nothing proves nothing.
+
+    Attributes:
+        splits: ids of the splits.
+        rows: rows that were compared.
+        found_by_time: times that were searched for, 0 if the source cannot search.
+    """
+
+    splits: tuple[str, ...]
+    rows: int
+    found_by_time: int
+
+
+def check_source(
+    source: Source[SplitT, StateT],
+    *,
+    rows: int = 7,
+    most_rows: int = 200,
+    most_splits: int = 8,
+    seed: int = 0,
+    other_process: bool = False,
+    stalled_seconds: float = 30.0,
+) -> CheckedSource:
+    """Hold a source to its contract.
+
+    Args:
+        source: with at least one split that has at least one row now.
+        rows: the row budget of one step, 1 or more. Small ones find more.
+        most_rows: rows of each split that are looked at, from its start on.
+        most_splits: splits that are looked at; all are assigned.
+        seed: what cuts and times are drawn from.
+        other_process: read in another process too; the source's class must be importable there.
+        stalled_seconds: how long a reader may bring nothing.
+
+    Returns:
+        How much there was to check.
+
+    Raises:
+        SourceBroken: a law was broken; an `AssertionError`.
+
+    >>> from lowmark.sources.generator import GeneratorSource
+    >>> from lowmark.sources.generator import SplitScript, StreamScript
+    >>> check_source(GeneratorSource(StreamScript((SplitScript("a", 2),), 0, 5, 1_000_000, 1), seed=7))
+    CheckedSource(splits=('a',), rows=11, found_by_time=8)
+    """
+    return _Check(source, rows, most_rows, most_splits, seed, stalled_seconds).run(other_process=other_process)
+
+
+@dataclass(slots=True)
+class _Known(Generic[SplitT]):
+    """A split and what was read of it.
+
+    Attributes:
+        split: with the stop up to which it is looked at.
+        end: where it ends.
+        whole: its rows, read in one go.
+        cuts: positions at which it may be cut: those of steps; start and stop are the first and the last.
+        steps: rows between two cuts.
+    """
+
+    split: SplitT
+    end: SplitEnd
+    whole: pa.Table
+    cuts: list[int]
+    steps: list[pa.Table] = field(default_factory=list)
+
+    @property
+    def split_id(self) -> str:
+        return self.split.split_id
+
+    def part(self, start: int, stop: int) -> SplitT:
+        return replace(self.split, start=start, stop=stop)
+
+
+class _Check(Generic[SplitT, StateT]):
+    def __init__(
+        self,
+        source: Source[SplitT, StateT],
+        rows: int,
+        most_rows: int,
+        most_splits: int,
+        seed: int,
+        stalled_seconds: float,
+    ) -> None:
+        self.source, self.rows, self.most_rows, self.most_splits = source, rows, most_rows, most_splits
+        self.seed, self.random, self.stalled_seconds = seed, random.Random(seed), stalled_seconds
+
+    def run(self, *, other_process: bool) -> CheckedSource:
+        copy = self.copied()
+        splits = self.discovery()[: self.most_splits]
+        for split in splits:
+            self.serializer("splits", lambda: self.source.split_serializer, split)
+        planner = self.source.create_planner()
+        try:
+            known = self.progress(planner, splits)
+            self.replay(known, copy, other_process=other_process)
+            self.concatenation(known, planner)
+            searched = self.time(known, planner)
+        finally:
+            planner.close()
+        self.removal(known)
+        return CheckedSource(
+            tuple(split.split_id for split in splits), sum(each.whole.num_rows for each in known), searched
+        )
+
+    def broken(self, law: str, what: str) -> SourceBroken:
+        return SourceBroken(type(self.source).__name__, law, what, self.seed)
+
+    def copied(self) -> Source[SplitT, StateT]:
+        try:
+            copy: Source[SplitT, StateT] = pickle.loads(pickle.dumps(self.source))  # noqa: S301, TID251  # our own
+        except Exception as cause:
+            raise self.broken("replay", f"it cannot be pickled: {type(cause).__name__}: {cause}") from cause
+        return copy
+
+    # -- the enumerator
+
+    def discovery(self) -> list[SplitT]:
+        first = _Enumeration(self.source, None)
+        first.start(readers=_READERS)
+        splits = self.assigned_once(first)
+        if not splits:
+            raise self.broken("discovery", f"no split was assigned to any of {_READERS} readers")
+        told = sorted(first.context.no_more_splits)
+        if self.source.boundedness is Boundedness.BOUNDED and len(told) < _READERS:
+            raise self.broken("discovery", f"it is bounded, and of {_READERS} readers it told {told} of no more splits")
+        first.context.next_period()
+        self.assigned_once(first)
+        self.add_back(first)
+        for readers in range(_READERS):
+            self.restored(splits, readers)
+        return splits
+
+    def assigned_once(self, enumeration: _Enumeration[SplitT, StateT]) -> list[SplitT]:
+        splits = [split for _, split in enumeration.context.assigned]
+        twice = [name for name, count in Counter(split.split_id for split in splits).items() if count > 1]
+        if twice:
+            raise self.broken("discovery", f"split {twice[0]!r} was assigned twice")
+        return splits
+
+    def add_back(self, enumeration: _Enumeration[SplitT, StateT]) -> None:
+        given = list(enumeration.context.assigned)
+        subtask = self.random.choice(given)[0]
+        back = [split for owner, split in given if owner == subtask]
+        enumeration.replace_reader(subtask, back)
+        again = [split for _, split in enumeration.context.assigned[len(given) :]]
+        if sorted(again, key=_id) != sorted(back, key=_id):
+            raise self.broken(
+                "discovery", f"{_named(back)} were added back by reader {subtask}, and {_named(again)} assigned again"
+            )
+
+    def restored(self, splits: Sequence[SplitT], readers: int) -> None:
+        """Restore what was snapshot when only some readers were there."""
+        before = _Enumeration(self.source, None)
+        before.start(readers=readers)
+        state = before.enumerator.snapshot_state(1)
+        self.serializer("enumerator states", lambda: self.source.enumerator_state_serializer, state)
+        serializer = self.source.enumerator_state_serializer
+        state = serializer.deserialize(serializer.version, serializer.serialize(state))
+        given = {split.split_id for split in self.assigned_once(before)}
+        after = _Enumeration(self.source, state)
+        after.start(readers=_READERS)
+        assigned = {split.split_id for split in self.assigned_once(after)}
+        if twice := sorted(assigned & given):
+            raise self.broken("discovery", f"split {twice[0]!r} was assigned again by the restored enumerator")
+        if lost := sorted({split.split_id for split in splits} - assigned - given):
+            raise self.broken("discovery", f"split {lost[0]!r} was lost: nobody had it, and it was not assigned after")
+
+    def serializer(self, what: str, make: Callable[[], VersionedSerializer[Any]], value: object) -> None:
+        ours, other = make(), make()
+        data = ours.serialize(value)
+        copy = pickle.loads(pickle.dumps(value))  # noqa: S301, TID251  # our own
+        if other.serialize(copy) != data:
+            raise self.broken("serializers", f"{what}: {value!r} gives other bytes the second time")
+        read = other.deserialize(ours.version, data)
+        if read != value:
+            raise self.broken("serializers", f"{what}: {value!r} was written, {read!r} was read")
+        try:
+            other.deserialize(ours.version + 1, data)
+        except ValueError:
+            return
+        raise self.broken(
+            "serializers", f"{what}: data of version {ours.version + 1} are read by version {ours.version}"
+        )
+
+    # -- ranges
+
+    def read(self, splits: Sequence[SplitT], source: Source[SplitT, StateT] | None = None) -> dict[str, pa.Table]:
+        """Read bounded splits together, by a new reader."""
+        try:
+            return _tables(self.source if source is None else source, splits, self.stalled_seconds)
+        except BrokenSplitReader as fault:
+            law = "schema" if "schema" in fault.fact else "reading"
+            raise self.broken(
+                law, f"split {fault.split!r} {fault.fact}; expected {fault.expected}; asked for {_ranges(splits)}"
+            ) from fault
+        except SplitReadFailed as failed:
+            raise self.broken("reading", f"{failed}; asked for {_ranges(splits)}") from failed
+
+    def progress(self, planner: SplitPlanner[SplitT], splits: Sequence[SplitT]) -> list[_Known[SplitT]]:
+        ends = planner.latest(splits)
+        if strangers := sorted(ends.keys() - {split.split_id for split in splits}):
+            raise self.broken("progress", f"latest names split {strangers[0]!r}, which it was not asked about")
+        cuts = {
+            split.split_id: self.cuts(planner, split, ends[split.split_id])
+            for split in splits
+            if split.split_id in ends
+        }
+        readable = [replace(split, stop=cuts[split.split_id][-1]) for split in splits if split.split_id in ends]
+        whole = self.read(readable)
+        if not any(table.num_rows for table in whole.values()):
+            raise self.broken("progress", f"none of its {len(splits)} splits has a row now, so nothing can be checked")
+        return [_Known(each, ends[_id(each)], whole[_id(each)], cuts[_id(each)]) for each in readable]
+
+    def cuts(self, planner: SplitPlanner[SplitT], split: SplitT, end: SplitEnd) -> list[int]:
+        name, position = split.split_id, split.start
+        if end.position < split.start:
+            raise self.broken("progress", f"split {name!r} ends at {end.position}, before its start at {split.start}")
+        cuts = [position]
+        while position < end.position and (len(cuts) - 1) * self.rows < self.most_rows:
+            after = planner.after_rows(replace(split, start=position), self.rows, end)
+            if not position < after <= end.position:
+                raise self.broken(
+                    "progress", f"split {name!r}: {self.rows} rows after {position} is {after}; expected a position in "
+                    f"({position}, {end.position}]"
+                )  # fmt: skip
+            cuts.append(position := after)
+        bounded = planner.latest([replace(split, stop=position)]).get(name)
+        if bounded is not None and (
+            bounded.position > position or (bounded.position == position and not bounded.finished)
+        ):
+            raise self.broken("progress", f"split {name!r} with stop {position}: latest is {bounded}; it ends there")
+        return cuts
+
+    def replay(self, known: Sequence[_Known[SplitT]], copy: Source[SplitT, StateT], *, other_process: bool) -> None:
+        splits = [each.split for each in known]
+        again = {"by a new reader": self.read(splits), "by a pickled copy": self.read(splits[::-1], copy)}
+        for each in known:
+            again |= {f"alone ({each.split_id})": self.read([each.split])}
+        if other_process:
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                again["in another process"] = pool.submit(_tables, self.source, splits, self.stalled_seconds).result()
+        for how, tables in again.items():
+            for each in known:
+                if each.split_id in tables:
+                    self.same("replay", each.split, each.whole, tables[each.split_id], f"read again {how}")
+
+    def concatenation(self, known: Sequence[_Known[SplitT]], planner: SplitPlanner[SplitT]) -> None:
+        for each in known:
+            pairs = list(pairwise(each.cuts))
+            order = self.random.sample(range(len(pairs)), len(pairs))
+            read = {index: self.read([each.part(*pairs[index])])[each.split_id] for index in order}
+            each.steps = [read[index] for index in range(len(pairs))]
+            self.same("concatenation", each.split, each.whole, _joined(each.steps, each.whole), f"cut at {each.cuts}")
+            self.budget(each, planner)
+            nothing = self.read([each.part(cut := self.random.choice(each.cuts), cut)])[each.split_id]
+            if nothing.num_rows:
+                raise self.broken(
+                    "concatenation",
+                    f"split {each.split_id!r}: the empty range [{cut}, {cut}) gave {nothing.num_rows} rows",
+                )
+        for _ in range(_RANDOM_CUTS):
+            self.random_cuts(known)
+
+    def random_cuts(self, known: Sequence[_Known[SplitT]]) -> None:
+        """Cut every split anew, and read the pieces together, the last first."""
+        cuts = {
+            each.split_id: sorted({each.cuts[0], *self.random.sample(each.cuts, len(each.cuts) // 3), each.cuts[-1]})
+            for each in known
+        }
+        pieces: dict[str, list[pa.Table]] = {name: [] for name in cuts}
+        for back in range(1, max(map(len, cuts.values()))):
+            splits = [
+                each.part(*cuts[each.split_id][-back - 1 :][:2]) for each in known if back < len(cuts[each.split_id])
+            ]
+            for name, table in self.read(splits).items():
+                pieces[name].insert(0, table)
+        for each in known:
+            joined = _joined(pieces[each.split_id], each.whole)
+            self.same("concatenation", each.split, each.whole, joined, f"cut at {cuts[each.split_id]}")
+
+    def budget(self, each: _Known[SplitT], planner: SplitPlanner[SplitT]) -> None:
+        before = 0
+        for (start, stop), table in zip(pairwise(each.cuts), each.steps, strict=True):
+            if table.num_rows > self.rows and planner.after_rows(each.part(start, stop), 1, each.end) != stop:
+                raise self.broken(
+                    "progress", f"split {each.split_id!r}: the step of {self.rows} rows from {start} to {stop} holds "
+                    f"{table.num_rows} rows, and a smaller step is possible"
+                )  # fmt: skip
+            before += table.num_rows
+            for first, held in ((each.cuts[0], before), (start, table.num_rows)):
+                said = planner.rows_before(each.part(first, stop), stop)
+                if said < held:
+                    raise self.broken(
+                        "rows",
+                        f"split {each.split_id!r}: rows_before says {said} from {first} to {stop}, and {held} came",
+                    )
+
+    def same(self, law: str, split: SplitT, expected: pa.Table, got: pa.Table, how: str) -> None:
+        if expected.equals(got):
+            return
+        a, b = _plain(expected), _plain(got)
+        if repr(a) == repr(b):
+            return  # NaN is not equal to itself
+        index = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if repr(x) != repr(y)), min(len(a), len(b)))
+        was, now = (repr(rows[index])[:200] if index < len(rows) else "missing" for rows in (a, b))
+        raise self.broken(
+            law,
+            f"split {split.split_id!r}, positions {split.start} to {split.stop}, {how}: {len(a)} rows became {len(b)}, "
+            f"row {index} was {was} and is {now}",
+        )
+
+    # -- time
+
+    def time(self, known: Sequence[_Known[SplitT]], planner: SplitPlanner[SplitT]) -> int:
+        column, splits = self.source.event_time, [each.split for each in known]
+        if column is not None:
+            self.time_column(column)
+        if planner.find_time(splits, 0) is None:
+            return 0
+        if column is None:
+            raise self.broken("time", "find_time is supported, and there is no event_time column that it could search")
+        times = sorted({time for each in known for time in _times_us(each.whole, column)})
+        if not times:
+            return 0
+        tried = sorted(
+            {times[0] - 1, times[0], times[-1], times[-1] + 1, *(self.random.choice(times) for _ in range(4))}
+        )
+        for time_us in tried:
+            self.search(known, planner, column, time_us)
+        return len(tried)
+
+    def time_column(self, column: str) -> None:
+        schema = self.source.schema
+        kind = schema.field(column).type if column in schema.names else None
+        if kind != _TIME:
+            raise self.broken("schema", f"event_time {column!r} is {kind or 'no column'}; expected {_TIME}")
+
+    def search(self, known: Sequence[_Known[SplitT]], planner: SplitPlanner[SplitT], column: str, time_us: int) -> None:
+        answers = planner.find_time([each.split for each in known], time_us) or {}
+        later = planner.find_time([each.part(each.cuts[-1], each.cuts[-1]) for each in known], time_us) or {}
+        at = {each.split_id: answers.get(each.split_id) for each in known}
+        asked = [replace(each.split, start=position) for each in known if (position := at[each.split_id]) is not None]
+        claimed = {name: us for name, us in planner.claims(asked, time_us).items() if us > EARLIEST_US}
+        if strangers := sorted(claimed.keys() - {split.split_id for split in asked}):
+            raise self.broken("time", f"claims names split {strangers[0]!r}, which it was not asked about")
+        for each in known:
+            name, start, stop = each.split_id, each.cuts[0], each.cuts[-1]
+            if name not in answers:
+                continue  # not known: nothing is cut there, and nothing claimed
+            found = at[name]
+            if name in later and later[name] != found:
+                raise self.broken(
+                    "time", f"split {name!r}: {time_us} is at {found} from {start}, at {later.get(name)} from {stop}"
+                )
+            edge = stop if found is None else min(max(found, start), stop)
+            before = self.read([each.part(start, edge)])[name]
+            if missed := [time for time in _times_us(before, column) if time >= time_us]:
+                raise self.broken(
+                    "time", f"split {name!r}: find_time({time_us}) is {found}, and a row of {missed[0]} is before it"
+                )
+            if found is not None and start <= found < stop:
+                after, there = self.first_rows(each, planner, column, found)
+                looked = bool(there) or stop >= each.end.position
+                if name in claimed and looked and not any(time >= time_us for time in there):
+                    raise self.broken(
+                        "time", f"split {name!r}: find_time({time_us}) is {found}, and the rows there, up to {after}, "
+                        f"are of {there[:5]}, all before it"
+                    )  # fmt: skip
+                alone_us = planner.reached_us(each.part(found, stop), found, time_us)
+                for said, us in (("reached_us says", alone_us), ("claims says", claimed.get(name, EARLIEST_US))):
+                    if us > time_us or any(time < us for time in there):
+                        raise self.broken(
+                            "time", f"split {name!r}: find_time({time_us}) is {found}, where {said} {us}, and the rows "
+                            f"there, up to {after}, are of {min(there, default=None)} and later"
+                        )  # fmt: skip
+
+    def first_rows(
+        self, each: _Known[SplitT], planner: SplitPlanner[SplitT], column: str, position: int
+    ) -> tuple[int, list[int]]:
+        """Return the times of the rows in the first step from a position on that holds any, and where that ends."""
+        stop, there = each.cuts[-1], list[int]()
+        while not there and position < stop:
+            after = planner.after_rows(each.part(position, stop), 1, each.end)
+            there = _times_us(self.read([each.part(position, after)])[each.split_id], column)
+            position = after
+        return position, there
+
+    # -- changes
+
+    def removal(self, known: Sequence[_Known[SplitT]]) -> None:
+        gone, *others = known
+        if not others:
+            return
+        reader = self.source.create_split_reader()
+        try:
+            reader.handle_splits_changes(SplitsAddition(tuple(each.split for each in known)))
+            reader.handle_splits_changes(SplitsRemoval((gone.split,)))
+            reader.handle_splits_changes(SplitsRemoval((gone.split,)))  # no more there: ignored
+            read = self.fetched(reader, {each.split_id for each in others}, "changes")
+        finally:
+            reader.close()
+        if gone.split_id in read:
+            raise self.broken("changes", f"split {gone.split_id!r} was removed, and gave rows after that")
+
+    def fetched(self, reader: SplitReader[SplitT], wanted: set[str], law: str) -> dict[str, list[pa.Table]]:
+        """Fetch until these splits are finished; return what came, by split."""
+        came: dict[str, list[pa.Table]] = {name: [] for name in wanted}
+        finished: set[str] = set()
+        for _ in range(_FETCHES):
+            if wanted <= finished:
+                return came
+            fetched = reader.fetch()
+            for part in fetched.batches:
+                came.setdefault(part.split_id, []).append(pa.Table.from_batches([part.rows]))
+            for name in fetched.finished_splits:
+                came.setdefault(name, [])
+                finished.add(name)
+        raise self.broken(law, f"{sorted(wanted - finished)} did not finish within {_FETCHES} fetches")
+
+
+class _Enumeration(Generic[SplitT, StateT]):
+    """An enumerator on a manual context, run until it has nothing more to do."""
+
+    def __init__(self, source: Source[SplitT, StateT], state: StateT | None) -> None:
+        self.context = ManualEnumeratorContext[SplitT](num_subtasks=_READERS)
+        self.enumerator = (
+            source.create_enumerator(self.context) if state is None else source.restore_enumerator(self.context, state)
+        )
+
+    def start(self, *, readers: int) -> None:
+        self.enumerator.start()
+        for subtask in range(readers):
+            self.context.register(subtask)
+            self.enumerator.add_reader(subtask)
+        self.settle()
+
+    def replace_reader(self, subtask: int, splits: Sequence[SplitT]) -> None:
+        """Have a reader fail after a checkpoint without these splits, and another one come."""
+        self.context.unregister(subtask)
+        self.enumerator.add_splits_back(splits, subtask)
+        self.context.register(subtask)
+        self.enumerator.add_reader(subtask)
+        self.settle()
+
+    def settle(self) -> None:
+        """Do what was asked for; then have every reader ask for splits, until none gets one."""
+        while True:
+            self.context.run_async()
+            before = len(self.context.assigned)
+            for subtask in sorted(self.context.registered_readers):
+                self.enumerator.handle_split_request(subtask, None)
+            if len(self.context.assigned) == before:
+                return
+
+
+def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_seconds: float) -> dict[str, pa.Table]:
+    """Read bounded splits; a function of its own, so that another process can be told to."""
+    parts: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in splits}
+    for part in read_slices(source, splits, stalled_seconds=stalled_seconds):
+        parts[part.split_id].append(part.rows)
+    return {name: pa.Table.from_batches(batches, source.schema) for name, batches in parts.items()}
+
+
+def _joined(tables: Sequence[pa.Table], like: pa.Table) -> pa.Table:
+    return pa.concat_tables(tables) if tables else like.slice(0, 0)
+
+
+def _plain(table: pa.Table) -> list[dict[str, Any]]:
+    """Rows as Python has them, times as numbers: Arrow's reach further than `datetime`'s."""
+    for index, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            table = table.set_column(index, column.name, table.column(index).cast(pa.int64()))
+    return table.to_pylist()
+
+
+def _times_us(table: pa.Table, column: str) -> list[int]:
+    return [time for time in table.column(column).cast(pa.int64()).to_pylist() if time is not None]
+
+
+def _id(split: SourceSplit) -> str:
+    return split.split_id
+
+
+def _named(splits: Sequence[SourceSplit]) -> str:
+    return f"splits {sorted(map(_id, splits))}" if splits else "none"
+
+
+def _ranges(splits: Sequence[SourceSplit]) -> str:
+    return ", ".join(f"{split.split_id!r} [{split.start}, {split.stop})" for split in splits)

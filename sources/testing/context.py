@@ -1,0 +1,181 @@
+"""Contexts to run an enumerator or a reader by hand: no thread, no clock, and all that they say is kept.
+
+>>> from lowmark.sources import SourceSplit
+>>> from lowmark.sources.kit.discovery import DiscoveringEnumerator
+>>> context = ManualEnumeratorContext[SourceSplit](num_subtasks=1)
+>>> enumerator = DiscoveringEnumerator(context, lambda: [SourceSplit(split_id="a")], period_seconds=60)
+>>> enumerator.start()
+>>> context.register(0)
+>>> enumerator.add_reader(0)
+>>> context.run_async()
+>>> [(subtask, split.split_id) for subtask, split in context.assigned]
+[(0, 'a')]
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import pyarrow as pa
+from lowmark.sources.api import ReaderInfo, ResultT, SourceEvent, SplitsAssignment, SplitT
+from lowmark.sources.metric_group import MetricGroup
+
+__all__ = ["CollectingOutput", "ManualEnumeratorContext", "ManualReaderContext"]
+
+
+@dataclass(slots=True)
+class _Call:
+    callable: Callable[[], Any]
+    handler: Callable[[Any, BaseException | None], None]
+    period: float | None
+
+
+class ManualEnumeratorContext(Generic[SplitT]):
+    """A `SplitEnumeratorContext` that does asynchronous calls when told to.
+
+    Attributes:
+        num_subtasks: how many readers there are.
+        registered_readers: those that `register` was called for.
+        assigned: (subtask, split) in the order of assignment.
+        no_more_splits: subtasks that were told so.
+        events: (subtask, event) that were sent.
+        is_processing_backlog: what was said last, None before.
+    """
+
+    def __init__(self, *, num_subtasks: int = 1) -> None:
+        self.metric_group = MetricGroup()
+        self.num_subtasks = num_subtasks
+        self.registered_readers: dict[int, ReaderInfo] = {}
+        self.assigned: list[tuple[int, SplitT]] = []
+        self.no_more_splits: set[int] = set()
+        self.events: list[tuple[int, SourceEvent]] = []
+        self.is_processing_backlog: bool | None = None
+        self._due: deque[_Call] = deque()
+        self._periodic: list[_Call] = []
+        self._actions: deque[Callable[[], None]] = deque()
+
+    def register(self, subtask: int) -> None:
+        """Have a reader there; the enumerator is to be told with `add_reader`."""
+        self.registered_readers[subtask] = ReaderInfo(subtask)
+
+    def unregister(self, subtask: int) -> None:
+        """Have a reader gone."""
+        del self.registered_readers[subtask]
+        self.no_more_splits.discard(subtask)
+
+    def run_async(self) -> None:
+        """Do all calls that were asked for, and those that they ask for, with their handlers. Periodic ones once."""
+        while self._due or self._actions:
+            while self._actions:
+                self._actions.popleft()()
+            if self._due:
+                self._run(self._due.popleft())
+
+    def next_period(self) -> None:
+        """Do every periodic call once more."""
+        self._due.extend(self._periodic)
+        self.run_async()
+
+    @property
+    def periods(self) -> list[float]:
+        """The periods of all periodic calls, seconds."""
+        return [call.period for call in self._periodic if call.period is not None]
+
+    # -- SplitEnumeratorContext
+
+    def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
+        self._require({subtask: ()})
+        self.events.append((subtask, event))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
+        self._require(assignment.assignment)
+        for subtask, splits in assignment.assignment.items():
+            self.assigned.extend((subtask, split) for split in splits)
+
+    def signal_no_more_splits(self, subtask: int) -> None:
+        self._require({subtask: ()})
+        self.no_more_splits.add(subtask)
+
+    def call_async(
+        self,
+        callable: Callable[[], ResultT],  # noqa: A002  # FLIP-27's name
+        handler: Callable[[ResultT | None, BaseException | None], None],
+        initial_delay: float | None = None,
+        period: float | None = None,
+    ) -> None:
+        del initial_delay  # it is over when the test says so
+        call = _Call(callable, handler, period)
+        self._due.append(call)
+        if period is not None:
+            self._periodic.append(call)
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        self._actions.append(action)
+
+    def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
+        self.is_processing_backlog = is_processing_backlog
+
+    def _require(self, subtasks: Mapping[int, object]) -> None:
+        missing = sorted(set(subtasks) - self.registered_readers.keys())
+        if missing:
+            raise ValueError(f"reader {missing[0]} is not registered; {sorted(self.registered_readers)} are")
+
+    @staticmethod
+    def _run(call: _Call) -> None:
+        try:
+            result = call.callable()
+        except Exception as error:  # noqa: BLE001  # the handler gets it
+            call.handler(None, error)
+        else:
+            call.handler(result, None)
+
+
+class ManualReaderContext:
+    """A `SourceReaderContext` that keeps what a reader sends.
+
+    Attributes:
+        split_requests: how often it asked for a split.
+        events: what it sent to the enumerator.
+    """
+
+    def __init__(self, subtask: int = 0) -> None:
+        self.subtask = subtask
+        self.metric_group = MetricGroup()
+        self.split_requests = 0
+        self.events: list[SourceEvent] = []
+
+    def send_split_request(self) -> None:
+        self.split_requests += 1
+
+    def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
+        self.events.append(event)
+
+
+class CollectingOutput:
+    """A `ReaderOutput` that keeps everything.
+
+    Attributes:
+        rows: (split id, rows) in the order in which they came.
+        released: ids in the order of their release.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, pa.RecordBatch]] = []
+        self.released: list[str] = []
+
+    def collect(self, split_id: str, rows: pa.RecordBatch) -> None:
+        self.rows.append((split_id, rows))
+
+    def release(self, split_id: str) -> None:
+        self.released.append(split_id)
+
+    def column(self, name: str, split_id: str | None = None) -> list[Any]:
+        """Return the values of a column, of all splits or of one."""
+        return [value for of, rows in self.rows if split_id in {None, of} for value in rows.column(name).to_pylist()]

@@ -1,0 +1,199 @@
+"""Rooms, and the arrows between them: who may know of whom.
+
+A room is a package. What stands beside its subpackages (`watermark/state.py`) is a room too, below them; and the face
+of such a package, which hands their names on, is one above them. Every import counts, also one inside a function and
+one for the type checker alone.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = ("watermark", "sources", "integration")
+
+# From the ground up. A room knows of lower floors only; rooms beside each other do not know of each other.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("watermark",),
+    ("watermark/splits",),
+    ("watermark/tasks",),
+    ("watermark/__init__.py",),
+    ("sources",),
+    ("sources/coordinator", "sources/hybrid", "sources/reading", "sources/slicing"),
+    ("sources/kit", "sources/planning", "sources/testing"),
+    ("sources/files", "sources/generator", "sources/kafka"),
+    ("sources/spark",),
+    ("sources/__init__.py", "sources/formats.py"),
+    ("integration",),
+    ("integration/process",),
+    ("integration/coordinator", "integration/metrics", "integration/transport"),
+    ("integration/spark",),
+    ("integration/driver",),
+    ("integration/demo",),
+    ("integration/cli",),
+    ("integration/__init__.py",),
+)
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """One import: a file and line of ours, what is imported, and the file that this is."""
+
+    file: str
+    line: int
+    name: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.name}"
+
+
+def sources_of_the_product() -> dict[str, str]:
+    """Path below the root -> text."""
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+        for layer in LAYERS
+        for path in sorted((ROOT / layer).rglob("*.py"))
+    }
+
+
+def room_of(file: str) -> str:
+    """The room in which a file stands; a file that has a floor of its own is one."""
+    return file if file in FLOOR else str(Path(file).parent)
+
+
+def arrows(files: Mapping[str, str]) -> Iterator[Arrow]:
+    """Every import of one file by another."""
+    for file, text in files.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                imported = [(alias.name, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                package = ["lowmark", *Path(file).parent.parts]
+                base = ".".join([*package[: len(package) + 1 - node.level], *([node.module] if node.module else [])])
+                base = base if node.level else node.module or ""
+                imported = [(base, f"{base}.{alias.name}") for alias in node.names]
+            else:
+                continue
+            for module, name in imported:
+                target = file_of(name, files) or file_of(module, files)
+                if target is not None and target != file:
+                    yield Arrow(file, node.lineno, name, target)
+
+
+def file_of(module: str, files: Mapping[str, str]) -> str | None:
+    """The file of a module, by its dotted name."""
+    path = module.removeprefix("lowmark.").replace(".", "/")
+    return next((each for each in (f"{path}.py", f"{path}/__init__.py") if each in files), None)
+
+
+def arrows_that_run_up(files: Mapping[str, str]) -> list[str]:
+    """What is wrong between rooms, in words."""
+    wrong = []
+    for arrow in arrows(files):
+        room, target = room_of(arrow.file), room_of(arrow.target)
+        if room == target or room not in FLOOR or target not in FLOOR:
+            continue
+        if FLOOR[target] >= FLOOR[room]:
+            way = "up" if FLOOR[target] > FLOOR[room] else "sideways"
+            wrong.append(
+                f"{arrow}: {way} from {room} (floor {FLOOR[room]}) to {target} (floor {FLOOR[target]}). "
+                "Hint: move what both need to a lower floor."
+            )
+    return wrong
+
+
+def circles(files: Mapping[str, str]) -> list[str]:
+    """Files that import each other in a loop, also within a room: one sentence for each loop that is found."""
+    known: dict[str, list[Arrow]] = {file: [] for file in files}
+    for arrow in arrows(files):
+        known[arrow.file].append(arrow)
+    done, found = set[str](), []
+
+    def visit(file: str, path: list[Arrow]) -> None:
+        for arrow in known[file]:
+            on_path = [each.file for each in path] + [file]
+            if arrow.target in on_path:
+                loop = [*path, arrow][on_path.index(arrow.target) :]
+                found.append("; ".join(map(str, loop)))
+            elif arrow.target not in done:
+                visit(arrow.target, [*path, arrow])
+        done.add(file)
+
+    for file in files:
+        if file not in done:
+            visit(file, [])
+    return found
+
+
+def rooms_without_a_floor(files: Mapping[str, str]) -> list[str]:
+    """The table and the folders, held against each other."""
+    rooms = {room_of(file) for file in files}
+    return [
+        *(
+            f"{room} has no floor: give it one in FLOORS, above all that it imports"
+            for room in sorted(rooms - set(FLOOR))
+        ),
+        *(f"{room} has a floor and is not there" for room in sorted(set(FLOOR) - rooms)),
+    ]
+
+
+@pytest.mark.parametrize("rule", [rooms_without_a_floor, arrows_that_run_up, circles])
+def test_arrows_point_down(rule: Callable[[Mapping[str, str]], list[str]]) -> None:
+    assert rule(sources_of_the_product()) == []
+
+
+NOTHING = {
+    "watermark/state.py": "",
+    "watermark/splits/stream.py": "",
+    "watermark/__init__.py": "",
+    "sources/api.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("watermark/a.py", "from lowmark.watermark.splits.stream import X", "up from watermark (floor 0) to"),
+        ("watermark/a.py", "from .splits import stream", "watermark/a.py:1 imports lowmark.watermark.splits.stream"),
+        ("watermark/tasks/a.py", "def f():\n    from lowmark.sources.api import Source", "a.py:2 imports"),
+        ("watermark/tasks/a.py", "if TYPE_CHECKING:\n    import lowmark.sources.api", "(floor 4)"),
+        ("watermark/splits/a.py", "from lowmark.watermark import Cap", "up from watermark/splits"),
+        ("sources/kafka/a.py", "from lowmark.sources.files.source import FileSource", "sideways from sources/kafka"),
+    ],
+)
+def test_an_arrow_that_runs_up_is_told_with_file_line_import_and_rooms(file: str, text: str, words: str) -> None:
+    files = {**NOTHING, "sources/files/source.py": "", file: text}
+    [wrong] = arrows_that_run_up(files)
+    assert words in wrong
+
+
+def test_a_circle_within_a_room_is_told_with_all_its_imports() -> None:
+    files = {
+        "sources/kafka/a.py": "from .b import x",
+        "sources/kafka/b.py": "from . import c",
+        "sources/kafka/c.py": "def f():\n    from .a import y",
+        "sources/kafka/d.py": "from .a import x",
+    }
+    [loop] = circles(files)
+    assert loop.split("; ") == [
+        "sources/kafka/a.py:1 imports lowmark.sources.kafka.b.x",
+        "sources/kafka/b.py:1 imports lowmark.sources.kafka.c",
+        "sources/kafka/c.py:2 imports lowmark.sources.kafka.a.y",
+    ]
+
+
+def test_a_room_that_nobody_placed_is_told() -> None:
+    files = {f"{room}/a.py" if not room.endswith(".py") else room: "" for room in FLOOR}
+    assert rooms_without_a_floor(files) == []
+    assert rooms_without_a_floor({**files, "sources/kinesis/a.py": ""}) == [
+        "sources/kinesis has no floor: give it one in FLOORS, above all that it imports"
+    ]
+    del files["sources/kit/a.py"]
+    assert rooms_without_a_floor(files) == ["sources/kit has a floor and is not there"]

@@ -1,0 +1,1 @@
+"""One task: from the events of its splits to its low watermark."""

@@ -1,0 +1,178 @@
+"""The splits that report together: what a batch tells of each of them, as columns.
+
+In the usual stream every batch has rows of the same splits, all of them active. Such a batch changes no state, and
+of each split only numbers. They are kept here, so that a batch of 100,000 splits costs some calls of numpy and no
+Python for a single split. What a source promises of a batch that is not read yet, of all its splits or of some, is
+taken in the same way. As soon as anything else happens to one of its splits the cohort is dissolved: its numbers go to
+where they are without it, and what follows is as if it had never been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from lowmark.watermark.generator import MILLISECOND_US
+from lowmark.watermark.state import SplitId
+
+from .events import BatchReported, SplitColumn
+from .tally import SplitTally
+
+Column = npt.NDArray[np.int64]
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a plan says of splits, sorted out.
+
+    Attributes:
+        rows: where those of the cohort are in it, shape (k,), or all of them.
+        values_us: their watermarks, shape (k,), int64.
+        others: the splits that are not in the cohort, in the order of the plan.
+    """
+
+    rows: npt.NDArray[np.intp] | slice
+    values_us: Column
+    others: tuple[SplitId, ...] = ()
+
+
+class Cohort:
+    """Splits that are active and delivered rows in each batch since this began.
+
+    Args:
+        column: the splits, in the order in which they are reported, and the watermark each has by now.
+        heard_us: of each, in this order, when the newest batch was planned that had rows of it or a promise.
+
+    Raises:
+        ValueError: a split is in the column twice.
+    """
+
+    def __init__(self, column: SplitColumn, heard_us: Column) -> None:
+        self.splits = column.splits
+        self._heard_us = heard_us
+        self.last_report_us: int | None = None
+        self._ids: list[int] = column.splits.tolist()
+        self._row_of: dict[SplitId, int] = {split: row for row, split in enumerate(self._ids)}
+        if len(self._row_of) < len(self._ids):
+            raise ValueError(f"{len(self._ids) - len(self._row_of)} splits are in the column twice")
+        self._top_us = column.values_of
+        self._rows = np.zeros(len(self._ids), np.int64)
+        self._late_reports = np.zeros(len(self._ids), np.int64)
+        self._first_us: Column | None = None
+
+    def __contains__(self, split: object) -> bool:
+        return split in self._row_of
+
+    @property
+    def watermarks_us(self) -> Column:
+        """What each split stands at, shape (n,)."""
+        return self._top_us
+
+    @property
+    def earliest_heard_us(self) -> int:
+        """When the one was heard that has been silent for longest. O(n)."""
+        return int(self._heard_us.min())
+
+    def heard_us(self, split: SplitId) -> int:
+        """When the newest batch was planned that had rows of a split of the cohort, or a promise."""
+        return self._heard_us.item(self._row_of[split])
+
+    def takes(self, event: BatchReported) -> bool:
+        """Whether this batch is one more of its kind: these splits in this order, and news of all of them."""
+        column = event.watermarks_us
+        return (
+            isinstance(column, SplitColumn)
+            and np.array_equal(column.splits, self.splits)
+            and (self._same(event.rows) or event.rows.keys() <= self._row_of.keys())
+            and (not event.first_us or self._same(event.first_us) or event.first_us.keys() == self._row_of.keys())
+        )
+
+    def report(self, event: BatchReported, now_us: int) -> bool:
+        """Take a batch that it ``takes``. Returns whether a watermark rose."""
+        assert isinstance(event.watermarks_us, SplitColumn)
+        values_us = event.watermarks_us.values_of
+        rose = bool((values_us > self._top_us).any())
+        self._top_us = np.maximum(self._top_us, values_us)
+        self._heard_us = np.maximum(self._heard_us, event.planned_at_us)
+        self.last_report_us = now_us
+        self._rows += self._column(event.rows)
+        self._first_us = self._column(event.first_us) if event.first_us else None
+        return rose
+
+    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> Promise | None:
+        """What of a plan is for the cohort, and what is not; None if a value does not fit 64 bits."""
+        if isinstance(watermarks_us, SplitColumn) and self._same(watermarks_us):
+            return Promise(slice(None), watermarks_us.values_of)
+        try:
+            values_us = np.fromiter(watermarks_us.values(), np.int64, len(watermarks_us))
+        except OverflowError:
+            return None
+        rows = np.fromiter((self._row_of.get(split, -1) for split in watermarks_us), np.intp, len(watermarks_us))
+        known = rows >= 0
+        if known.all():
+            return Promise(rows, values_us)
+        others = tuple(split for split, row in zip(watermarks_us, rows.tolist(), strict=True) if row < 0)
+        return Promise(rows[known], values_us[known], others)
+
+    def promise(self, promise: Promise, planned_at_us: int) -> bool:
+        """Take what a plan says of the cohort: values as in a report, but no row was seen. Returns whether a watermark
+        rose.
+        """
+        rows, top_us, heard_us = promise.rows, self._top_us.copy(), self._heard_us.copy()
+        rose = bool((promise.values_us > top_us[rows]).any())
+        top_us[rows] = np.maximum(top_us[rows], promise.values_us)
+        heard_us[rows] = np.maximum(heard_us[rows], planned_at_us)
+        self._top_us, self._heard_us = top_us, heard_us
+        return rose
+
+    def count_late(self, event: BatchReported, in_force_us: int | None, native_us: int | None, bound_us: int) -> int:
+        """Count the late reports of a batch, and return how many rows, at least, native Spark would have called late.
+
+        What ``Tally`` counts of one split after the other; the arguments are named as there.
+        """
+        assert isinstance(event.watermarks_us, SplitColumn)
+        values_us = event.watermarks_us.values_of
+        earliest_us = self._column(event.first_us) if event.first_us else values_us
+        if in_force_us is not None:
+            self._late_reports += _up_to(earliest_us, in_force_us)
+        if native_us is None:
+            return 0
+        late = _up_to(earliest_us, native_us).astype(np.int64)
+        if event.rows:
+            known = self._column(event.rows, missing=-1)
+            all_late = _up_to(values_us, native_us - bound_us - 2 * MILLISECOND_US)
+            late = np.where((known >= 0) & all_late, known, late)
+        return int(late.sum())
+
+    def tally(self, split: SplitId, before: SplitTally) -> SplitTally:
+        """What is known of one of its splits, given what was counted before it was one of them."""
+        row = self._row_of[split]
+        if self.last_report_us is None:
+            return before
+        return SplitTally(
+            rows=before.rows + self._rows.item(row),
+            first_us=None if self._first_us is None else self._first_us.item(row),
+            last_report_us=self.last_report_us,
+            late_reports=before.late_reports + self._late_reports.item(row),
+        )
+
+    def __iter__(self) -> Iterator[SplitId]:
+        return iter(self._ids)
+
+    def _same(self, column: Mapping[SplitId, int]) -> bool:
+        return isinstance(column, SplitColumn) and np.array_equal(column.splits, self.splits)
+
+    def _column(self, values: Mapping[SplitId, int], missing: int = 0) -> Column:
+        if isinstance(values, SplitColumn) and self._same(values):
+            return values.values_of
+        if not values:
+            return np.full(len(self._ids), missing, np.int64)
+        return np.fromiter((values.get(split, missing) for split in self._ids), np.int64, len(self._ids))
+
+
+def _up_to(column: Column, limit_us: int) -> npt.NDArray[np.bool_]:
+    """Which values are at most the limit, which may be beyond 64 bits."""
+    return (column <= min(limit_us, _MOST)) if limit_us >= _LEAST else np.zeros(len(column), np.bool_)

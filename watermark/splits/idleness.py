@@ -1,0 +1,286 @@
+"""When is a quiet split idle? Time is an argument: nothing here reads a clock.
+
+A split is idle when it was silent for *strictly longer* than the timeout, counting only the time in which it
+could be read, and is not known to have rows waiting. Unknown backlog: the timeout alone decides. Known
+backlog: never; such a split is lagging, not idle.
+
+The times given are moments up to which the source was read, not the wall clock: a batch that runs for five
+minutes proves nothing about the splits it does not read meanwhile.
+
+Nor does the silence of everybody prove anything against anybody: a producer that pauses, a broker that is away, a quiet
+night. So unless the user asks for time alone, only time in which splits of the stream delivered is counted: what lies
+within a quarter of the timeout before a delivery. That leaves a burst after a pause three quarters of the timeout to
+arrive everywhere, and a split that is dead among splits that speak is left out after the timeout; where they speak less
+often than every quarter, after five times that they spoke.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from lowmark.watermark.state import IdleClock, SplitId, split_order
+from sortedcontainers import SortedList
+
+GAP_SHARE = 4
+"""A gap between deliveries counts for one part in so many of the timeout at most."""
+
+_PAUSES_KEPT = 16
+_SPANS_KEPT = 1_000
+
+
+class FlowClock:
+    """Counts time only where a stream delivers: the length of all that lies within ``most_us`` before a delivery.
+
+    Args:
+        most_us: what a gap between two deliveries counts for at most, microseconds, more than 0.
+
+    >>> clock = FlowClock(most_us=10)
+    >>> for at_us in (100, 103, 600): clock.delivered(at_us)    # 10, then 3, then 10 of the long gap
+    >>> clock.total_us, clock.at(103), clock.at(300), clock.at(595)
+    (23, 13, 13, 18)
+    """
+
+    def __init__(self, most_us: int) -> None:
+        self._most_us = most_us
+        self.total_us = 0
+        """What was counted by now."""
+        self._starts_us: list[int] = []  # spans that count, disjoint,
+        self._ends_us: list[int] = []
+        self._before_us: list[int] = []  # and what was counted before each
+
+    def delivered(self, at_us: int) -> None:
+        """Rows of some split were found when the source was read up to ``at_us``. Older than the last one: no-op."""
+        last_us = self._ends_us[-1] if self._ends_us else None
+        if last_us is not None and at_us <= last_us:
+            return
+        if last_us is not None and at_us - self._most_us <= last_us:
+            self._ends_us[-1] = at_us
+            self.total_us += at_us - last_us
+            return
+        self._starts_us.append(at_us - self._most_us)
+        self._ends_us.append(at_us)
+        self._before_us.append(self.total_us)
+        self.total_us += self._most_us
+        if len(self._starts_us) > _SPANS_KEPT:  # many times the timeout ago
+            del self._starts_us[0], self._ends_us[0], self._before_us[0]
+
+    def at(self, us: int) -> int:
+        """What was counted up to a moment. After the last delivery it may become more, never less."""
+        span = bisect_right(self._starts_us, us) - 1
+        if span < 0:
+            return self._before_us[0] if self._before_us else 0
+        return self._before_us[span] + min(us, self._ends_us[span]) - self._starts_us[span]
+
+
+@dataclass(slots=True, eq=False)
+class _Timer:
+    heard_us: int  # never decreases
+    paused_at_us: int | None = None
+    pauses: tuple[tuple[int, int], ...] = ()  # that ended after it was heard, from and to
+    bound_us: int | None = None  # where it is in the queue
+
+
+class Idleness:
+    """Timers of silence, one per split that is not idle. O(log n) amortised.
+
+    A queue in order holds each timer that may run out, once, under a lower bound of where its silence begins: to hear a
+    split is a look-up, and its timer is put anew when the bound comes up. What is forgotten or paused is not in it.
+
+    Args:
+        timeout_us: how long a split may be silent, microseconds.
+        clock: which time counts; ``FLOW`` goes by what ``delivered`` is told, and ``until_us`` means nothing to it.
+
+    Raises:
+        ValueError: the timeout is not positive.
+
+    Source: Flink's ``WatermarksWithIdleness``; the backlog rule is Kafka Streams'
+        ``PartitionGroup.readyToProcess``
+    (KIP-695); pauses are FLIP-471.
+
+    >>> idleness = Idleness(timeout_us=10)
+    >>> for split in ("a", "b", "c"): idleness.heard(split, 0)
+    >>> idleness.quiet(10, {"b": 3})            # exactly the timeout is not yet idle
+    []
+    >>> idleness.quiet(11, {"b": 3, "c": 0})    # b has rows waiting, nobody knows about a
+    ['a', 'c']
+    >>> idleness.quiet(12, {"b": 0})
+    ['b']
+    """
+
+    def __init__(self, timeout_us: int, clock: IdleClock = IdleClock.TIME) -> None:
+        if timeout_us <= 0:
+            raise ValueError(f"idle timeout: expected more than 0 us, got {timeout_us}")
+        self.timeout_us = timeout_us
+        self._flow = FlowClock(max(1, timeout_us // GAP_SHARE)) if clock is IdleClock.FLOW else None
+        self._timers: dict[SplitId, _Timer] = {}
+        self._queue: SortedList[tuple[int, bool, SplitId]] = SortedList()
+        self._overdue: dict[SplitId, _Timer] = {}  # silent for too long, and spared for their backlog
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def delivered(self, at_us: int) -> None:
+        """Some split of the stream delivered, when the source was read up to ``at_us``. Old news changes nothing."""
+        if self._flow is not None:
+            self._flow.delivered(at_us)
+
+    def heard(self, split: SplitId, at_us: int) -> None:
+        """A split delivered rows, or became known, at ``at_us``. Old news changes nothing."""
+        timer = self._hear(split, at_us)
+        if self._waits(split, timer):
+            self._queue.add(self._entry(split, timer))
+
+    def heard_all(self, heard_us: Iterable[tuple[SplitId, int]]) -> None:
+        """``heard`` of many splits."""
+        timers = [(split, self._hear(split, at_us)) for split, at_us in heard_us]
+        self._queue.update([self._entry(split, timer) for split, timer in timers if self._waits(split, timer)])
+
+    def pause(self, split: SplitId, at_us: int) -> None:
+        """From now on the split is not read, so its silence means nothing. Unknown or paused already:
+        no-op.
+        """
+        timer = self._timers.get(split)
+        if timer is not None and timer.paused_at_us is None:
+            timer.paused_at_us = at_us
+            self._overdue.pop(split, None)
+            self._dequeue(split, timer)
+
+    def resume(self, split: SplitId, at_us: int) -> None:
+        """The split is read again; the time since ``pause`` does not count as silence. Not paused: no-op."""
+        timer = self._timers.get(split)
+        if timer is not None and timer.paused_at_us is not None:
+            if at_us > max(timer.paused_at_us, timer.heard_us):
+                # Kept until the split is heard after it: a report that was planned earlier may arrive later.
+                timer.pauses = _few((*timer.pauses, (timer.paused_at_us, at_us)))
+            timer.paused_at_us = None
+            self._queue.add(self._entry(split, timer))
+
+    def forget(self, split: SplitId) -> None:
+        """Stop timing a split: it finished, was removed, or is left out for another reason."""
+        timer = self._timers.pop(split, None)
+        if timer is not None:
+            self._overdue.pop(split, None)
+            self._dequeue(split, timer)
+
+    def forget_all(self, splits: Collection[SplitId]) -> None:
+        """``forget`` of many splits."""
+        if len(splits) * 4 < len(self._timers):
+            for split in splits:
+                self.forget(split)
+            return
+        for split in splits:
+            if self._timers.pop(split, None) is not None:
+                self._overdue.pop(split, None)
+        self._queue = SortedList(entry for entry in self._queue if entry[2] in self._timers)
+
+    def heard_us(self, split: SplitId) -> int | None:
+        """When a split was heard that is timed since then without a pause; None for every other one."""
+        timer = self._timers.get(split)
+        return None if timer is None or timer.paused_at_us is not None or timer.pauses else timer.heard_us
+
+    def timed(self, split: SplitId) -> bool:
+        """Whether the silence of this split is being timed."""
+        return split in self._timers
+
+    def runs_out(self, heard_us: int, until_us: int) -> bool:
+        """Whether a split that was heard at this moment, and read since, would be silent for too long."""
+        return self._now(until_us) - self._at(heard_us) > self.timeout_us
+
+    def left_us(self, split: SplitId, until_us: int) -> int | None:
+        """How much more silence makes this split idle, on the clock that counts; None if it is not timed."""
+        timer = self._timers.get(split)
+        if timer is None or timer.paused_at_us is not None:
+            return None
+        return self.timeout_us - (self._now(until_us) - self._since(timer))
+
+    def quiet(self, until_us: int, backlog_rows: Mapping[SplitId, int]) -> list[SplitId]:
+        """Name the splits that became idle; they are timed again from their next ``heard``.
+
+        Args:
+            until_us: the source was read up to this moment; same clock as ``heard``.
+            backlog_rows: rows still unread per split; a split that is missing is unknown.
+
+        Returns:
+            Split ids, sorted, so that one history gives one answer. Each is named once.
+        """
+        now_us = self._now(until_us)
+        while self._queue and self._queue[0][0] + self.timeout_us < now_us:
+            bound_us, _, split = self._queue.pop(0)
+            timer = self._timers[split]
+            timer.bound_us = None
+            if self._since(timer) > bound_us:
+                self._queue.add(self._entry(split, timer))
+            else:
+                self._overdue[split] = timer
+        named = [
+            split
+            for split, timer in self._overdue.items()
+            if not backlog_rows.get(split, 0) > 0 and now_us - self._since(timer) > self.timeout_us
+        ]
+        for split in named:
+            self.forget(split)
+        return sorted(named, key=split_order)
+
+    def next_deadline_us(self) -> int | None:
+        """The first moment at which silence alone could make a split idle; None if there is none.
+
+        Splits that are overdue but have rows waiting do not count: time alone changes nothing for them. Nor does it
+        where only the time of deliveries counts.
+        """
+        while self._flow is None and self._queue:
+            bound_us, _, split = self._queue[0]
+            timer = self._timers[split]
+            if self._since(timer) == bound_us:
+                return bound_us + self.timeout_us + 1
+            self._dequeue(split, timer)
+            self._queue.add(self._entry(split, timer))
+        return None
+
+    # -- how
+
+    def _hear(self, split: SplitId, at_us: int) -> _Timer:
+        timer = self._timers.get(split)
+        if timer is None:
+            timer = self._timers[split] = _Timer(at_us)
+        elif at_us > timer.heard_us:
+            timer.heard_us = at_us
+            if timer.pauses:
+                timer.pauses = tuple(pause for pause in timer.pauses if pause[1] > at_us)
+            self._overdue.pop(split, None)
+        return timer
+
+    def _now(self, until_us: int) -> int:
+        return until_us if self._flow is None else self._flow.total_us
+
+    def _at(self, us: int) -> int:
+        return us if self._flow is None else self._flow.at(us)
+
+    def _since(self, timer: _Timer) -> int:
+        """Where on the clock its silence would have begun if it had not been paused; never decreases."""
+        since_us = self._at(timer.heard_us)
+        for from_us, to_us in timer.pauses:
+            since_us += self._at(to_us) - self._at(max(from_us, timer.heard_us))
+        return since_us
+
+    def _waits(self, split: SplitId, timer: _Timer) -> bool:
+        """Whether a timer has to be put into the queue."""
+        return timer.bound_us is None and timer.paused_at_us is None and split not in self._overdue
+
+    def _entry(self, split: SplitId, timer: _Timer) -> tuple[int, bool, SplitId]:
+        timer.bound_us = self._since(timer)
+        return timer.bound_us, *split_order(split)
+
+    def _dequeue(self, split: SplitId, timer: _Timer) -> None:
+        if timer.bound_us is not None:
+            self._queue.remove((timer.bound_us, *split_order(split)))
+            timer.bound_us = None
+
+
+def _few(pauses: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """So many at most; the two oldest become one of their length, just before the second one's end."""
+    if len(pauses) <= _PAUSES_KEPT:
+        return pauses
+    (first_us, until_us), (from_us, to_us), *rest = pauses
+    return (from_us - (until_us - first_us), to_us), *rest

@@ -1,0 +1,169 @@
+"""The coordinator's state as bytes: both ends of the format.
+
+    "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
+    body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
+            JSON (ids if names; names; ancestry: child, parents, what the removed ones left)
+
+Version 2 has the ancestry; without reshards version 1 is written, which older readers know.
+
+Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
+splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
+equal states give equal bytes: Spark compares offsets as text.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+
+import numpy as np
+import numpy.typing as npt
+from lowmark.watermark.errors import CorruptSnapshot
+from lowmark.watermark.packed import MOST_BYTES, pack, unpack
+from lowmark.watermark.state import SplitId, SplitState, split_order
+
+from .lineage import Ancestry
+
+VERSION = 2  # the newest that is written; older ones are read
+_MAGIC = b"LWMK"
+_HEAD = struct.Struct("<4sBII")
+_BODY = struct.Struct("<B?qI")  # kind, low known, low, count
+
+_KIND_NUMBERS, _KIND_NAMES = 0, 1
+_CODES = {
+    SplitState.PENDING: 0,
+    SplitState.ACTIVE: 1,
+    SplitState.PAUSED: 2,
+    SplitState.IDLE: 3,
+    SplitState.FINISHED: 4,
+}
+_STATES = {code: state for state, code in _CODES.items()}
+_INT64 = range(-(2**63), 2**63)
+_SPOKEN = 0x80  # flag on the state: the watermark column counts
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSnapshot:
+    """What a restart needs to know of a stream.
+
+    Attributes:
+        low_us: the low watermark, microseconds since the epoch.
+        splits: state and watermark of every split.
+        names: what to call splits that are numbers; carried along, not interpreted.
+        ancestry: parents of every child of a reshard that has not spoken yet.
+    """
+
+    low_us: int | None = None
+    splits: Mapping[SplitId, tuple[SplitState, int | None]] = field(default_factory=dict)
+    names: Mapping[SplitId, str] = field(default_factory=dict)
+    ancestry: Ancestry = field(default_factory=dict)
+
+
+def encode(snapshot: StreamSnapshot) -> bytes:
+    """The snapshot as bytes; equal snapshots give equal bytes."""
+    ids = sorted(snapshot.splits, key=split_order)
+    named = any(isinstance(split, str) for split in ids)
+    states, watermarks = [], []
+    for split in ids:
+        state, watermark_us = snapshot.splits[split]
+        states.append(_CODES[state] | (0 if watermark_us is None else _SPOKEN))
+        watermarks.append(0 if watermark_us is None else watermark_us)
+    names = [[split, snapshot.names[split]] for split in sorted(snapshot.names, key=split_order)]
+    ancestry = [[child, *snapshot.ancestry[child]] for child in sorted(snapshot.ancestry, key=split_order)]
+    tail = [ids if named else [], names, *([ancestry] if ancestry else [])]
+    text = json.dumps(tail, separators=(",", ":")).encode()
+    low_us = snapshot.low_us
+    body = b"".join(
+        (
+            _BODY.pack(
+                _KIND_NAMES if named else _KIND_NUMBERS,
+                low_us is not None,
+                0 if low_us is None else low_us,
+                len(ids),
+            ),
+            b"" if named else _planes(np.array(ids, dtype="<u8")),
+            _planes(np.array(watermarks, dtype="<i8")),
+            np.array(states, dtype="u1").tobytes(),
+            text,
+        )
+    )
+    return _HEAD.pack(_MAGIC, VERSION if ancestry else 1, len(body), zlib.crc32(body)) + pack(body, 9)
+
+
+def decode(data: bytes) -> StreamSnapshot:
+    """The snapshot that ``encode`` was given.
+
+    Raises:
+        CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot; the reason
+            says which.
+    """
+    body = _open(data)
+    kind, low_known, low_us, count = _BODY.unpack_from(body)
+    at = _BODY.size
+    width = 8 * count
+    columns = (0 if kind == _KIND_NAMES else width) + width + count
+    if kind not in (_KIND_NUMBERS, _KIND_NAMES) or at + columns > len(body):
+        raise CorruptSnapshot("its columns do not fit its size", len(data))
+    ids: list[SplitId] = []
+    if kind == _KIND_NUMBERS:
+        ids.extend(_whole(body[at : at + width], "<u8"))
+        at += width
+    watermarks = _whole(body[at : at + width], "<i8")
+    states = body[at + width : at + width + count]
+    try:
+        named, names, *more = json.loads(body[at + width + count :])
+        ids.extend(named)
+        kind_of_ids = str if kind == _KIND_NAMES else int
+        _check(len(set(ids)) == len(ids) and all(type(split) is kind_of_ids for split in ids))
+        splits = {
+            split: (_STATES[code & ~_SPOKEN], watermark_us if code & _SPOKEN else None)
+            for split, watermark_us, code in zip(ids, watermarks, states, strict=True)
+        }
+        ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in (more[0] if more else [])}
+        _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
+        for child, (parents, left_us) in ancestry.items():
+            _check(all(type(split) in (str, int) for split in (child, *parents)))
+            _check(left_us is None or (type(left_us) is int and left_us in _INT64))
+        TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
+        return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
+
+
+def _open(data: bytes) -> bytes:
+    """Check the envelope, from the outside in, and unpack the body."""
+    if len(data) < _HEAD.size:
+        raise CorruptSnapshot(f"truncated: a header has {_HEAD.size} bytes", len(data))
+    magic, version, size, checksum = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        raise CorruptSnapshot(f"it begins with {magic!r}, not with {_MAGIC!r}", len(data))
+    if version not in (1, VERSION):
+        raise CorruptSnapshot(f"unknown version {version}, this one reads 1 to {VERSION}", len(data))
+    if size > MOST_BYTES:
+        raise CorruptSnapshot(f"damaged: it claims to unpack to {size} bytes", len(data))
+    try:
+        body = unpack(data[_HEAD.size :], size)
+    except ValueError as error:
+        raise CorruptSnapshot(str(error), len(data)) from error
+    if len(body) != size or len(body) < _BODY.size or zlib.crc32(body) != checksum:
+        raise CorruptSnapshot("damaged: the checksum does not match", len(data))
+    return body
+
+
+def _check(fact: object) -> None:
+    if not fact:
+        raise ValueError
+
+
+def _planes(column: npt.NDArray[np.uint64] | npt.NDArray[np.int64]) -> bytes:
+    return column.view(np.uint8).reshape(-1, 8).T.tobytes()
+
+
+def _whole(planes: bytes, dtype: str) -> list[int]:
+    transposed = np.frombuffer(planes, dtype=np.uint8).reshape(8, -1).T
+    values: list[int] = np.ascontiguousarray(transposed).view(dtype).ravel().tolist()
+    return values

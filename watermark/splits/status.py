@@ -1,0 +1,325 @@
+"""What a person, a page or a metric wants to know of a stream: frozen data, one text, one JSON object.
+
+The reasons are data too, so the page, the CLI and the log tell one story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+from lowmark.watermark.duration import format_duration_us, rough_duration_us
+from lowmark.watermark.printable import printable
+from lowmark.watermark.state import AllIdle, IdleClock, SplitState
+
+from .events import BatchCounts
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SPLITS_SHOWN = 10
+_SPELLS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStatus:
+    """One split.
+
+    Attributes:
+        state: what it is doing.
+        watermark_us: its watermark, microseconds since the epoch; None before its first.
+        rows: rows it delivered since this process started.
+        backlog_rows: rows it still has unread, or None if nobody knows.
+        first_us: smallest event time in its last batch, or None if not measured.
+        last_report: when it last delivered, UTC; None if not since this process started.
+        lagging: it has rows waiting, may be read, and delivered none in the last batch.
+        late_reports: batches in which it delivered rows at or below the watermark in force.
+        pending_since: since when it has been holding without having spoken, UTC.
+        why: why it is in this state.
+    """
+
+    state: SplitState
+    watermark_us: int | None
+    rows: int
+    backlog_rows: int | None
+    first_us: int | None
+    last_report: datetime | None
+    lagging: bool
+    late_reports: int
+    pending_since: datetime | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HolderSpell:
+    """A time in which one split held the low watermark back.
+
+    Attributes:
+        holder: its name, or None: nobody did.
+        since: from when, UTC.
+        until: to when, UTC; now, for the last one.
+    """
+
+    holder: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """One stream. Counts are since this process started.
+
+    If it was asked for with a limit, ``splits`` are those that need attention first, in that order, ``left_out``
+    and ``passed_over`` are as long at most, and ``states`` still counts all.
+
+    Attributes:
+        name: the stream's name.
+        low_watermark_us: the published low watermark, microseconds since the epoch.
+        holder: name of the split that keeps it from rising, or None.
+        why: why it stands where it stands, one sentence.
+        since: since when it has stood there, UTC.
+        next: what would move it, one sentence.
+        left_out: idle splits, by name, each with the reason.
+        splits: every split by name.
+        states: number of splits by state; every state is there.
+        counts: rows of all batches.
+        regressions: reports below their split's own watermark (ignored as values).
+        returned_late: times a split came in below the low watermark.
+        native_watermark_us: what Spark's one watermark for the whole stream would be by now.
+        native_late_rows: rows, at least, that Spark would have judged late by that watermark.
+        batches: batches counted.
+        last_batch_id: the newest of them.
+        passed_over: names of the splits that ``with_percentile`` passes by now: rows of theirs may be late.
+        held: who held the low watermark in the last hour, newest first.
+        silent_since: since when nothing came of any split, UTC, where that is longer than the timeout; None: the stream
+            is not silent, or all its splits are idle by time alone.
+    """
+
+    name: str
+    low_watermark_us: int | None
+    holder: str | None
+    why: str
+    since: datetime | None
+    next: str
+    left_out: tuple[tuple[str, str], ...]
+    splits: Mapping[str, SplitStatus]
+    states: Mapping[str, int]
+    counts: BatchCounts
+    regressions: int
+    returned_late: int
+    native_watermark_us: int | None
+    native_late_rows: int
+    batches: int
+    last_batch_id: int | None
+    passed_over: tuple[str, ...] = ()
+    held: tuple[HolderSpell, ...] = ()
+    silent_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What is known about why the low watermark does not rise; ``hold_reasons`` puts it into words."""
+
+    state: SplitState | None  # of the holder; None: nobody holds
+    name: str = ""
+    watermark_us: int | None = None
+    low_us: int | None = None
+    live: int = 0  # splits that take part or hold
+    silent: int = 0  # splits that hold because they never spoke
+    known: int = 0
+    idle: int = 0
+    backlog_rows: int | None = None
+    idle_timeout_us: int | None = None
+    grace_left_us: int | None = None  # None: for ever
+    all_idle: AllIdle = AllIdle.HOLD
+    inherited_us: int | None = None  # what a silent child of a reshard stands at
+    waits: bool = False  # for its parents, which may still deliver
+    clock: IdleClock = IdleClock.TIME  # by which silence is counted,
+    grace_clock: IdleClock = IdleClock.TIME  # and the grace
+    silent_us: int | None = None  # how long nothing came of any split, once the stream is silent
+
+
+def hold_reasons(hold: Hold) -> tuple[str, str]:
+    """Why the low watermark stands, and what would move it: one sentence each.
+
+    >>> why, what_next = hold_reasons(Hold(SplitState.ACTIVE, "orders-7", watermark_us=0, low_us=0, live=3))
+    >>> why
+    'split orders-7 has the smallest watermark of 3 live splits.'
+    """
+    if hold.state is None:
+        return _nobody_holds(hold)
+    if hold.silent_us is not None:
+        why, what_next = hold_reasons(replace(hold, silent_us=None))
+        silence = f"the stream is silent: nothing of any split for {format_duration_us(hold.silent_us)}"
+        return f"{silence}, which is no evidence against any; {why}", what_next
+    split = f"split {hold.name}"
+    if hold.watermark_us is None:
+        others = f", as have {hold.silent - 1} others" if hold.silent > 1 else ""
+        grace = "for as long as it takes" if hold.grace_left_us is None else _in(hold.grace_left_us)
+        end = (
+            f"with_grace() would bound this; now it holds {grace}"
+            if hold.grace_left_us is None
+            else f"its grace ends {grace}"
+            if hold.grace_clock is IdleClock.TIME
+            else f"its grace ends after {format_duration_us(hold.grace_left_us)} more in which others deliver"
+        )
+        if hold.waits:
+            end = "its silence counts from when its parents are done"
+        rows = f" ({hold.backlog_rows} rows are waiting in it)" if hold.backlog_rows else ""
+        stands = "" if hold.inherited_us is None else f"; it inherited {format_time_us(hold.inherited_us)}"
+        parents = "Newer rows of its parents, or the" if hold.waits else "The"
+        return (
+            f"{split} has not spoken yet{others}{stands}.",
+            f"{parents} first row of {split}{rows}, or the end of its grace: {end}.",
+        )
+    if hold.low_us is not None and hold.watermark_us < hold.low_us:
+        behind = rough_duration_us(hold.low_us - hold.watermark_us)
+        why = f"{split} came back {behind} behind the low watermark, which does not go back."
+    elif hold.state is SplitState.PAUSED:
+        why = f"{split} has the smallest watermark of {hold.live} live splits, and alignment has paused it."
+    else:
+        why = f"{split} has the smallest watermark of {hold.live} live splits."
+    if hold.state is SplitState.PAUSED:
+        return why, f"Alignment lets {split} go on."
+    return why, f"Newer rows of {split}; {_unless_idle(hold)}."
+
+
+def _nobody_holds(hold: Hold) -> tuple[str, str]:
+    if hold.known == 0:
+        return "no split is known yet.", "The first split that is discovered and speaks."
+    if hold.idle == 0:
+        return "every split is finished.", "A new split."
+    policy = {
+        AllIdle.HOLD: "the low watermark stays (all idle: hold).",
+        AllIdle.MAX: "it stands at the largest watermark seen (all idle: max).",
+        AllIdle.ADVANCE: "it follows processing time (all idle: advance).",
+    }[hold.all_idle]
+    return f"every live split ({hold.idle}) is idle, and {policy}", "The next row of any split."
+
+
+def _unless_idle(hold: Hold) -> str:
+    if hold.idle_timeout_us is None:
+        return "it is waited for even if it falls silent, as no idleness is set (with_idleness())"
+    if hold.backlog_rows:
+        return f"it cannot become idle, for {hold.backlog_rows} rows are waiting in it"
+    meanwhile = "" if hold.clock is IdleClock.TIME else " while others deliver"
+    return f"or its silence for more than {format_duration_us(hold.idle_timeout_us)}{meanwhile}"
+
+
+def _in(us: int) -> str:
+    return f"in {rough_duration_us(us)}" if us > 0 else "now"
+
+
+def utc(us: int | None) -> datetime | None:
+    """Microseconds since the epoch as an aware datetime; None for None, and for years it cannot hold."""
+    if us is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return None
+
+
+def format_time_us(us: int | None) -> str:
+    """An event time for people.
+
+    >>> format_time_us(0), format_time_us(None)
+    ('1970-01-01 00:00:00.000 UTC', 'none')
+    """
+    at = utc(us)
+    if at is None:
+        return "none" if us is None else f"{us} us"
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} UTC"
+
+
+def explain(status: StreamStatus) -> str:
+    """The status as a person reads it: several lines of plain text."""
+    lines = [
+        f"Stream {status.name}: low watermark {format_time_us(status.low_watermark_us)}",
+        f"  why    {status.why}",
+        f"  since  {format_time_us(_us(status.since))}",
+        f"  next   {status.next}",
+        *_held_lines(status.held),
+        "  splits " + ", ".join(f"{count} {state}" for state, count in status.states.items()),
+    ]
+    shown = sorted(status.splits.items(), key=lambda item: by_need(item[1]))[:_SPLITS_SHOWN]
+    lines += [f"    {name}: {_split_line(split)}" for name, split in shown]
+    known = sum(status.states.values())
+    if known > len(shown):
+        lines.append(f"    and {known - len(shown)} more")
+    if status.passed_over:
+        lines.append(f"  passed over by with_percentile(): {', '.join(status.passed_over[:_SPLITS_SHOWN])}")
+    lines += [f"  left out: {name}, {why}" for name, why in status.left_out[:_SPLITS_SHOWN]]
+    counts = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in asdict(status.counts).items() if number)
+    lines.append(f"  batches {status.batches} ({counts or 'no rows'})")
+    if status.returned_late or status.regressions:
+        lines.append(
+            f"  late   {status.returned_late} returns below the low watermark, {status.regressions} regressing reports"
+        )
+    if status.native_late_rows:
+        lines.append(
+            f"  native Spark, with one watermark at {format_time_us(status.native_watermark_us)}, "
+            f"would have judged at least {status.native_late_rows} rows late"
+        )
+    return "\n".join(map(printable, lines))
+
+
+def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
+    """Who held before, newest first, as one line; nothing while there is nothing to tell.
+
+    >>> at = [_EPOCH + timedelta(minutes=minutes) for minutes in (0, 3, 15)]
+    >>> _held_lines((HolderSpell("a", at[1], at[2]), HolderSpell("b", at[0], at[1])))
+    ['  held   for 12m by a; before that for 3m by b']
+    """
+    told = [
+        f"for {rough_duration_us((spell.until - spell.since) // timedelta(microseconds=1))} "
+        f"by {'nobody' if spell.holder is None else spell.holder}"
+        for spell in held[:_SPELLS_SHOWN]
+        if spell.since is not None and spell.until is not None
+    ]
+    return [f"  held   {'; before that '.join(told)}"] if told else []
+
+
+def to_json(status: StreamStatus) -> dict[str, object]:
+    """The status for ``json.dumps``: states by name, times in ISO-8601, watermarks in microseconds."""
+    plain: dict[str, object] = _plain(asdict(status))  # type: ignore[assignment]
+    return plain
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.value if isinstance(value, SplitState) else value
+
+
+_RANK = {
+    SplitState.PENDING: 0,
+    SplitState.ACTIVE: 1,
+    SplitState.PAUSED: 1,
+    SplitState.IDLE: 2,
+    SplitState.FINISHED: 3,
+}
+
+
+def by_need(split: SplitStatus) -> tuple[int, bool, int]:
+    """Sort key: who needs attention first: silent splits, then those furthest behind, then those left out."""
+    return need(split.state, split.watermark_us)
+
+
+def need(state: SplitState, watermark_us: int | None) -> tuple[int, bool, int]:
+    """``by_need`` before there is a ``SplitStatus``."""
+    return (_RANK[state], watermark_us is not None, 0 if watermark_us is None else watermark_us)
+
+
+def _split_line(split: SplitStatus) -> str:
+    backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {split.backlog_rows} rows"
+    late = f", {split.late_reports} late reports" if split.late_reports else ""
+    lagging = ", lagging" if split.lagging else ""
+    return f"{split.state.value}{lagging}, watermark {format_time_us(split.watermark_us)}, {backlog}{late}"
+
+
+def _us(at: datetime | None) -> int | None:
+    return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)

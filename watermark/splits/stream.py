@@ -1,0 +1,702 @@
+"""The coordinator of one stream: events in, effects out. It never waits, calls out, or reads a clock.
+
+Rule 1: everything that decides what the low watermark is happens in this package.
+Rule 2: ``handle`` is the only way in; the list it returns is the only way out. The loop that owns threads,
+sockets and Spark
+        carries the effects out.
+Rule 3: all changes of one event are applied before anything is decided: first what was reported, then who is
+idle, then
+        the minimum, once. So the order of the splits within an event has no influence, and a repeated event
+        changes nothing.
+
+Two clocks pass through here and must not be mixed up. ``now_us`` is when something is handled; a grace that was
+set and the times shown to people go by it. ``planned_at_us`` and ``until_us`` are moments up to which the sources
+were read; silence, that is, idleness and the grace of a split known to be empty, is measured on these alone, because
+a batch that runs for five minutes reads nothing meanwhile. And of these only time in which other splits delivered
+counts (``idleness.py``), unless the strategy asks for time alone: while none does, the stream is silent, and no split
+is idle for it.
+
+Source: FLINK-4576 (the messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split
+holds its value).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+from lowmark.watermark.duration import format_duration_us
+from lowmark.watermark.errors import InvalidSplitId, InvalidWatermark
+from lowmark.watermark.protocol import NotifyNewLowWatermark
+from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
+from lowmark.watermark.strategy import WatermarkStrategy
+
+from .coalescer import Coalescer
+from .cohort import Cohort
+from .events import (
+    BatchPlanned,
+    BatchReported,
+    Effect,
+    Event,
+    Polled,
+    SplitColumn,
+    SplitReturnedLate,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    SplitsRemoved,
+    SplitsResharded,
+    SplitsResumed,
+    SplitStateChanged,
+    Tick,
+)
+from .history import History
+from .idleness import Idleness
+from .lineage import Lineage
+from .snapshot import StreamSnapshot, decode, encode
+from .status import StreamStatus
+from .tally import SplitTally, Tally
+from .view import SplitRecord, View
+
+KNOWN_EMPTY_GRACE_US = 60_000_000
+"""How long a silent new split that is known to be empty may hold, unless the strategy says otherwise: 1
+minute."""
+
+ALL_IDLE_STEP_US = 1_000_000
+"""While all splits are idle and the low watermark follows the time up to which they were read, callers are asked to
+look this often."""
+
+_WATERMARK_RANGE = range(-(2**63), 2**63)
+_NUMBER_RANGE = range(2**64)
+
+
+class StreamCoordinator:
+    """Keeps the low watermark of one stream.
+
+    Args:
+        strategy: idleness, grace and the all-idle policy are taken from it.
+        job_id: the application or query; goes into notifications.
+        source_id: the stream's name.
+        task_id: the task this coordinator speaks for.
+
+    >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
+    >>> coordinator = StreamCoordinator(strategy, job_id="job", source_id="orders", task_id="0")
+    >>> coordinator.handle(SplitsDiscovered(("a", "b")), now_us=0)
+    []
+    >>> effects = coordinator.handle(BatchReported(0, 1, {"a": 30_000, "b": 10_000}), now_us=2)
+    >>> effects[-1].new_low_watermark, coordinator.status(now_us=3).holder
+    (10000, 'b')
+    """
+
+    def __init__(self, strategy: WatermarkStrategy, *, job_id: str, source_id: str, task_id: str) -> None:
+        self._strategy = strategy
+        self._job_id, self._source_id, self._task_id = job_id, source_id, task_id
+        self._coalescer = self._new_coalescer(None)
+        self._lineage = Lineage(self._coalescer)  # states and watermarks are asked of this: it knows who inherits
+        clock = strategy.silence_clock
+        self._idleness = None if strategy.idle_timeout_us is None else Idleness(strategy.idle_timeout_us, clock)
+        # Silence of new splits. A grace that was set is a bound on time itself; the default one is silence.
+        self._grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
+        self._grace = Idleness(self._grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
+        self._records: dict[SplitId, SplitRecord] = {}
+        self._backlog_rows: dict[SplitId, int] = {}  # only what is known
+        self._names: dict[SplitId, str] = {}
+        self._read_until_us: int | None = None
+        self._stirred_us: int | None = None  # up to when it was read when a split last spoke, began or went on
+        self._moved_at_us: int | None = None  # when the low watermark rose, or began
+        self._planned_us: int | None = None  # when the newest batch was planned
+        self._history = History[SplitId]()  # of who held
+        self._tally = Tally(strategy.out_of_orderness_us)
+        self._cohort: Cohort | None = None  # while it is there, the numbers of its splits are in it
+        self._last_column: SplitColumn | None = None  # the newest, which may be the first of a cohort
+        self._epoch = 0
+        self._kind: type | None = None  # of split ids: int or str, one per stream
+        # Of the event being handled:
+        self._before: dict[SplitId, SplitState] = {}
+        self._late: list[SplitReturnedLate] = []
+        self._material = False
+
+    # -- the way in and out
+
+    def handle(self, event: Event, now_us: int) -> list[Effect]:
+        """Take one event in.
+
+        Args:
+            event: what happened.
+            now_us: now, on a clock of microseconds since the epoch that never steps.
+
+        Returns:
+            What follows from it: changes of state, then late returns, both by split, then at most one
+            notification. An event that is repeated at once has no effects the second time.
+
+        Raises:
+            InvalidSplitId: a split id is of the wrong kind; nothing was changed.
+            InvalidWatermark: a watermark does not fit 64 bits; nothing was changed.
+            InvalidReshard: a split would be its own ancestor, or one side is empty; nothing was changed.
+        """
+        self._before, self._late, self._material = {}, [], False
+        if self._moved_at_us is None:
+            self._moved_at_us = now_us
+        match event:
+            case SplitsDiscovered(splits, known_empty):
+                self._discover(splits, known_empty, now_us, now_us)
+            case SplitsResharded():
+                self._reshard(event, now_us)
+            case BatchReported():
+                self._report(event, now_us)
+            case BatchPlanned():
+                self._plan(event, now_us)
+            case Polled(until_us):
+                self._read(until_us)
+            case SplitsFinished(splits):
+                self._finish(splits, now_us)
+            case SplitsPaused(splits):
+                self._pause(splits, now_us)
+            case SplitsResumed(splits):
+                self._resume(splits, now_us)
+            case SplitsRemoved(splits):
+                self._remove(splits)
+            case Tick():
+                pass
+        self._leave_quiet_out(now_us)
+        self._let_inherit(now_us)
+        return self._effects(now_us)
+
+    def wake_at_us(self, now_us: int) -> int | None:
+        """The next moment at which time alone could change something; None if only an event can.
+
+        Ask the sources and send ``Polled``, or ``Tick`` where that is not possible. The moment may be over
+        already: a deadline that passed while nothing was read waits for the first poll behind it.
+        """
+        moments = []
+        deadline_us = None if self._idleness is None else self._idleness.next_deadline_us()
+        if deadline_us is not None:
+            moments.append(deadline_us)
+        if self._idleness is not None and self._cohort is not None and self._by_time:
+            moments.append(self._cohort.earliest_heard_us + self._idleness.timeout_us + 1)
+        patience_us = self._patience_us()
+        if patience_us is not None and self._stirred_us is not None:
+            silent_us = self._stirred_us + patience_us + 1
+            if self._read_until_us is None or silent_us > self._read_until_us:
+                moments.append(silent_us)
+        grace_us = self._grace.next_deadline_us()
+        if grace_us is not None:
+            moments.append(grace_us)
+        delay_us = self._strategy.all_idle_delay_us
+        if delay_us is not None and self._coalescer.all_idle:
+            low_us = self._coalescer.low_us
+            moments.append(now_us if low_us is None else low_us + delay_us + ALL_IDLE_STEP_US)
+        return min(moments, default=None)
+
+    @property
+    def low_watermark_us(self) -> int | None:
+        """The low watermark, microseconds since the epoch; never decreases; None until there is one."""
+        return self._coalescer.low_us
+
+    @property
+    def silent_since_us(self) -> int | None:
+        """Since when nothing came of any split, once that is longer than the timeout; None: the stream is not silent.
+
+        Up to when the sources were read. A silent stream has splits that are not idle, for the silence of all is no
+        evidence against any, but nobody else needs to wait for it. It is none while rows are known to wait in it, while
+        alignment holds a split of it back, and where time alone makes splits idle.
+        """
+        patience_us, stirred_us, read_us = self._patience_us(), self._stirred_us, self._read_until_us
+        if patience_us is None or stirred_us is None or read_us is None or read_us - stirred_us <= patience_us:
+            return None
+        waiting = (split for split, rows in self._backlog_rows.items() if rows > 0)
+        if any(self._lineage.state(split) in (SplitState.PENDING, SplitState.ACTIVE) for split in waiting):
+            return None
+        return stirred_us
+
+    @property
+    def epoch(self) -> int:
+        """Grows when what a snapshot is for has changed; whoever persists snapshots does so when it grew.
+
+        That is: the low watermark, a split's watermark, the set of splits, or which of them are finished.
+        """
+        return self._epoch
+
+    def status(
+        self, now_us: int, name_of: Callable[[SplitId], str] | None = None, *, limit: int | None = None
+    ) -> StreamStatus:
+        """What a person wants to know. O(n log n), some 20 us a split; with a limit about 1 us a split.
+
+        Args:
+            now_us: now; what remains of a grace is told from here.
+            name_of: what to call a split; by default its id. Two splits of one name are told apart by their ids,
+                as far as both are in the status.
+            limit: how many splits, those that need attention first; None: all of them, sorted by id.
+
+        Raises:
+            ValueError: the limit is negative.
+        """
+        if limit is not None and limit < 0:
+            raise ValueError(f"status of stream {self._source_id}: expected a limit of 0 or more, got {limit}")
+        view = View(
+            self._source_id,
+            self._strategy,
+            self._coalescer,
+            self._lineage,
+            self._tally,
+            self._records,
+            self._backlog_rows,
+            self._grace,
+            self._read_until_us,
+            self.silent_since_us,
+            self._planned_us,
+            self._moved_at_us,
+            self._history,
+            self._cohort,
+        )
+        return view.status(now_us, str if name_of is None else name_of, limit)
+
+    @property
+    def states(self) -> Mapping[SplitState, int]:
+        """How many splits are in each state; every state is there."""
+        return self._lineage.states
+
+    @property
+    def splits(self) -> tuple[SplitId, ...]:
+        """Every known split, finished ones too, in the order of discovery."""
+        return tuple(self._records)
+
+    @property
+    def names(self) -> Mapping[SplitId, str]:
+        """The names that came with the snapshot this coordinator was restored from; empty otherwise."""
+        return dict(self._names)
+
+    # -- restart
+
+    def snapshot(self, names: Mapping[SplitId, str] | None = None) -> bytes:
+        """What a restart needs: low watermark, splits, their states and watermarks. Deterministic.
+
+        Args:
+            names: what to call splits that are numbers, carried along verbatim; None: the names restored.
+        """
+        splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
+        names = self._names if names is None else names
+        return encode(StreamSnapshot(self.low_watermark_us, splits, names, self._lineage.ancestry))
+
+    @classmethod
+    def restore(
+        cls,
+        data: bytes,
+        strategy: WatermarkStrategy,
+        *,
+        job_id: str,
+        source_id: str,
+        task_id: str,
+        now_us: int,
+    ) -> StreamCoordinator:
+        """The coordinator that ``snapshot`` was called on, less its counts; idle and grace timers start anew.
+
+        Raises:
+            CorruptSnapshot: the bytes are no snapshot this version can read.
+        """
+        saved = decode(data)
+        coordinator = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
+        coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
+        coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
+        coordinator._names = dict(saved.names)
+        coordinator._moved_at_us = coordinator._stirred_us = now_us
+        for split, (state, watermark_us) in saved.splits.items():
+            coordinator._kind = type(split)
+            coordinator._coalescer.assign(split, state=state, watermark_us=watermark_us)
+            coordinator._records[split] = SplitRecord(now_us, f"{state.value} before the restart")
+            if watermark_us is not None:
+                coordinator._tally.saw(watermark_us)
+            coordinator._start_timers(split, now_us)
+            if state is SplitState.PAUSED and coordinator._idleness is not None:
+                coordinator._idleness.pause(split, now_us)
+        coordinator._let_inherit(now_us)
+        return coordinator
+
+    # -- what the events do
+
+    def _discover(self, splits: Iterable[SplitId], known_empty: frozenset[SplitId], at_us: int, now_us: int) -> None:
+        new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
+        self._check_ids(new)
+        for split in new:
+            self._coalescer.assign(split)
+            self._records[split] = SplitRecord(now_us, "discovered")
+            if split in known_empty:
+                self._backlog_rows[split] = 0
+            self._start_timers(split, at_us)
+            self._stir(at_us)
+            self._material = True
+
+    def _reshard(self, event: SplitsResharded, now_us: int) -> None:
+        self._check_ids([*event.parents, *event.children])
+        self._lineage.check(event.parents, event.children)
+        self._discover(event.children, event.known_empty, now_us, now_us)
+        self._material |= self._lineage.reshard(event.parents, event.children)
+
+    def _report(self, event: BatchReported, now_us: int) -> None:
+        if self._cohort is not None and self._tally.fresh(event.batch_id) and self._cohort.takes(event):
+            self._report_together(event, self._cohort, now_us)
+        else:
+            self._dissolve()
+            self._report_each(event, now_us)
+            self._gather(event)
+
+    def _report_each(self, event: BatchReported, now_us: int) -> None:
+        low_us, regressions = self._coalescer.low_us, self._coalescer.regressions
+        fresh = self._tally.fresh(event.batch_id)
+        self._deliver_each(event, "delivered rows", now_us)
+        if fresh:
+            self._tally.count(event, low_us, now_us)
+            self._planned_us = event.planned_at_us
+            self._learn_backlog(event, now_us)
+        else:
+            self._coalescer.regressions = regressions  # they were counted when the batch came first
+
+    def _plan(self, event: BatchPlanned, now_us: int) -> None:
+        """Take a promise like a report, but count nothing: no row was seen.
+
+        Nor is it known before the report who had rows in the batch without a promise of more, so until then nobody's
+        silence goes on: neither was read up to here, nor do rows flow.
+        """
+        event = self._guarded(event, now_us)
+        regressions, why = self._coalescer.regressions, "its next row is known"
+        cohort = self._cohort
+        promise = None if cohort is None else cohort.sort_out(event.watermarks_us)
+        if cohort is not None and promise is not None:
+            self._discover((*promise.others, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
+            if cohort.promise(promise, event.planned_at_us):
+                self._coalescer.report_array(cohort.splits, cohort.watermarks_us)
+                self._material = True
+            if event.watermarks_us:
+                self._stir(event.planned_at_us)
+            for split in sorted(promise.others, key=split_order):
+                self._deliver(split, event, why, now_us)
+        else:
+            self._dissolve()
+            self._deliver_each(event, why, now_us)
+        self._learn_backlog(event, now_us)
+        self._coalescer.regressions = regressions  # a split may have rows beyond what was promised of it before
+
+    def _guarded(self, event: BatchPlanned, now_us: int) -> BatchPlanned:
+        """The plan without promises that lie beyond the future guard, which move nothing, as such rows do not."""
+        guard_us, promised = self._strategy.future_guard_us, event.watermarks_us
+        if guard_us is None or not promised:
+            return event
+        most_us = self._strategy.watermark_of_max(event.planned_at_us + guard_us)
+        top_us = promised.values_of.max() if isinstance(promised, SplitColumn) else max(promised.values())
+        if top_us <= most_us:
+            return event
+        for split, watermark_us in promised.items():
+            if watermark_us not in _WATERMARK_RANGE:
+                raise InvalidWatermark(split, watermark_us)
+        kept = {split: watermark_us for split, watermark_us in promised.items() if watermark_us <= most_us}
+        self._discover(promised, frozenset(), event.planned_at_us, now_us)
+        return replace(event, watermarks_us=kept)
+
+    def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
+        for split, watermark_us in event.watermarks_us.items():
+            if watermark_us not in _WATERMARK_RANGE:
+                raise InvalidWatermark(split, watermark_us)
+        delivered = [*event.watermarks_us, *(split for split, rows in _rows(event).items() if rows > 0)]
+        self._discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
+        if delivered:
+            self._stir(event.planned_at_us)
+        if isinstance(event, BatchReported):
+            self._read(event.planned_at_us)
+            if delivered:
+                self._flow(event.planned_at_us)
+        for split in sorted(set(delivered), key=split_order):
+            self._deliver(split, event, why, now_us)
+
+    def _report_together(self, event: BatchReported, cohort: Cohort, now_us: int) -> None:
+        """What ``_report_each`` does to active splits that all have news, for all of them at once."""
+        column = event.watermarks_us
+        assert isinstance(column, SplitColumn)
+        self._discover(event.backlog_rows, frozenset(), event.planned_at_us, now_us)
+        self._read(event.planned_at_us)
+        self._stir(event.planned_at_us)
+        self._flow(event.planned_at_us)
+        self._planned_us = event.planned_at_us
+        low_us, tally = self._coalescer.low_us, self._tally
+        in_force_us = low_us if event.in_force_us is None else event.in_force_us
+        tally.count_batch(event)
+        tally.native_late_rows += cohort.count_late(
+            event, in_force_us, tally.native_us, self._strategy.out_of_orderness_us
+        )
+        tally.saw(column.values_of.max().item())
+        self._coalescer.report_array(column.splits, column.values_of)
+        self._material |= cohort.report(event, now_us)
+        self._learn_backlog(event, now_us)
+
+    def _gather(self, event: BatchReported) -> None:
+        """Let splits that report together a second time do so from now on."""
+        column, last = event.watermarks_us, self._last_column
+        self._last_column = column if isinstance(column, SplitColumn) else None
+        if not isinstance(column, SplitColumn) or last is None or not column:
+            return
+        if np.array_equal(column.splits, last.splits) and len(column) == len(column.splits):
+            own_us, heard_us = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
+            for row, split in enumerate(column):
+                at_us, heard_at_us = self._lineage.watermark_us(split), self._records[split].heard_us
+                timed_us = heard_at_us if self._idleness is None else self._idleness.heard_us(split)
+                active = self._lineage.state(split) is SplitState.ACTIVE
+                if at_us is None or not active or heard_at_us is None or timed_us != heard_at_us:
+                    return
+                own_us[row], heard_us[row] = at_us, heard_at_us
+            self._cohort = Cohort(SplitColumn(column.splits, own_us), heard_us)
+            if self._idleness is not None:
+                self._idleness.forget_all(column)
+
+    def _dissolve(self) -> None:
+        """Something happens to single splits: their numbers go back to each."""
+        cohort, self._cohort = self._cohort, None
+        if cohort is not None:
+            for split in cohort:
+                self._records[split].heard_us = cohort.heard_us(split)
+                self._tally.splits[split] = cohort.tally(split, self._tally.splits.get(split, SplitTally()))
+            if self._idleness is not None:
+                self._idleness.heard_all((split, cohort.heard_us(split)) for split in cohort)
+
+    def _deliver(self, split: SplitId, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
+        """Apply what one split reported. It was active unless this is old news of it."""
+        record, before = self._records[split], self._lineage.state(split)
+        if before is SplitState.FINISHED:
+            return  # reports may come late; finished is for good
+        news = record.heard_us is None or event.planned_at_us > record.heard_us
+        watermark_us, seen_us = event.watermarks_us.get(split), self._lineage.watermark_us(split)
+        if watermark_us is not None and record.waits:
+            record.waits = False  # from now on it is timed like any other
+            if self._idleness is not None and before is not SplitState.PAUSED:
+                self._idleness.resume(split, event.planned_at_us)
+        if news:
+            record.heard_us = event.planned_at_us
+            self._time_silence(split, event.planned_at_us)
+        if watermark_us is not None:
+            self._material |= seen_us is None or watermark_us > seen_us
+            self._lineage.speak(split)
+            self._coalescer.report(split, watermark_us)
+            self._grace.forget(split)
+        elif news and self._coalescer.wake(split):  # no usable event time: active, at the watermark it had
+            record.pending_since_us = now_us
+            self._time_grace(split)
+        if before is SplitState.IDLE and not news:
+            self._coalescer.idle(split)
+        if before is SplitState.ACTIVE:
+            return  # and still is
+        self._note(split, before, why)
+        low_us, came_in = self._coalescer.low_us, before in (SplitState.IDLE, SplitState.PENDING)
+        if news and came_in and low_us is not None and watermark_us is not None and watermark_us < low_us:
+            self._late.append(SplitReturnedLate(split, low_us - watermark_us, _rows(event).get(split)))
+            self._tally.returned_late += 1
+
+    def _learn_backlog(self, event: BatchReported | BatchPlanned, now_us: int) -> None:
+        """A backlog holds until it is told again, or until rows were read and nobody told."""
+        if self._backlog_rows:
+            for split in chain(_rows(event), event.watermarks_us):
+                self._backlog_rows.pop(split, None)
+        self._backlog_rows.update(event.backlog_rows)
+        idle = self._lineage.states[SplitState.IDLE] > 0
+        for split, rows in event.backlog_rows.items() if idle else ():
+            if rows > 0 and self._lineage.state(split) is SplitState.IDLE:
+                self._wake(split, f"{rows} rows are waiting in it", now_us)
+        for split in self._lineage.pending:
+            self._time_grace(split)
+
+    def _wake(self, split: SplitId, why: str, now_us: int) -> None:
+        """Idle means no backlog: a split with rows waiting holds before they are read, not after."""
+        if self._lineage.watermark_us(split) is None and self._strategy.grace_us is not None:
+            return  # left out by a grace that was set on purpose: only its own rows bring it back
+        self._coalescer.wake(split)
+        self._records[split].pending_since_us = now_us
+        self._start_timers(split, now_us)
+        self._stir(now_us)
+        self._note(split, SplitState.IDLE, why)
+
+    def _finish(self, splits: Iterable[SplitId], now_us: int) -> None:
+        self._dissolve()
+        splits = tuple(splits)
+        self._discover(splits, frozenset(), now_us, now_us)
+        for split in splits:
+            before = self._lineage.state(split)
+            self._material |= self._coalescer.finish(split)
+            self._stop_timers(split)
+            self._note(split, before, "every row of it was processed")
+
+    def _pause(self, splits: Iterable[SplitId], now_us: int) -> None:
+        self._dissolve()
+        for split in splits:
+            if split in self._coalescer:
+                before = self._lineage.state(split)
+                if self._coalescer.pause(split):
+                    self._grace.forget(split)
+                    if self._idleness is not None:
+                        self._idleness.pause(split, now_us)
+                    self._note(split, before, "alignment holds it back")
+
+    def _resume(self, splits: Iterable[SplitId], now_us: int) -> None:
+        self._dissolve()
+        for split in splits:
+            if split in self._coalescer:
+                before = self._lineage.state(split)
+                if self._coalescer.resume(split):
+                    self._records[split].pending_since_us = now_us
+                    self._time_grace(split)
+                    self._stir(now_us)
+                    if self._idleness is not None:
+                        self._idleness.resume(split, now_us)
+                    self._note(split, before, "alignment lets it go on")
+
+    def _remove(self, splits: Iterable[SplitId]) -> None:
+        self._dissolve()
+        for split in splits:
+            if self._lineage.remove(split):
+                self._stop_timers(split)
+                del self._records[split]
+                self._tally.splits.pop(split, None)
+                self._backlog_rows.pop(split, None)
+                self._before.pop(split, None)
+                self._material = True
+
+    # -- who is quiet
+
+    def _read(self, until_us: int) -> None:
+        self._read_until_us = until_us if self._read_until_us is None else max(self._read_until_us, until_us)
+
+    def _leave_quiet_out(self, now_us: int) -> None:
+        if self._idleness is not None and self._read_until_us is not None:
+            cohort, read_us = self._cohort, self._read_until_us
+            if cohort is not None and self._idleness.runs_out(cohort.earliest_heard_us, read_us):
+                self._dissolve()
+            timeout = format_duration_us(self._idleness.timeout_us)
+            meanwhile = "" if self._by_time else " while others delivered"
+            for split in self._idleness.quiet(self._read_until_us, self._backlog_rows):
+                known = "no backlog" if split in self._backlog_rows else "backlog unknown"
+                self._leave_out(split, f"silent for more than {timeout}{meanwhile}, {known}")
+        # While a long batch runs nobody listens: an empty split whose first rows arrive meanwhile must not be passed
+        # before they can be read.
+        until_us = now_us if self._strategy.grace_us is not None else self._read_until_us
+        for split in () if until_us is None else self._grace.quiet(until_us, {}):
+            self._leave_out(split, f"new, and silent for more than its grace of {format_duration_us(self._grace_us)}")
+
+    def _stir(self, at_us: int) -> None:
+        self._stirred_us = at_us if self._stirred_us is None else max(self._stirred_us, at_us)
+
+    def _flow(self, at_us: int) -> None:
+        """A split delivered: time up to here is evidence against those that did not."""
+        self._grace.delivered(at_us)
+        if self._idleness is not None:
+            self._idleness.delivered(at_us)
+
+    @property
+    def _by_time(self) -> bool:
+        return self._strategy.silence_clock is IdleClock.TIME
+
+    def _patience_us(self) -> int | None:
+        """How long no split may be heard before the stream counts as silent; None: however long."""
+        states = self._lineage.states
+        pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
+        if self._by_time or states[SplitState.PAUSED] or not pending + active:
+            return None
+        if self._idleness is not None:
+            return self._idleness.timeout_us
+        # Only new splits that are known to be empty: nobody would wait for these for longer than their grace.
+        return self._grace_us if len(self._grace) == pending and not active else None
+
+    def _leave_out(self, split: SplitId, why: str) -> None:
+        before = self._lineage.state(split)
+        self._coalescer.idle(split)
+        self._stop_timers(split)
+        self._note(split, before, why)
+
+    def _start_timers(self, split: SplitId, at_us: int) -> None:
+        if self._lineage.state(split) not in (SplitState.IDLE, SplitState.FINISHED):
+            self._time_silence(split, at_us)
+            self._time_grace(split)
+
+    def _time_silence(self, split: SplitId, at_us: int) -> None:
+        if self._idleness is not None:
+            self._idleness.heard(split, at_us)
+
+    def _time_grace(self, split: SplitId) -> None:
+        """A silent new split has a grace if it is known to be empty, or if the strategy sets one for all."""
+        bounded = self._strategy.grace_us is not None or self._backlog_rows.get(split) == 0
+        if bounded and self._lineage.state(split) is SplitState.PENDING and not self._records[split].waits:
+            self._grace.heard(split, self._records[split].pending_since_us)
+        else:
+            self._grace.forget(split)
+
+    def _stop_timers(self, split: SplitId) -> None:
+        self._grace.forget(split)
+        if self._idleness is not None:
+            self._idleness.forget(split)
+
+    def _let_inherit(self, now_us: int) -> None:
+        """Silent children stand at what their parents reached, and are timed once no parent can deliver."""
+        self._lineage.settle()
+        for child in self._lineage.children:
+            if self._lineage.state(child) is not SplitState.PENDING:
+                continue
+            record, waits = self._records[child], self._lineage.waits(child)
+            if waits:
+                self._grace.forget(child)
+                if self._idleness is not None:
+                    self._idleness.pause(child, now_us)
+            elif record.waits:
+                record.waits, record.pending_since_us = False, now_us
+                self._start_timers(child, now_us)
+                if self._idleness is not None:
+                    self._idleness.resume(child, now_us)
+            record.waits = waits
+
+    # -- what comes of it
+
+    def _note(self, split: SplitId, before: SplitState, why: str) -> None:
+        if self._lineage.state(split) is not before:
+            self._before.setdefault(split, before)
+            self._records[split].why = why
+
+    def _effects(self, now_us: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for split in sorted(self._before, key=split_order):
+            before, after = self._before[split], self._lineage.state(split)
+            if after is not before:
+                effects.append(SplitStateChanged(split, before, after, self._records[split].why))
+        effects += self._late
+        # With ``advance`` it follows what was read: what arrived since, or while nobody ran, is not known yet.
+        if advance := self._coalescer.advance(self._read_until_us):
+            self._material, self._moved_at_us = True, now_us
+            effects.append(
+                NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, advance.after_us)
+            )
+        low_us = self._coalescer.low_us
+        if (effects or self._material) and low_us is not None:  # else the holder is the same
+            self._history.rose(now_us, low_us, self._coalescer.holder)
+        self._epoch += self._material
+        return effects
+
+    def _new_coalescer(self, low_us: int | None) -> Coalescer:
+        strategy = self._strategy
+        return Coalescer(
+            low_us,
+            strategy.all_idle,
+            all_idle_delay_us=strategy.all_idle_delay_us,
+            percentile=strategy.percentile,
+            quorum=strategy.quorum,
+        )
+
+    def _check_ids(self, new: Iterable[SplitId]) -> None:
+        known = self._kind
+        for split in new:
+            kind = type(split) if known is None else known
+            if kind not in (int, str) or type(split) is not kind:
+                expected = "an int or a str" if known is None else f"a {known.__name__}, as for its other splits"
+                raise InvalidSplitId(repr(split), expected)
+            if isinstance(split, int) and split not in _NUMBER_RANGE:
+                raise InvalidSplitId(repr(split), "a number of 0 or more in 64 bits")
+            known = kind
+        self._kind = known
+
+
+def _rows(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:
+    return event.rows if isinstance(event, BatchReported) else {}

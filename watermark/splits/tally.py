@@ -1,0 +1,88 @@
+"""What was counted in a stream: shown to people, never decided by.
+
+Everything here could be wrong without a row being lost, which is why it lives apart from the coordinator's
+decisions. Counts are of this process: a restart begins at 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowmark.watermark.generator import MILLISECOND_US
+from lowmark.watermark.state import SplitId
+
+from .events import BatchCounts, BatchReported
+
+
+@dataclass(slots=True)
+class SplitTally:
+    """Counted of one split; ``first_us`` is of its last batch."""
+
+    rows: int = 0
+    first_us: int | None = None
+    last_report_us: int | None = None
+    late_reports: int = 0
+
+
+class Tally:
+    """Counts of a stream and its splits, and what Spark's own watermark would have made of the rows.
+
+    Native Spark has one watermark for the stream: the largest event time of all splits, less the delay. Rows
+    at or below it, in a batch after the one that raised it, are late. From a split's smallest and largest
+    event time follows how many rows *at least* that would have been.
+
+    Args:
+        bound_us: the out-of-orderness, which native Spark would have as its delay.
+    """
+
+    def __init__(self, bound_us: int) -> None:
+        self._bound_us = bound_us
+        self.splits: dict[SplitId, SplitTally] = {}
+        self.counts = BatchCounts()
+        self.batches = 0
+        self.last_batch_id: int | None = None
+        self.returned_late = 0
+        self.native_us: int | None = None
+        self.native_late_rows = 0
+
+    def fresh(self, batch_id: int) -> bool:
+        """Whether this batch is newer than all that were counted; a repeated one must not count again."""
+        return self.last_batch_id is None or batch_id > self.last_batch_id
+
+    def count_batch(self, event: BatchReported) -> None:
+        """Count a fresh batch, but nothing of its splits."""
+        self.last_batch_id = event.batch_id
+        self.batches += 1
+        self.counts += event.counts
+
+    def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
+        """Count a fresh batch; ``low_us`` is the low watermark before it."""
+        self.count_batch(event)
+        in_force_us = low_us if event.in_force_us is None else event.in_force_us
+        native_us = self.native_us
+        for split in event.watermarks_us.keys() | event.rows.keys():
+            tally = self.splits.setdefault(split, SplitTally())
+            tally.rows += event.rows.get(split, 0)
+            tally.first_us, tally.last_report_us = event.first_us.get(split), now_us
+            watermark_us = event.watermarks_us.get(split)
+            earliest_us = watermark_us if tally.first_us is None else tally.first_us
+            if earliest_us is not None and in_force_us is not None and earliest_us <= in_force_us:
+                tally.late_reports += 1
+            if earliest_us is not None and native_us is not None:
+                self.native_late_rows += self._native_late(earliest_us, watermark_us, event.rows.get(split), native_us)
+        for watermark_us in event.watermarks_us.values():
+            self.saw(watermark_us)
+
+    def saw(self, watermark_us: int) -> None:
+        """A split stands at ``watermark_us``. Native Spark takes the bound off the event time, but no
+        millisecond.
+        """
+        native_us = watermark_us + MILLISECOND_US
+        self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
+
+    def _native_late(self, earliest_us: int, watermark_us: int | None, rows: int | None, native_us: int) -> int:
+        if watermark_us is not None and rows is not None:
+            newest_us = watermark_us + self._bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
+            if newest_us <= native_us:
+                return rows
+        return int(earliest_us <= native_us)

@@ -1,0 +1,142 @@
+"""Event time per split of ONE batch, measured where the rows are: the value of a Python accumulator.
+
+A task that is retried measures the same rows again, so what it measured must overwrite itself. The key of a
+mark is therefore the split and the *cell*, the task partition that measured it; two trackers merge by max,
+min and max per cell, which is commutative, associative and idempotent. Only ``marks`` and ``counts`` add up,
+over cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowmark.watermark.state import SplitId, split_order
+
+from .events import BatchCounts
+
+MarkWire = tuple[SplitId, int, int, int, int]  # split, cell, max_us, min_us, rows
+CountWire = tuple[int, int, int, int, int, int]  # cell, rows, future, null time, null split, before epoch
+Wire = tuple[tuple[MarkWire, ...], tuple[CountWire, ...]]
+
+_NO_ROWS = (0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitMark:
+    """What one batch showed of a split: largest and smallest event time in microseconds, and how many
+    rows.
+    """
+
+    max_us: int
+    min_us: int
+    rows: int
+
+    def merged(self, other: SplitMark) -> SplitMark:
+        """The same rows measured twice: nothing adds up."""
+        return SplitMark(max(self.max_us, other.max_us), min(self.min_us, other.min_us), max(self.rows, other.rows))
+
+    def added(self, other: SplitMark) -> SplitMark:
+        """Different rows of one split: the rows add up."""
+        return SplitMark(max(self.max_us, other.max_us), min(self.min_us, other.min_us), self.rows + other.rows)
+
+
+class SplitTracker:
+    """Marks per split and cell, and counts per cell.
+
+    >>> first, retried = SplitTracker(), SplitTracker()
+    >>> for tracker in (first, retried):
+    ...     for ts_us in (30, 10, None):
+    ...         tracker.observe("a", ts_us, cell=4)
+    >>> batch = first.merge(retried)
+    >>> batch.marks()
+    {'a': SplitMark(max_us=30, min_us=10, rows=2)}
+    >>> batch.counts().rows, batch.counts().null_time_rows
+    (3, 1)
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[tuple[SplitId, int], SplitMark] = {}
+        self._counts: dict[int, tuple[int, int, int, int, int]] = {}
+
+    def observe(self, split: SplitId | None, ts_us: int | None, cell: int = 0, *, latest_us: int | None = None) -> None:
+        """See one row.
+
+        Args:
+            split: its split; a row without one is only counted.
+            ts_us: its event time, microseconds since the epoch; a row without one is only counted.
+            cell: the task partition that reads it.
+            latest_us: the future guard: a row with a later event time is only counted.
+        """
+        future = ts_us is not None and latest_us is not None and ts_us > latest_us
+        seen = (1, future, ts_us is None, split is None, ts_us is not None and ts_us < 0)
+        counts = self._counts.get(cell, _NO_ROWS)
+        self._counts[cell] = (
+            counts[0] + seen[0],
+            counts[1] + seen[1],
+            counts[2] + seen[2],
+            counts[3] + seen[3],
+            counts[4] + seen[4],
+        )
+        if split is not None and ts_us is not None and not future:
+            self._add(split, cell, SplitMark(ts_us, ts_us, 1))
+
+    def observe_many(self, split: SplitId, mark: SplitMark, cell: int = 0) -> None:
+        """See many good rows of one split at once, such as an Arrow batch that was reduced to its mark."""
+        rows, *others = self._counts.get(cell, _NO_ROWS)
+        self._counts[cell] = (rows + mark.rows, others[0], others[1], others[2], others[3])
+        self._add(split, cell, mark)
+
+    def merge(self, other: SplitTracker) -> SplitTracker:
+        """Both measurements in a new tracker. A cell that is in both counts once."""
+        merged = SplitTracker()
+        merged._marks = dict(self._marks)
+        for key, mark in other._marks.items():
+            mine = merged._marks.get(key)
+            merged._marks[key] = mark if mine is None else mine.merged(mark)
+        merged._counts = dict(self._counts)
+        for cell, (a, b, c, d, e) in other._counts.items():
+            own = merged._counts.get(cell, _NO_ROWS)
+            merged._counts[cell] = (
+                max(own[0], a),
+                max(own[1], b),
+                max(own[2], c),
+                max(own[3], d),
+                max(own[4], e),
+            )
+        return merged
+
+    def marks(self) -> dict[SplitId, SplitMark]:
+        """What the batch showed of each split, over all cells; splits sorted."""
+        folded: dict[SplitId, SplitMark] = {}
+        for (split, _), mark in sorted(self._marks.items(), key=lambda item: split_order(item[0][0])):
+            known = folded.get(split)
+            folded[split] = mark if known is None else known.added(mark)
+        return folded
+
+    def counts(self) -> BatchCounts:
+        """The totals over all cells. ``dropped_rows`` is Spark's to know, and 0 here."""
+        return BatchCounts(*(sum(column) for column in zip(*self._counts.values(), strict=True)))
+
+    def to_wire(self) -> Wire:
+        """Plain nested tuples, sorted: small to pickle, and equal when the trackers are."""
+        marks = ((s, cell, m.max_us, m.min_us, m.rows) for (s, cell), m in self._marks.items())
+        counts = ((cell, *numbers) for cell, numbers in self._counts.items())
+        return tuple(sorted(marks, key=lambda mark: (split_order(mark[0]), mark[1]))), tuple(sorted(counts))
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> SplitTracker:
+        """The tracker that ``to_wire`` was called on."""
+        tracker = cls()
+        marks, counts = wire
+        tracker._marks = {(split, cell): SplitMark(top, first, rows) for split, cell, top, first, rows in marks}
+        tracker._counts = {cell: (a, b, c, d, e) for cell, a, b, c, d, e in counts}
+        return tracker
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SplitTracker) and self.to_wire() == other.to_wire()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def _add(self, split: SplitId, cell: int, mark: SplitMark) -> None:
+        known = self._marks.get((split, cell))
+        self._marks[split, cell] = mark if known is None else known.added(mark)

@@ -1,0 +1,166 @@
+"""A stream as people see it: reads what the coordinator knows, changes nothing."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
+from lowmark.watermark.strategy import WatermarkStrategy
+
+from .coalescer import Coalescer
+from .cohort import Cohort
+from .history import History
+from .idleness import Idleness
+from .lineage import Lineage
+from .status import Hold, HolderSpell, SplitStatus, StreamStatus, hold_reasons, need, utc
+from .tally import SplitTally, Tally
+
+
+@dataclass(slots=True)
+class SplitRecord:
+    """What the coordinator remembers of a split besides its state and watermark, which the coalescer has."""
+
+    pending_since_us: int
+    why: str  # why it is in its state
+    heard_us: int | None = None  # when the last batch that held rows of it was planned
+    waits: bool = False  # a silent child whose parents may still deliver: it is not timed
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a status is made of."""
+
+    name: str
+    strategy: WatermarkStrategy
+    coalescer: Coalescer
+    lineage: Lineage
+    tally: Tally
+    records: Mapping[SplitId, SplitRecord]
+    backlog_rows: Mapping[SplitId, int]
+    grace: Idleness
+    read_until_us: int | None
+    silent_since_us: int | None
+    planned_us: int | None
+    moved_at_us: int | None
+    history: History[SplitId]
+    cohort: Cohort | None
+
+    def status(self, now_us: int, name_of: Callable[[SplitId], str], limit: int | None) -> StreamStatus:
+        """The whole of it, splits sorted by id, O(n log n); or the ``limit`` neediest splits first, O(n)."""
+        coalescer, tally = self.coalescer, self.tally
+        holder, stripped = coalescer.holder, sorted(coalescer.stripped, key=split_order)[:limit]
+        shown, idle = self._shown(limit), self._idle(limit)
+        names = _names(dict.fromkeys([*shown, *idle, *stripped, *(() if holder is None else (holder,))]), name_of)
+        why, what_next = hold_reasons(self._hold(holder, names, now_us))
+        return StreamStatus(
+            name=self.name,
+            low_watermark_us=coalescer.low_us,
+            holder=None if holder is None else names[holder],
+            why=why,
+            since=utc(self.moved_at_us),
+            next=what_next,
+            left_out=tuple((names[split], self.records[split].why) for split in idle),
+            splits={names[split]: self._split(split) for split in shown},
+            states={state.value: count for state, count in self.lineage.states.items()},
+            counts=tally.counts,
+            regressions=coalescer.regressions,
+            returned_late=tally.returned_late,
+            native_watermark_us=tally.native_us,
+            native_late_rows=tally.native_late_rows,
+            batches=tally.batches,
+            last_batch_id=tally.last_batch_id,
+            passed_over=tuple(names[split] for split in stripped),
+            held=tuple(
+                HolderSpell(
+                    None if spell.holder is None else names.get(spell.holder, name_of(spell.holder)),
+                    utc(spell.since_us),
+                    utc(spell.until_us),
+                )
+                for spell in self.history.held(now_us)
+            ),
+            silent_since=utc(self.silent_since_us),
+        )
+
+    def _shown(self, limit: int | None) -> list[SplitId]:
+        if limit is None:
+            return sorted(self.records, key=split_order)
+        needs = ((need(state, at_us), split_order(split), split) for split, state, at_us in self.lineage.standings())
+        return [split for _, _, split in heapq.nsmallest(limit, needs)]
+
+    def _idle(self, limit: int | None) -> list[SplitId]:
+        if self.lineage.states[SplitState.IDLE] == 0:
+            return []
+        idle = (split for split, state, _ in self.lineage.standings() if state is SplitState.IDLE)
+        return sorted(idle, key=split_order)[:limit]
+
+    def _split(self, split: SplitId) -> SplitStatus:
+        state, record = self.lineage.state(split), self.records[split]
+        tally, backlog_rows = self.tally.splits.get(split, SplitTally()), self.backlog_rows.get(split)
+        heard_us = record.heard_us
+        if self.cohort is not None and split in self.cohort:
+            tally, heard_us = self.cohort.tally(split, tally), self.cohort.heard_us(split)
+        missed = self.planned_us is not None and (heard_us is None or heard_us < self.planned_us)
+        readable = state in (SplitState.PENDING, SplitState.ACTIVE)
+        return SplitStatus(
+            state=state,
+            watermark_us=self.lineage.watermark_us(split),
+            rows=tally.rows,
+            backlog_rows=backlog_rows,
+            first_us=tally.first_us,
+            last_report=utc(tally.last_report_us),
+            lagging=readable and missed and backlog_rows is not None and backlog_rows > 0,
+            late_reports=tally.late_reports,
+            pending_since=utc(record.pending_since_us) if state is SplitState.PENDING else None,
+            why=record.why,
+        )
+
+    def _hold(self, holder: SplitId | None, names: Mapping[SplitId, str], now_us: int) -> Hold:
+        states, policy = self.lineage.states, self.strategy.all_idle
+        known, idle = sum(states.values()), states[SplitState.IDLE]
+        live = known - idle - states[SplitState.FINISHED]
+        if holder is None:
+            return Hold(None, known=known, idle=idle, all_idle=policy)
+        backlog_rows = self.backlog_rows.get(holder)
+        return Hold(
+            self.lineage.state(holder),
+            names[holder],
+            watermark_us=self.lineage.watermark_us(holder),
+            low_us=self.coalescer.low_us,
+            live=live,
+            silent=len(self.lineage.pending),
+            known=known,
+            idle=idle,
+            backlog_rows=backlog_rows,
+            idle_timeout_us=self.strategy.idle_timeout_us,
+            clock=self.strategy.silence_clock,
+            grace_clock=self.strategy.silence_clock if self.strategy.grace_us is None else IdleClock.TIME,
+            grace_left_us=self._grace_left_us(holder, now_us),
+            all_idle=policy,
+            inherited_us=self.lineage.inherited_us(holder),
+            waits=self.records[holder].waits,
+            silent_us=self._silent_us(),
+        )
+
+    def _grace_left_us(self, holder: SplitId, now_us: int) -> int | None:
+        """By the clock that its grace goes by; None while it has none."""
+        if self.strategy.grace_us is not None:
+            return self.records[holder].pending_since_us + self.grace.timeout_us - now_us
+        return self.grace.left_us(holder, now_us if self.read_until_us is None else self.read_until_us)
+
+    def _silent_us(self) -> int | None:
+        if self.silent_since_us is None or self.read_until_us is None:
+            return None
+        return self.read_until_us - self.silent_since_us
+
+
+def _names(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> dict[SplitId, str]:
+    """A name for every split; two splits of one name are told apart by their ids."""
+    names: dict[SplitId, str] = {}
+    taken: set[str] = set()
+    for split in sorted(splits, key=split_order):
+        name = name_of(split)
+        names[split] = f"{name} ({split})" if name in taken else name
+        taken.add(names[split])
+    return names

@@ -1,0 +1,605 @@
+"""The coordinator of all sources: rounds, leases, run tokens and alignment groups. Events in, effects out.
+
+``StreamCoordinator`` keeps the low watermark of one task, of its splits; this one makes that of a source of its
+tasks, wherever they run: the subtasks of one stream, or several applications that call themselves one job.
+
+Rule 1: ``handle`` is the only way in, the list it returns the only way out. It never waits, calls out, or reads a
+        clock. A message that is refused raises to its sender and changes nothing.
+Rule 2: what is a fact is taken in at once; what follows from it is decided at the end of a round (``rounds.py``), when
+        a lease runs out (``membership.py``), or at an announcement (``alignment.py``).
+Rule 3: whoever keeps snapshots does so when ``epoch`` grew, and before the effects are carried out. Then a restart
+        never publishes less than was published, nor passes a task that was known. Values of tasks may be older in a
+        snapshot: that delays, and the next round makes it good.
+Rule 4: everything may be lost or come twice. Questions are repeated in every interval to those who have not
+        answered; a renewed lease that shows a missed notification is answered with it; a cap is announced whole.
+
+A task without splits is left out, hears every notification, and emits what it was told. A split it is given later
+loses nothing that could have been kept: its rows join at or above the low watermark, or they are late by definition,
+which is counted and told (``TaskReturnedLate``).
+
+Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the authority and its sequencers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from lowmark.watermark.duration import format_duration_us
+from lowmark.watermark.errors import CorruptSnapshot, InvalidMessage, TooManyTasks
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskFinished,
+    TaskId,
+    TaskLost,
+    TaskRegistered,
+    TaskReturnedLate,
+)
+from lowmark.watermark.splits.events import Tick
+from lowmark.watermark.state import SplitState
+from sortedcontainers import SortedList
+
+from .alignment import AlignmentGroup
+from .cap import CapAnnounced
+from .membership import Membership
+from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender
+from .rounds import SourceRounds
+from .snapshot import EncodedParts, decode, encode, json_object, to_json
+from .status import CoordinatorStatus, source_status
+
+CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskFinished | TaskDeregistered | Tick
+CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced | TaskLost | TaskReturnedLate
+
+EMPTY_SOURCE_KEPT_US = 3_600_000_000
+"""How long the low watermark of a source without tasks is remembered: 1 hour in which the coordinator was called."""
+
+_MOMENTS = (0, 4, 2, 6, 1, 5, 3, 7)  # in an interval, when rounds are begun; of few sources or many they lie evenly
+_ANNOUNCEMENTS = 20  # of one group in an interval, at most
+_ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups in a call that is about time, and in one that is not
+
+_BY_PARTS = attrgetter("parts")
+_INT64 = range(-(2**63), 2**63)
+
+
+class LowWatermarkCoordinator:
+    """Keeps the low watermarks of all sources, and the alignment groups across them.
+
+    Args:
+        interval_us: a round is begun this often, and the coordinator wants to be called this often.
+        lease_us: how long a task may be silent before it is lost, unless it asks for another lease.
+        quorum: the share of live tasks that must have answered for a round to end: more than 0, at most 1. Who has not
+            answered holds with what it said before.
+        alignment_grace_us: how long a member of a group that has not spoken is waited for; None: as long as it
+            takes.
+
+    Raises:
+        ValueError: a value is out of range.
+
+    >>> coordinator, task = LowWatermarkCoordinator(), TaskId("job", "orders", "0")
+    >>> coordinator.handle(TaskRegistered(task, "run-1"), now_us=0), coordinator.wake_at_us(now_us=0)
+    ([], 1000000)
+    >>> coordinator.handle(Tick(), now_us=1_000_000)
+    [RetrieveLowWatermark(job_id='job', source_id='orders', task_id='0', timestamp=1000000)]
+    >>> [told] = coordinator.handle(ReplyLowWatermark("job", "orders", "0", 1_000_000, 42, run="run-1"), 1_000_001)
+    >>> told.new_low_watermark, coordinator.low_watermark_us("job", "orders")
+    (42, 42)
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_us: int = 1_000_000,
+        lease_us: int = 30_000_000,
+        quorum: float = 1.0,
+        alignment_grace_us: int | None = None,
+    ) -> None:
+        for what, us in (("interval", interval_us), ("lease", lease_us), ("alignment grace", alignment_grace_us)):
+            if us is not None and us <= 0:
+                raise ValueError(f"coordinator: expected a {what} of more than 0 us, got {us}")
+        if lease_us > MOST_LEASE_US:
+            raise ValueError(f"coordinator: expected a lease of at most {MOST_LEASE_US} us (7 days), got {lease_us}")
+        if not 0 < quorum <= 1:
+            raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {quorum}")
+        self._interval_us, self._lease_us, self._quorum = interval_us, lease_us, quorum
+        self._alignment_grace_us = alignment_grace_us
+        # A little late is not silent: one interval more than the coordinator asks to be called in.
+        self._members = Membership(most_gap_us=2 * interval_us)
+        self._sources: dict[tuple[str, str], SourceRounds] = {}
+        self._emptied_us: dict[tuple[str, str], int] = {}  # sources without tasks, and since when (as listened)
+        self._groups: dict[str, AlignmentGroup] = {}
+        self._group_of: dict[TaskId, str] = {}
+        self._spoke_us: dict[TaskId, int] = {}  # what its newest report to its group was dated by
+        self._encoded_sources: EncodedParts[tuple[str, str]] = EncodedParts(self._encoded_source)
+        self._encoded_group_of: EncodedParts[TaskId] = EncodedParts(self._encoded_group_of_task, _BY_PARTS)
+        self._encoded_spoke_us: EncodedParts[TaskId] = EncodedParts(self._encoded_spoke, _BY_PARTS)
+        self._announce_us: dict[str, int] = {}  # when a group announces its cap
+        self._announcements: SortedList[tuple[int, str]] = SortedList()  # these, in order
+        self._announced_us: dict[str, int] = {}  # when it did last
+        self._beats_us: dict[tuple[str, str], int] = {}  # when a source begins its next round, if somebody is live
+        self._beat_zero_us, self._next_beat = 0, 0  # the first moment, and which one is given next
+        self._look_us: dict[tuple[str, str], int] = {}  # that, or the deadline of its open round
+        self._looks: SortedList[tuple[int, tuple[str, str]]] = SortedList()  # these, in order
+        self._now_us: int | None = None
+        self._lost = 0
+        self._clock_steps_back = 0
+        self._epoch = 0
+
+    # -- the way in and out
+
+    def handle(self, event: CoordinatorEvent, now_us: int) -> list[CoordinatorEffect]:
+        """Take one event in.
+
+        Args:
+            event: what happened.
+            now_us: now, microseconds since the epoch, on a clock that does not step. While it is earlier than in a call
+                before, time stands still here.
+
+        Returns:
+            What follows from it, in an order that depends on nothing but the history of calls.
+
+        Raises:
+            UnknownTask: it never registered, or was lost, or deregistered; it has to register, with a new token.
+            StaleRun: the message is of a run that was replaced or is over.
+            DisagreeingGroup: it wants other parameters than its alignment group has.
+            TooManyTasks: there is no room for another task.
+            InvalidMessage: a field holds what it cannot. Whatever is raised, nothing was changed.
+        """
+        now_us = self._forward(now_us)
+        effects: list[CoordinatorEffect]
+        match event:
+            case ReplyLowWatermark():
+                effects = self._reply(event, now_us)
+            case LeaseRenewed():
+                effects = self._renew(event, now_us)
+            case TaskRegistered():
+                effects = self._register(event, now_us)
+            case TaskFinished():
+                effects = self._finish(event, now_us)
+            case TaskDeregistered():
+                effects = self._deregister(event, now_us)
+            case Tick():
+                effects = []
+            case _:
+                raise InvalidMessage(type(event).__name__, "type", repr(event)[:80], "an event of this coordinator")
+        effects += self._lose(now_us)
+        effects += self._look(now_us)
+        self._forget_empty()
+        effects += self._announce(now_us, _ANNOUNCED_AT_ONCE if isinstance(event, Tick) else _ANNOUNCED_BESIDE)
+        return effects
+
+    def wake_at_us(self, now_us: int) -> int | None:
+        """When to call ``handle(Tick(), ...)`` if nothing happens before; None while there is nothing to do."""
+        look_us = self._looks[0][0] if self._looks else None
+        announce_us = self._announcements[0][0] if self._announcements else None
+        moments = (look_us, self._members.next_deadline_us(self._time(now_us)), announce_us)
+        return min((us for us in moments if us is not None), default=None)
+
+    def low_watermark_us(self, job_id: str, source_id: str) -> int | None:
+        """The published low watermark of a source, microseconds since the epoch; None if there is none."""
+        rounds = self._sources.get((job_id, source_id))
+        return None if rounds is None else rounds.low_us
+
+    @property
+    def epoch(self) -> int:
+        """Grows when what a snapshot is for has changed: a low watermark, a task, its run or its state."""
+        return self._epoch
+
+    def status(self, now_us: int, *, limit: int | None = None) -> CoordinatorStatus:
+        """What a person wants to know. O(n log n); with a limit O(n), and nothing is told of most tasks.
+
+        Args:
+            now_us: now, microseconds since the epoch.
+            limit: how many tasks of each source and members of each group, those that need attention first; None: all
+                of them, sorted.
+
+        Raises:
+            ValueError: the limit is negative.
+        """
+        if limit is not None and limit < 0:
+            raise ValueError(f"status of the coordinator: expected a limit of 0 or more, got {limit}")
+        now_us = self._time(now_us)
+        return CoordinatorStatus(
+            sources=tuple(
+                source_status(self._sources[key], self._members, self._group_of, now_us, limit)
+                for key in sorted(self._sources)
+            ),
+            groups=tuple(self._groups[name].status(now_us, limit) for name in sorted(self._groups)),
+            lost=self._lost,
+            clock_steps_back=self._clock_steps_back,
+        )
+
+    # -- restart
+
+    def state(self) -> dict[str, Any]:
+        """What a restart needs: everything but open rounds, what is left of leases, and the history. O(n log n)."""
+        return {
+            "lost": self._lost,
+            "runs": self._members.runs,
+            "retired": self._members.retired,
+            "sources": [self._sources[key].snapshot() for key in sorted(self._sources)],
+            "groups": [self._groups[name].snapshot() for name in sorted(self._groups)],
+            "group_of": [[*task.parts, self._group_of[task]] for task in sorted(self._group_of)],
+            "spoke_us": [[*task.parts, self._spoke_us[task]] for task in sorted(self._spoke_us)],
+        }
+
+    def encode(self, most: int) -> bool:
+        """Do a part of the work of ``snapshot`` in advance: up to so many sources and tasks of theirs, or tasks of a
+        group.
+
+        Returns:
+            Whether there is more.
+        """
+        left = most
+        for key in self._encoded_sources.waiting(most):
+            if key in self._sources:
+                left -= self._sources[key].encode(left)
+        # Where something is left, all tasks of these sources are encoded.
+        own = self._encoded_sources.encode(left) or self._encoded_group_of.encode(most)
+        return own or self._encoded_spoke_us.encode(most) or any(g.encode(most) for g in self._groups.values())
+
+    def snapshot(self) -> bytes:
+        """``state`` as bytes, for ``restore``. Deterministic. Encodes only what was changed since the last time."""
+        groups = ",".join(self._groups[name].encoded() for name in sorted(self._groups))
+        return encode(
+            json_object(
+                {"lost": self._lost},
+                runs=self._members.encoded_runs(),
+                retired=self._members.encoded_retired(),
+                sources=self._encoded_sources.text(),
+                groups=f"[{groups}]",
+                group_of=self._encoded_group_of.text(),
+                spoke_us=self._encoded_spoke_us.text(),
+            )
+        )
+
+    @classmethod
+    def restore(
+        cls,
+        data: bytes,
+        *,
+        now_us: int,
+        interval_us: int = 1_000_000,
+        lease_us: int = 30_000_000,
+        quorum: float = 1.0,
+        alignment_grace_us: int | None = None,
+    ) -> LowWatermarkCoordinator:
+        """The coordinator that ``snapshot`` was called on. Leases begin anew, and every task is asked at once.
+
+        Raises:
+            CorruptSnapshot: the bytes are no snapshot this version can read.
+        """
+        coordinator = cls(
+            interval_us=interval_us, lease_us=lease_us, quorum=quorum, alignment_grace_us=alignment_grace_us
+        )
+        try:
+            coordinator._load(decode(data), now_us)
+        except CorruptSnapshot:
+            raise
+        except Exception as error:  # of the right checksum, and still not what was written
+            raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
+        return coordinator
+
+    def _load(self, saved: dict[str, Any], now_us: int) -> None:
+        self._now_us, self._lost = now_us, saved["lost"]
+        self._members.restore(saved["runs"], saved["retired"], now_us)
+        for source in saved["sources"]:
+            key = source["job_id"], source["source_id"]
+            rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
+            self._sources[key] = rounds
+            self._note_empty(key)
+            self._begin_beat(key, now_us - self._interval_us)  # so that its first one is not ahead of now
+        for group in saved["groups"]:
+            due_us = group["next_us"]
+            if due_us is not None:  # no later than an interval from now, even if the clock went back meanwhile
+                due_us = min(due_us, now_us + group["params"]["update_interval_us"])
+            self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us})
+        self._group_of = {_task(parts): name for *parts, name in saved["group_of"]}
+        self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"]}
+        if not self._groups.keys() >= set(self._group_of.values()):
+            raise ValueError("a task is in a group that is not there")
+        known = {(*key, task_id) for key, rounds in self._sources.items() for task_id in rounds.answers}
+        if not known >= {tuple(parts) for *parts, _, _ in saved["runs"]}:
+            raise ValueError("a task is not known to its source")
+        for task in self._group_of:
+            self._encoded_group_of.changed(task)
+            self._encoded_spoke_us.changed(task)
+        for name in self._groups:
+            self._plan_announcement(name)
+
+    # -- what the events do
+
+    def _reply(self, reply: ReplyLowWatermark, now_us: int) -> list[CoordinatorEffect]:
+        check_reply(reply)
+        task = TaskId(reply.job_id, reply.source_id, reply.task_id)
+        self._members.renew(task, reply.run, now_us)
+        rounds = self._sources[_key(task)]
+        before = rounds.state(task.task_id)
+        behind_us = rounds.take(reply)
+        self._epoch += rounds.state(task.task_id) is not before
+        self._tell_group(task, now_us)
+        return [*_late(task, behind_us), *self._end_if_complete(task, now_us)]
+
+    def _renew(self, event: LeaseRenewed, now_us: int) -> list[CoordinatorEffect]:
+        check_sender(event)
+        self._members.renew(event.task, event.run, now_us)
+        heard_us, low_us = event.heard_low_us, self._sources[_key(event.task)].low_us
+        heard = heard_us is not None and low_us is not None and heard_us >= low_us
+        return [] if heard else self._tell(event.task, now_us)
+
+    def _register(self, event: TaskRegistered, now_us: int) -> list[CoordinatorEffect]:
+        check_registration(event)
+        task = event.task
+        if not self._members.check_registration(task, event.run):
+            self._members.renew(task, event.run, now_us)
+            return self._tell(task, now_us)
+        self._check_room(task)
+        self._join_group(event, now_us)  # which may refuse it, so it comes before what changes something
+        lease_us = self._lease_us if event.lease_us is None else event.lease_us
+        self._members.register(task, event.run, lease_us=lease_us, now_us=now_us)
+        key = _key(task)
+        if key not in self._sources:
+            self._sources[key] = SourceRounds(*key, quorum=self._quorum, on_change=self._changed(*key))
+        self._emptied_us.pop(key, None)
+        rounds = self._sources[key]
+        behind_us = rounds.begin(task.task_id, event.low_watermark_us, event.expected_tasks)
+        self._tell_group(task, now_us)
+        self._epoch += 1
+        if key not in self._beats_us:
+            self._begin_beat(key, now_us)
+        questions = rounds.ask_newcomer(task.task_id, now_us + lease_us)
+        self._plan_look(key)
+        return [*_late(task, behind_us), *self._tell(task, now_us), *questions]
+
+    def _finish(self, event: TaskFinished, now_us: int) -> list[CoordinatorEffect]:
+        check_sender(event)
+        task = event.task
+        self._members.renew(task, event.run, now_us)
+        rounds = self._sources[_key(task)]
+        if rounds.state(task.task_id) is SplitState.FINISHED:
+            return []
+        rounds.finish(task.task_id)
+        self._epoch += 1
+        if task in self._group_of:
+            self._groups[self._group_of[task]].finish(task)
+            self._plan_announcement(self._group_of[task])
+        return self._end_if_complete(task, now_us)
+
+    def _deregister(self, event: TaskDeregistered, now_us: int) -> list[CoordinatorEffect]:
+        check_sender(event)
+        task = event.task
+        if self._members.is_over(task, event.run):
+            return []  # said again
+        self._members.check(task, event.run)
+        self._members.leave(task)
+        self._leave_group(task)
+        self._sources[_key(task)].leave(task.task_id)
+        self._note_empty(_key(task))
+        self._epoch += 1
+        return self._end_if_complete(task, now_us)
+
+    # -- groups
+
+    def _join_group(self, event: TaskRegistered, now_us: int) -> None:
+        """Raises DisagreeingGroup; then nothing was changed."""
+        task, params = event.task, event.alignment
+        if params is not None:
+            group = self._groups.get(params.group)
+            if group is None:
+                group = AlignmentGroup(params.group, grace_us=self._alignment_grace_us)
+            group.join(task, params, now_us=now_us, throttled=event.throttled, priority=event.priority)
+            self._groups[params.group] = group
+            if self._state(task) is SplitState.FINISHED:  # the run before it; for a group that is for good
+                group.leave(task)
+                group.join(task, params, now_us=now_us, throttled=event.throttled, priority=event.priority)
+        if task in self._group_of and (params is None or params.group != self._group_of[task]):
+            self._leave_group(task)
+        if params is not None:
+            self._group_of[task] = params.group
+            self._encoded_group_of.changed(task)
+            self._plan_announcement(params.group)
+
+    def _leave_group(self, task: TaskId) -> None:
+        name = self._group_of.pop(task, None)
+        self._spoke_us.pop(task, None)
+        self._encoded_group_of.changed(task)
+        self._encoded_spoke_us.changed(task)
+        if name is not None:
+            self._groups[name].leave(task)
+            if not len(self._groups[name]):
+                del self._groups[name]
+                self._announced_us.pop(name, None)
+            self._plan_announcement(name)
+
+    def _state(self, task: TaskId) -> SplitState | None:
+        rounds = self._sources.get(_key(task))
+        return rounds.state(task.task_id) if rounds is not None and task.task_id in rounds.answers else None
+
+    def _tell_group(self, task: TaskId, now_us: int) -> None:
+        """Report what is known of a task. The newest report of a group counts, so each is dated later than the last."""
+        name = self._group_of.get(task)
+        if name is None:
+            return
+        rounds, group = self._sources[_key(task)], self._groups[name]
+        at_us = now_us if task not in self._spoke_us else max(now_us, self._spoke_us[task] + 1)
+        self._spoke_us[task] = at_us
+        self._encoded_spoke_us.changed(task)
+        if rounds.state(task.task_id) is SplitState.IDLE:
+            group.idle(task, at_us=at_us)
+        else:
+            wanted_us = rounds.answers[task.task_id].next_wanted_us
+            group.report(task, rounds.task_low_us(task.task_id), at_us=at_us, next_wanted_us=wanted_us)
+
+    def _announce(self, now_us: int, most: int) -> list[CoordinatorEffect]:
+        """Let the groups whose moment has come announce, some in a call: who calls may have nothing to do with them."""
+        effects: list[CoordinatorEffect] = []
+        for _ in range(most):
+            if not self._announcements or now_us < self._announcements[0][0]:
+                break
+            _, name = self._announcements[0]
+            effects += self._groups[name].announce(now_us)
+            self._announced_us[name] = now_us
+            self._plan_announcement(name)
+        return effects
+
+    def _plan_announcement(self, name: str) -> None:
+        """Note when a group announces next: as it says, but not at once again, whatever interval it was given."""
+        group = self._groups.get(name)
+        us = None if group is None else group.wake_at_us
+        if us is not None and name in self._announced_us:
+            us = max(us, self._announced_us[name] + self._interval_us // _ANNOUNCEMENTS)
+        before_us = self._announce_us.pop(name, None)
+        if before_us is not None:
+            self._announcements.remove((before_us, name))
+        if us is not None:
+            self._announce_us[name] = us
+            self._announcements.add((us, name))
+
+    def _check_room(self, task: TaskId) -> None:
+        """Raises TooManyTasks."""
+        taken = len(self._members) + len(self._emptied_us) - (_key(task) in self._emptied_us)
+        if task not in self._members and taken >= MOST_TASKS:
+            raise TooManyTasks(str(task), MOST_TASKS)
+
+    # -- what time does
+
+    def _lose(self, now_us: int) -> list[CoordinatorEffect]:
+        effects: list[CoordinatorEffect] = []
+        for task, lease_us in self._members.expired(now_us):
+            rounds = self._sources[_key(task)]
+            if rounds.state(task.task_id) is not SplitState.FINISHED:  # else it had said farewell
+                self._lost += 1
+                lease = format_duration_us(lease_us)
+                effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
+            self._leave_group(task)
+            rounds.forget(task.task_id)
+            self._epoch += 1
+            effects += self._end_if_complete(task, now_us)
+            self._note_empty(_key(task))
+        return effects
+
+    def _look(self, now_us: int) -> list[CoordinatorEffect]:
+        """Look at the sources whose moment has come. Others cost nothing."""
+        effects: list[CoordinatorEffect] = []
+        while self._looks and self._looks[0][0] <= now_us:
+            _, key = self._looks[0]
+            self._stop_looking(key)
+            effects += self._look_at(key, now_us)
+        return effects
+
+    def _look_at(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:
+        """End the round of a source if its deadline is over; at its beat begin one, or ask again in the open one."""
+        effects: list[CoordinatorEffect] = []
+        rounds, beat_us = self._sources[key], self._beats_us[key]
+        if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
+            effects += self._end(rounds, now_us)
+        if now_us >= beat_us and not rounds.idles:
+            effects += rounds.ask(now_us, now_us + self._shortest_lease_us(rounds))
+            if rounds.complete:  # nobody to ask: they have all left
+                effects += self._end(rounds, now_us)
+        if rounds.idles:
+            del self._beats_us[key]
+            return effects
+        if now_us >= beat_us:
+            self._beats_us[key] += self._interval_us * ((now_us - beat_us) // self._interval_us + 1)
+        self._plan_look(key)
+        return effects
+
+    def _begin_beat(self, key: tuple[str, str], now_us: int) -> None:
+        """Give a source its moment in the interval, so that not all are asked at once. The first one has all of it."""
+        if not self._beats_us:
+            self._beat_zero_us, self._next_beat = now_us, 0
+        own_us = self._beat_zero_us + _MOMENTS[self._next_beat] * self._interval_us // len(_MOMENTS)
+        self._next_beat = (self._next_beat + 1) % len(_MOMENTS)
+        self._beats_us[key] = now_us + self._interval_us - (now_us - own_us) % self._interval_us
+        self._plan_look(key)
+
+    def _plan_look(self, key: tuple[str, str]) -> None:
+        deadline_us, us = self._sources[key].deadline_us, self._beats_us[key]
+        if deadline_us is not None:
+            us = min(us, deadline_us)
+        if key not in self._look_us or us < self._look_us[key]:
+            self._stop_looking(key)
+            self._look_us[key] = us
+            self._looks.add((us, key))
+
+    def _stop_looking(self, key: tuple[str, str]) -> None:
+        us = self._look_us.pop(key, None)
+        if us is not None:
+            self._looks.remove((us, key))
+
+    def _forget_empty(self) -> None:
+        """Forget the sources that have had no task for long enough."""
+        while self._emptied_us:
+            key, since_us = next(iter(self._emptied_us.items()))
+            if self._members.listened_us - since_us <= EMPTY_SOURCE_KEPT_US:
+                return
+            del self._emptied_us[key], self._sources[key]
+            self._encoded_sources.changed(key)
+            self._beats_us.pop(key, None)
+            self._stop_looking(key)
+            self._epoch += 1
+
+    def _shortest_lease_us(self, rounds: SourceRounds) -> int:
+        live = (task_id for task_id, answer in rounds.answers.items() if answer.live)
+        leases = (self._members.lease_us(TaskId(rounds.job_id, rounds.source_id, task_id)) for task_id in live)
+        return min(leases, default=self._lease_us)
+
+    def _end_if_complete(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
+        rounds = self._sources[_key(task)]
+        return self._end(rounds, now_us) if rounds.complete else []
+
+    def _end(self, rounds: SourceRounds, now_us: int) -> list[CoordinatorEffect]:
+        low_us = rounds.low_us
+        notices = rounds.end(now_us)
+        self._epoch += rounds.low_us != low_us
+        self._note_empty((rounds.job_id, rounds.source_id))
+        return [*notices]
+
+    def _note_empty(self, key: tuple[str, str]) -> None:
+        if not self._sources[key].answers:
+            self._emptied_us.setdefault(key, self._members.listened_us)
+
+    def _tell(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
+        """The published low watermark, to one task."""
+        rounds = self._sources[_key(task)]
+        return [] if rounds.low_us is None else [rounds.notice(task.task_id, rounds.low_us, now_us)]
+
+    def _changed(self, job_id: str, source_id: str) -> Callable[[], None]:
+        return partial(self._encoded_sources.changed, (job_id, source_id))
+
+    def _encoded_source(self, key: tuple[str, str]) -> str | None:
+        return self._sources[key].encoded() if key in self._sources else None
+
+    def _encoded_group_of_task(self, task: TaskId) -> str | None:
+        return to_json([*task.parts, self._group_of[task]]) if task in self._group_of else None
+
+    def _encoded_spoke(self, task: TaskId) -> str | None:
+        return to_json([*task.parts, self._spoke_us[task]]) if task in self._spoke_us else None
+
+    def _forward(self, now_us: int) -> int:
+        if now_us not in _INT64:
+            raise ValueError(f"coordinator: expected now_us in microseconds since the epoch, got {now_us!r}")
+        self._clock_steps_back += self._now_us is not None and now_us < self._now_us
+        self._now_us = self._time(now_us)
+        return self._now_us
+
+    def _time(self, now_us: int) -> int:
+        return now_us if self._now_us is None else max(now_us, self._now_us)
+
+
+def _late(task: TaskId, behind_us: int | None) -> list[CoordinatorEffect]:
+    return [] if behind_us is None else [TaskReturnedLate(task, behind_us)]
+
+
+def _key(task: TaskId) -> tuple[str, str]:
+    return task.job_id, task.source_id
+
+
+def _task(parts: Iterable[str]) -> TaskId:
+    return TaskId(*parts)

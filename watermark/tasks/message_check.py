@@ -1,0 +1,96 @@
+"""What a message to the coordinator must hold. Types are checked too: a message may come from anywhere."""
+
+from __future__ import annotations
+
+from lowmark.watermark.errors import InvalidMessage, shown
+from lowmark.watermark.protocol import (
+    LeaseRenewed,
+    LeftOut,
+    ReplyLowWatermark,
+    TaskDeregistered,
+    TaskFinished,
+    TaskId,
+    TaskRegistered,
+)
+from lowmark.watermark.strategy import AlignmentParams
+
+MOST_NAME = 1_000
+"""Characters of the longest name or token."""
+
+MOST_LEASE_US = 7 * 86_400_000_000
+"""The longest lease: 7 days. A task that nobody ever gives up would hold the others for ever."""
+
+MOST_TASKS = 200_000
+"""How many tasks, and sources without a task, a coordinator takes."""
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def check_reply(reply: ReplyLowWatermark) -> None:
+    """Raises InvalidMessage."""
+    _names(reply, ("job_id", "source_id", "task_id"))
+    _name(reply, "run", reply.run, least=0)
+    _number(reply, "timestamp", reply.timestamp)
+    _number(reply, "sequence", reply.sequence, least=0)
+    for field in ("current_low_watermark", "next_wanted_us"):
+        if getattr(reply, field) is not None:
+            _number(reply, field, getattr(reply, field))
+    if reply.left_out is not None and not isinstance(reply.left_out, LeftOut):
+        raise _invalid(reply, "left_out", reply.left_out, "a LeftOut or None")
+
+
+def check_sender(message: TaskRegistered | LeaseRenewed | TaskFinished | TaskDeregistered) -> None:
+    """Raises InvalidMessage."""
+    if not isinstance(message.task, TaskId):
+        raise _invalid(message, "task", message.task, "a TaskId")
+    for field in ("job_id", "source_id", "task_id"):
+        _name(message, f"task.{field}", getattr(message.task, field), least=1)
+    _name(message, "run", message.run, least=0)
+    if isinstance(message, LeaseRenewed) and message.heard_low_us is not None:
+        _number(message, "heard_low_us", message.heard_low_us)
+
+
+def check_registration(message: TaskRegistered) -> None:
+    """Raises InvalidMessage."""
+    check_sender(message)
+    _number(message, "priority", message.priority)
+    _number(message, "expected_tasks", message.expected_tasks, least=1, most=MOST_TASKS)
+    if message.low_watermark_us is not None:
+        _number(message, "low_watermark_us", message.low_watermark_us)
+    if message.lease_us is not None:
+        _number(message, "lease_us", message.lease_us, least=1, most=MOST_LEASE_US)
+    if not isinstance(message.throttled, bool):
+        raise _invalid(message, "throttled", message.throttled, "True or False")
+    if message.alignment is None:
+        return
+    if not isinstance(message.alignment, AlignmentParams):
+        raise _invalid(message, "alignment", message.alignment, "AlignmentParams or None")
+    _name(message, "alignment.group", message.alignment.group, least=1)
+    _number(message, "alignment.max_drift_us", message.alignment.max_drift_us, least=0)
+    _number(message, "alignment.update_interval_us", message.alignment.update_interval_us, least=1)
+
+
+def _names(message: object, fields: tuple[str, ...]) -> None:
+    for field in fields:
+        _name(message, field, getattr(message, field), least=1)
+
+
+def _name(message: object, field: str, got: object, *, least: int) -> None:
+    if not isinstance(got, str) or not least <= len(got) <= MOST_NAME:
+        raise _invalid(message, field, got, f"a text of {least} to {MOST_NAME} characters")
+    if not got.isascii() and any("\ud800" <= character <= "\udfff" for character in got):
+        raise _invalid(message, field, got, "a text that is UTF-8: without halves of surrogate pairs")
+
+
+def _number(
+    message: object, field: str, got: object, *, least: int = _INT64.start, most: int = _INT64.stop - 1
+) -> None:
+    if type(got) is not int or not least <= got <= most:
+        if most < _INT64.stop - 1:
+            raise _invalid(message, field, got, f"an integer of {least} to {most:,}")
+        what = "an integer of 64 bits" if least == _INT64.start else f"an integer of {least} or more, in 64 bits"
+        raise _invalid(message, field, got, what)
+
+
+def _invalid(message: object, field: str, got: object, expected: str) -> InvalidMessage:
+    return InvalidMessage(type(message).__name__, field, shown(got), expected)

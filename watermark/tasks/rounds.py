@@ -1,0 +1,484 @@
+"""The rounds of one source: its tasks are asked, they answer, and the minimum of what they said is published.
+
+Rule 1: a round ends when every live task answered (or the share that makes a quorum), or at its deadline. Then, and
+        at no other time, the low watermark may rise.
+Rule 2: it is the minimum over the live tasks of the largest low watermark each has said. Who did not answer holds
+        with what it said before; who never said one holds, and nothing is published (MillWheel: a missing value is
+        never "ignore"). So what a quorum or a deadline gives up is freshness, never correctness.
+Rule 3: only what is larger than the last aggregate moves it: a task that comes in below it is waited for, and the
+        low watermark stays.
+Rule 4: who leaves (it is idle, has no splits any more, has finished, has deregistered) counts once more in the round
+        in which it says so, or says more than before, unless others go on without it; and until then while a silent
+        task holds them all. While nobody takes part, the smallest that those who are left out have said is
+        published: nobody of them has anything below it. So the last values of a source that drains are published,
+        and the order of the answers within a round has no influence.
+
+Rule 5: nothing is published before as many tasks have come as are expected: of several applications one starts
+        first, and the rows of the others would be late before they could speak. What a task expects goes with it.
+Rule 6: after a restart the newest that a task has said may be lost, and what it said before may arrive now. So until it
+        has answered a question of this life, only its low watermark counts, and no quorum goes on without who was left
+        out.
+
+Source: FLINK-4576; section 7.2 of the MillWheel paper.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowmark.watermark.protocol import LeftOut, NotifyNewLowWatermark, ReplyLowWatermark, RetrieveLowWatermark
+from lowmark.watermark.splits.coalescer import Advance, Coalescer
+from lowmark.watermark.splits.history import History
+from lowmark.watermark.state import SplitState
+
+from .snapshot import EncodedParts, json_object, to_json
+
+_QUESTIONS = 64  # of this life, by whose time an answer is known
+
+
+def _nobody_asks() -> None: ...
+
+
+@dataclass(slots=True)
+class Answer:
+    """What is known of one task, beside its low watermark.
+
+    Attributes:
+        order: sequence and time of the newest reply, and what decides between two of the same; None before any.
+        left_out: why it asked to be left out, by its newest reply.
+        next_wanted_us: by its newest reply.
+        finished: it will never deliver again.
+        gone: it has deregistered, and is forgotten at the end of the round.
+        counted: in the minimum, or holding it; after it left, for as long as rule 4 says.
+        expected: how many tasks its source has, by its registration.
+    """
+
+    order: tuple[int, ...] | None = None
+    left_out: LeftOut | None = None
+    next_wanted_us: int | None = None
+    finished: bool = False
+    gone: bool = False
+    counted: bool = True
+    expected: int = 1
+
+    @property
+    def live(self) -> bool:
+        """Whether it is asked."""
+        return not self.finished and not self.gone
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is left out from the next round on."""
+        return self.finished or self.gone or self.left_out is not None
+
+
+class SourceRounds:
+    """The tasks of one source. A message costs O(1), a round O(n).
+
+    Args:
+        job_id: the job; goes into messages.
+        source_id: the source; goes into messages.
+        quorum: the share of live tasks that must have answered for a round to end, more than 0, at most 1.
+        low_us: a low watermark published before; never gone below.
+        on_change: called when a snapshot would be another than before.
+
+    >>> rounds = SourceRounds("job", "orders")
+    >>> rounds.begin("0", None), rounds.begin("1", 40)
+    (None, None)
+    >>> [question.task_id for question in rounds.ask(now_us=7, deadline_us=30)]
+    ['0', '1']
+    >>> rounds.take(ReplyLowWatermark("job", "orders", "1", 7, 50)), rounds.complete
+    (None, False)
+    >>> rounds.take(ReplyLowWatermark("job", "orders", "0", 7, 30)), rounds.complete
+    (None, True)
+    >>> [(told.task_id, told.new_low_watermark) for told in rounds.end(now_us=8)]
+    [('0', 30), ('1', 30)]
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        source_id: str,
+        *,
+        quorum: float = 1.0,
+        low_us: int | None = None,
+        on_change: Callable[[], None] = _nobody_asks,
+    ) -> None:
+        self.job_id, self.source_id, self._quorum = job_id, source_id, quorum
+        self._coalescer = Coalescer(low_us)
+        self._answers: dict[str, Answer] = {}
+        self._leaving: set[str] = set()  # counted for the last time
+        self._live = 0
+        self._unanswered: set[str] = set()
+        self.asked_at_us: int | None = None
+        """The timestamp of the open round, larger than that of any before; None between rounds."""
+        self.deadline_us: int | None = None
+        """When the open round ends at the latest; None between rounds."""
+        self._last_asked_us: int | None = None
+        self._came: set[str] = set()  # the tasks that ever registered, until something is published
+        self._unconfirmed: set[str] = set()  # restored, and have not answered a question since (rule 6)
+        self._doubtful: set[str] = set()  # those of them that were left out
+        self._questions_us: deque[int] = deque(maxlen=_QUESTIONS)
+        self.rose_at_us: int | None = None
+        """When the low watermark rose last."""
+        self.returned_late = 0
+        """Times a task came in below the low watermark."""
+        self.history: History[str] = History()
+        """The low watermark of the last hour, and the tasks that held it."""
+        self._on_change = on_change
+        self._encoded_tasks: EncodedParts[str] = EncodedParts(self._encoded_task)
+
+    # -- what is known
+
+    @property
+    def low_us(self) -> int | None:
+        """The published low watermark, microseconds of event time; never decreases."""
+        return self._coalescer.low_us
+
+    @property
+    def holder(self) -> str | None:
+        """The task that keeps it from rising; None if none does."""
+        held = self._coalescer.holder
+        return None if held is None else str(held)
+
+    @property
+    def expected(self) -> int:
+        """How many tasks have to come before anything is published: the largest number that one of them says. O(n)."""
+        return max((answer.expected for answer in self._answers.values() if not answer.gone), default=1)
+
+    @property
+    def missing(self) -> int:
+        """How many of them have not come yet; 0 once something was published."""
+        return 0 if self.low_us is not None else max(0, self.expected - len(self._came))
+
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        """Every task by its id, in the order in which they came."""
+        return self._answers
+
+    @property
+    def unanswered(self) -> frozenset[str]:
+        """The tasks that the open round still waits for."""
+        return frozenset(self._unanswered)
+
+    @property
+    def idles(self) -> bool:
+        """Whether a round would have nothing to do: nobody is there to be asked, nobody leaves."""
+        return not self._live and not self._leaving
+
+    @property
+    def complete(self) -> bool:
+        """Whether the open round may end."""
+        if self.asked_at_us is None:
+            return False
+        if not self._unanswered:
+            return True
+        return not self._doubtful and (self._live - len(self._unanswered)) / self._live >= self._quorum
+
+    def task_low_us(self, task_id: str) -> int | None:
+        """The largest low watermark this run of the task said."""
+        return self._coalescer.watermark_us(task_id)
+
+    def state(self, task_id: str) -> SplitState:
+        """PENDING (has not said a low watermark), ACTIVE, IDLE (left out) or FINISHED."""
+        answer = self._answers[task_id]
+        if answer.finished or answer.gone:
+            return SplitState.FINISHED
+        if answer.left_out is not None:
+            return SplitState.IDLE
+        return SplitState.PENDING if self.task_low_us(task_id) is None else SplitState.ACTIVE
+
+    # -- what happens
+
+    def begin(self, task_id: str, low_us: int | None, expected: int = 1) -> int | None:
+        """A run of a task begins; of the one before nothing is kept.
+
+        Args:
+            task_id: which.
+            low_us: the low watermark it begins with, or None.
+            expected: nothing is published before so many tasks have come, as long as it is one of them.
+
+        Returns:
+            How far it comes in below the low watermark; None if it does not.
+        """
+        self.forget(task_id)
+        if self.low_us is None:
+            self._came.add(task_id)
+        self._answers[task_id] = Answer(expected=expected)
+        self._live += 1
+        state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
+        self._coalescer.assign(task_id, state=state, watermark_us=low_us)
+        self._changed(task_id)
+        return self._behind(low_us)
+
+    def take(self, reply: ReplyLowWatermark) -> int | None:
+        """Take a reply in: any, late ones and repeated ones too.
+
+        Returns:
+            How far a task that was left out, or is new, comes in below the low watermark; None if it does not.
+        """
+        task_id, low_us = reply.task_id, reply.current_low_watermark
+        answer, before = self._answers[task_id], self.state(task_id)
+        self._changed(task_id)
+        if reply.timestamp in self._questions_us:
+            self._confirm(task_id)
+        confirmed = task_id not in self._unconfirmed
+        if confirmed and self.asked_at_us is not None and reply.timestamp >= self.asked_at_us:
+            self._unanswered.discard(task_id)
+        order = _order(reply)
+        news = confirmed and (answer.order is None or order > answer.order)
+        if news:
+            answer.order, answer.left_out, answer.next_wanted_us = order, reply.left_out, reply.next_wanted_us
+        if low_us is not None and (answer.counted or not answer.finished):
+            seen_us = self.task_low_us(task_id)
+            answer.counted |= seen_us is None or low_us > seen_us  # rule 4, also if it is left out already
+            self._coalescer.report(task_id, low_us)  # which makes it active
+        elif answer.left_out is None and not answer.finished:
+            self._coalescer.wake(task_id)
+        self._place(task_id, answer)
+        came_in = before in (SplitState.PENDING, SplitState.IDLE) and self.state(task_id) is SplitState.ACTIVE
+        return self._behind(self.task_low_us(task_id)) if came_in and news else None
+
+    def finish(self, task_id: str) -> None:
+        """The task will never deliver again: leave it out for good, from the next round on."""
+        answer = self._answers[task_id]
+        self._changed(task_id)
+        self._live -= answer.live
+        answer.finished = True
+        self._confirm(task_id)
+        self._unanswered.discard(task_id)
+        self._place(task_id, answer)
+
+    def leave(self, task_id: str) -> None:
+        """The run of the task is over: forget it at the end of the round, or at once if it is left out already."""
+        answer = self._answers[task_id]
+        if not answer.counted:
+            self.forget(task_id)
+            return
+        self._changed(task_id)
+        self._live -= answer.live
+        answer.gone = True
+        self._confirm(task_id)
+        self._unanswered.discard(task_id)
+        self._leaving.add(task_id)
+
+    def forget(self, task_id: str) -> bool:
+        """Forget a task at once, what it said with it: it was lost. Returns whether it was known."""
+        answer = self._answers.pop(task_id, None)
+        if answer is None:
+            return False
+        self._changed(task_id)
+        self._live -= answer.live
+        self._leaving.discard(task_id)
+        self._confirm(task_id)
+        self._unanswered.discard(task_id)
+        self._coalescer.remove(task_id)
+        return True
+
+    # -- rounds
+
+    def ask(self, now_us: int, deadline_us: int) -> list[RetrieveLowWatermark]:
+        """Begin a round, or ask those again who have not answered the open one: questions may be lost.
+
+        The question of a round has one timestamp, however often it is asked: now, or a little later where the
+        clock went back over a restart.
+        """
+        if self.asked_at_us is None:
+            self.asked_at_us = now_us if self._last_asked_us is None else max(now_us, self._last_asked_us + 1)
+            self._last_asked_us, self.deadline_us = self.asked_at_us, deadline_us
+            self._questions_us.append(self.asked_at_us)
+            self._changed()
+            self._unanswered = {task_id for task_id, answer in self._answers.items() if answer.live}
+        return [self._question(task_id, self.asked_at_us) for task_id in sorted(self._unanswered)]
+
+    def ask_newcomer(self, task_id: str, deadline_us: int) -> list[RetrieveLowWatermark]:
+        """The open round, if there is one, waits for a task that came after it began."""
+        if self.asked_at_us is None or self.deadline_us is None:
+            return []
+        self._unanswered.add(task_id)
+        self.deadline_us = min(self.deadline_us, deadline_us)
+        return [self._question(task_id, self.asked_at_us)]
+
+    def end(self, now_us: int) -> list[NotifyNewLowWatermark]:
+        """End the open round: publish the minimum if it rose. Every task is told, in the order of their ids."""
+        self.asked_at_us = self.deadline_us = None
+        self._unanswered = set()
+        if self.missing:
+            return []
+        self._let_go({task_id for task_id in self._leaving if self.task_low_us(task_id) is None})
+        advance = self._coalescer.advance()
+        blocked = bool(self._coalescer.pending)  # then nobody who spoke is in the way, and its value may be needed
+        self._let_go({task_id for task_id in self._leaving if not blocked or self._answers[task_id].gone})
+        advance = self._coalescer.advance() or advance
+        if self._coalescer.holder is None:
+            advance = self._advance_over_idle() or advance
+        if advance is None:
+            return []
+        self._changed()
+        self.rose_at_us = now_us
+        self.history.rose(now_us, advance.after_us, self.holder)
+        return [self.notice(task_id, advance.after_us, now_us) for task_id in sorted(self._answers)]
+
+    def notice(self, task_id: str, low_us: int, now_us: int) -> NotifyNewLowWatermark:
+        """What a task is told of the low watermark."""
+        return NotifyNewLowWatermark(self.job_id, self.source_id, task_id, now_us, low_us)
+
+    # -- restart
+
+    def snapshot(self) -> dict[str, Any]:
+        """All but the open round and the history, as what ``json.dumps`` takes. Deterministic."""
+        return {**self._own_snapshot(), "tasks": [self._task_snapshot(task_id) for task_id in sorted(self._answers)]}
+
+    def encode(self, most: int) -> int:
+        """Do a part of the work of ``encoded``: up to so many tasks. Returns how many it were."""
+        tasks = len(self._encoded_tasks.waiting(most))
+        self._encoded_tasks.encode(tasks)
+        return tasks
+
+    def encoded(self) -> str:
+        """The snapshot as JSON. Encodes only the tasks that were changed since the last time."""
+        return json_object(self._own_snapshot(), tasks=self._encoded_tasks.text())
+
+    @classmethod
+    def restore(
+        cls, data: Mapping[str, Any], *, quorum: float, on_change: Callable[[], None] = _nobody_asks
+    ) -> SourceRounds:
+        """The rounds that ``snapshot`` was called on, between two rounds: who was asked is asked anew.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data is not what ``snapshot`` gives.
+        """
+        rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], on_change=on_change)
+        rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
+        rounds._last_asked_us = data["last_asked_us"]
+        rounds._came = set(data["came"])
+        for saved in data["tasks"]:
+            task_id = saved["task_id"]
+            answer = rounds._answers[task_id] = Answer(
+                order=None if saved["order"] is None else tuple(saved["order"]),
+                left_out=None if saved["left_out"] is None else LeftOut(saved["left_out"]),
+                next_wanted_us=saved["next_wanted_us"],
+                finished=saved["finished"],
+                gone=saved["gone"],
+                counted=saved["counted"],
+                expected=saved.get("expected", data["expected"]),
+            )
+            if answer.live:
+                rounds._unconfirmed.add(task_id)
+                if answer.left_out is not None:
+                    rounds._doubtful.add(task_id)
+            rounds._live += answer.live
+            if not answer.counted:
+                state = SplitState.FINISHED if answer.finished else SplitState.IDLE
+            else:
+                state = SplitState.PENDING if saved["low_us"] is None else SplitState.ACTIVE
+                if answer.leaves:
+                    rounds._leaving.add(task_id)
+            rounds._coalescer.assign(task_id, state=state, watermark_us=saved["low_us"])
+            rounds._encoded_tasks.changed(task_id)
+        rounds._changed()
+        return rounds
+
+    # -- how
+
+    def _own_snapshot(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "source_id": self.source_id,
+            "low_us": self.low_us,
+            "rose_at_us": self.rose_at_us,
+            "last_asked_us": self._last_asked_us,
+            "returned_late": self.returned_late,
+            "expected": self.expected,
+            "came": sorted(self._came) if self.low_us is None else [],
+        }
+
+    def _task_snapshot(self, task_id: str) -> dict[str, Any]:
+        answer = self._answers[task_id]
+        return {
+            "task_id": task_id,
+            "low_us": self.task_low_us(task_id),
+            "order": answer.order,
+            "left_out": None if answer.left_out is None else answer.left_out.value,
+            "next_wanted_us": answer.next_wanted_us,
+            "finished": answer.finished,
+            "gone": answer.gone,
+            "counted": answer.counted,
+            "expected": answer.expected,
+        }
+
+    def _encoded_task(self, task_id: str) -> str | None:
+        return to_json(self._task_snapshot(task_id)) if task_id in self._answers else None
+
+    def _changed(self, task_id: str | None = None) -> None:
+        """A snapshot would be another now: of this task, and in any case of the source."""
+        if task_id is not None:
+            self._encoded_tasks.changed(task_id)
+        self._on_change()
+
+    def _confirm(self, task_id: str) -> None:
+        """What it says is from now on what it says last."""
+        self._unconfirmed.discard(task_id)
+        self._doubtful.discard(task_id)
+
+    def _advance_over_idle(self) -> Advance | None:
+        """Nobody takes part: publish what all who are left out, and live, have said."""
+        idle = [task_id for task_id in self._answers if self.state(task_id) is SplitState.IDLE]
+        lows = [low_us for task_id in idle if (low_us := self.task_low_us(task_id)) is not None]
+        if not lows or (self.low_us is not None and min(lows) <= self.low_us):
+            return None
+        for task_id in idle:
+            if self.task_low_us(task_id) is not None:
+                self._coalescer.wake(task_id)
+        advance = self._coalescer.advance()
+        for task_id in idle:
+            self._coalescer.idle(task_id)
+        return advance
+
+    def _let_go(self, task_ids: set[str]) -> None:
+        """Leave these out of the minimum from now on."""
+        for task_id in sorted(task_ids):
+            answer = self._answers[task_id]
+            if answer.gone:
+                self.forget(task_id)
+                continue
+            answer.counted = False
+            self._changed(task_id)
+            leave = self._coalescer.finish if answer.finished else self._coalescer.idle
+            leave(task_id)
+        self._leaving -= task_ids
+
+    def _place(self, task_id: str, answer: Answer) -> None:
+        """Count the task, or let it leave, as its newest reply says. The coalescer may have woken it meanwhile."""
+        if not answer.leaves:
+            answer.counted = True
+            self._leaving.discard(task_id)
+        elif answer.counted:
+            self._leaving.add(task_id)
+        elif not answer.finished:
+            self._coalescer.idle(task_id)  # old news of it
+
+    def _behind(self, low_us: int | None) -> int | None:
+        if low_us is None or self.low_us is None or low_us >= self.low_us:
+            return None
+        self.returned_late += 1
+        return self.low_us - low_us
+
+    def _question(self, task_id: str, asked_at_us: int) -> RetrieveLowWatermark:
+        return RetrieveLowWatermark(self.job_id, self.source_id, task_id, asked_at_us)
+
+
+def _order(reply: ReplyLowWatermark) -> tuple[int, ...]:
+    """Newest last. Of two replies of the same number the one that holds more counts: any rule does, if it is one."""
+    wanted_us = reply.next_wanted_us
+    return (
+        reply.sequence,
+        reply.timestamp,
+        reply.left_out is None,
+        reply.left_out is LeftOut.IDLE,
+        wanted_us is None,
+        0 if wanted_us is None else -wanted_us,
+    )

@@ -1,0 +1,189 @@
+"""What the coordinator of all sources can tell a person: frozen data, with the reasons in words."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.protocol import LeftOut, TaskId
+from lowmark.watermark.splits.history import Held
+from lowmark.watermark.splits.status import need
+from lowmark.watermark.state import SplitState
+
+from .alignment import GroupStatus
+from .membership import Membership
+from .rounds import SourceRounds
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task of a source.
+
+    Attributes:
+        task: who.
+        run: what tells its run from others, 12 characters; not the token, with which anybody could speak for it.
+        state: PENDING (has not said a low watermark), ACTIVE, IDLE (left out) or FINISHED.
+        low_watermark_us: the largest it said; also while it is left out.
+        lease_left_us: how long it may still be silent; None once it has deregistered.
+        waited_for: whether the open round waits for its answer.
+        group: the alignment group it is in, or None.
+        why: why it is in this state, completing "task x is <state>: <why>".
+    """
+
+    task: TaskId
+    run: str
+    state: SplitState
+    low_watermark_us: int | None
+    lease_left_us: int | None
+    waited_for: bool
+    group: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One source.
+
+    Attributes:
+        job_id, source_id: which.
+        low_watermark_us: the published low watermark, microseconds since the epoch.
+        holder: the task that keeps it from rising, or None.
+        why: why it stands where it stands, one sentence.
+        since_us: when it rose last, microseconds since the epoch; None if it never did.
+        round_since_us: when the open round was begun; None between rounds.
+        returned_late: times a task came in below the low watermark.
+        held: who held it in the last hour, newest first, by task id.
+        tasks: all tasks, sorted; with a limit those that need attention first, in that order.
+        tasks_not_shown: how many the limit left out.
+        states: number of tasks by state, of all; every state is there.
+    """
+
+    job_id: str
+    source_id: str
+    low_watermark_us: int | None
+    holder: TaskId | None
+    why: str
+    since_us: int | None
+    round_since_us: int | None
+    returned_late: int
+    held: tuple[Held[str], ...]
+    tasks: tuple[TaskStatus, ...]
+    tasks_not_shown: int = 0
+    states: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStatus:
+    """All of it.
+
+    Attributes:
+        sources: every source, sorted.
+        groups: every alignment group, sorted by name.
+        lost: tasks that were given up, since the first start.
+        clock_steps_back: calls that came with an earlier time than one before, since this start.
+    """
+
+    sources: tuple[SourceStatus, ...]
+    groups: tuple[GroupStatus, ...]
+    lost: int
+    clock_steps_back: int
+
+
+def run_mark(run: str) -> str:
+    """What a person may see of a run token: the same for the same token, and of no use for anything else.
+
+    >>> run_mark("run-1")
+    '4e65d3fbe8ad'
+    """
+    return hashlib.sha256(run.encode()).hexdigest()[:12]
+
+
+def source_status(
+    rounds: SourceRounds,
+    members: Membership,
+    group_of: Mapping[TaskId, str],
+    now_us: int,
+    limit: int | None = None,
+) -> SourceStatus:
+    """The status of one source. O(n log n), with a limit O(n).
+
+    Args:
+        rounds: its tasks and what they said.
+        members: who is alive.
+        group_of: the alignment group of the tasks that are in one.
+        now_us: now; what is left of a lease is told from here.
+        limit: how many tasks, those that need attention first; None: all.
+    """
+
+    def task_status(task: TaskId) -> TaskStatus:
+        member = task in members and not rounds.answers[task.task_id].gone
+        return TaskStatus(
+            task=task,
+            run=run_mark(members.run(task)) if member else "",
+            state=rounds.state(task.task_id),
+            low_watermark_us=rounds.task_low_us(task.task_id),
+            lease_left_us=members.lease_left_us(task, now_us) if member else None,
+            waited_for=task.task_id in rounds.unanswered,
+            group=group_of.get(task),
+            why=_task_why(rounds, task.task_id),
+        )
+
+    states = {task_id: rounds.state(task_id) for task_id in rounds.answers}
+    shown = (
+        sorted(states)
+        if limit is None
+        else heapq.nsmallest(
+            limit, states, key=lambda task_id: (need(states[task_id], rounds.task_low_us(task_id)), task_id)
+        )
+    )
+    tasks = [TaskId(rounds.job_id, rounds.source_id, task_id) for task_id in shown]
+    counts = Counter(states.values())
+    return SourceStatus(
+        job_id=rounds.job_id,
+        source_id=rounds.source_id,
+        low_watermark_us=rounds.low_us,
+        holder=None if rounds.holder is None else TaskId(rounds.job_id, rounds.source_id, rounds.holder),
+        why=_source_why(rounds, counts),
+        since_us=rounds.rose_at_us,
+        round_since_us=rounds.asked_at_us,
+        returned_late=rounds.returned_late,
+        held=rounds.history.held(now_us),
+        tasks=tuple(map(task_status, tasks)),
+        tasks_not_shown=len(states) - len(tasks),
+        states={state.value: counts[state] for state in SplitState},
+    )
+
+
+def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
+    holder, known = rounds.holder, states.total()
+    if rounds.missing:
+        return f"{rounds.missing} of {rounds.expected} expected tasks did not register yet."
+    if not known:
+        return "no task is registered."
+    if holder is None:
+        return f"every task ({known}) is left out, and the low watermark stays."
+    low_us = rounds.task_low_us(holder)
+    if low_us is None:
+        others = states[SplitState.PENDING] - 1
+        return f"task {holder} has not said a low watermark yet{f', as have {others} others' if others > 0 else ''}."
+    if rounds.low_us is not None and low_us < rounds.low_us:
+        behind = rough_duration_us(rounds.low_us - low_us)
+        return f"task {holder} came in {behind} below the low watermark, which does not go back."
+    return f"task {holder} has the smallest low watermark of {states[SplitState.ACTIVE]} tasks that take part."
+
+
+def _task_why(rounds: SourceRounds, task_id: str) -> str:
+    answer = rounds.answers[task_id]
+    if answer.gone:
+        return "it has deregistered"
+    if answer.finished:
+        return "every row of it was processed"
+    if answer.left_out is LeftOut.WITHOUT_SPLITS:
+        return "it has no splits"
+    if answer.left_out is LeftOut.IDLE:
+        return "its splits are quiet and caught up"
+    return "it takes part" if rounds.task_low_us(task_id) is not None else "it has not said a low watermark yet"
