@@ -6,12 +6,12 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lowmark.watermark import InvalidStrategy, duration_us
+from lowmark.watermark import InvalidStrategy, LowmarkError, duration_us
 
 __all__ = ["Failover", "FailoverPolicy", "SuppressRestarts"]
 
 
-class SuppressRestarts(Exception):
+class SuppressRestarts(LowmarkError):
     """What no restart mends: an enumerator that fails with it, or because of it, fails the source at once.
 
     A mixin for errors of connectors: a topic that does not exist, or brokers that were already waited for.

@@ -34,7 +34,7 @@ class InvalidKafkaOption(LowmarkError, ValueError):
         return f"KafkaSource, option {self.option}: expected {self.expected}, got {self.got:.200}. Hint: {self.hint}"
 
 
-class KafkaTopicMissing(LowmarkError, LookupError, SuppressRestarts):
+class KafkaTopicMissing(SuppressRestarts, LookupError):
     """Topics or partitions that the source names are not on the brokers.
 
     Attributes:
@@ -54,7 +54,7 @@ class KafkaTopicMissing(LowmarkError, LookupError, SuppressRestarts):
         )
 
 
-class KafkaUnavailable(LowmarkError, RuntimeError, SuppressRestarts):
+class KafkaUnavailable(SuppressRestarts, RuntimeError):
     """The brokers did not answer in time, or refused.
 
     Attributes:
