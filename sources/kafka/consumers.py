@@ -43,12 +43,16 @@ class KeptConsumer:
         errors: what it called back with.
     """
 
-    def __init__(self, settings: KafkaSettings, properties: Mapping[str, Any], key: object) -> None:
+    def __init__(self, settings: KafkaSettings, properties: Mapping[str, Any], key: object, log: LibrdkafkaLog) -> None:
         from confluent_kafka import Consumer
 
-        self.key, self.errors = key, ClientErrors(settings, LibrdkafkaLog(settings.redact))
+        self.key, self.errors = key, ClientErrors(settings, log)
         complete = settings.properties(properties) | {"error_cb": self.errors}
         self.consumer: Consumer = created(lambda: Consumer(complete, logger=self.errors.log), settings)
+
+
+def _key(properties: Mapping[str, Any]) -> object:
+    return tuple(sorted((name, value if callable(value) else str(value)) for name, value in properties.items()))
 
 
 class ConsumerCache:
@@ -63,6 +67,7 @@ class ConsumerCache:
         self._idle_seconds, self._most_idle = idle_seconds, most_idle
         self._lock, self._pid = threading.Lock(), os.getpid()
         self._idle: list[KeptConsumer] = []
+        self._logs: dict[object, LibrdkafkaLog] = {}
         self._inherited: list[list[KeptConsumer]] = []
         self._timer: threading.Timer | None = None
 
@@ -73,14 +78,16 @@ class ConsumerCache:
             KafkaUnavailable: the properties cannot be.
         """
         complete = settings.properties(properties)
-        key = tuple(sorted((name, value if callable(value) else str(value)) for name, value in complete.items()))
+        key = _key(complete)
         self._after_fork()
         while (kept := self._take_idle(key)) is not None:
             kept.consumer.consume(1, 0.0)  # calls back with what it has heard since
             if kept.errors.said is None:
                 return kept
             kept.consumer.close()  # brokers were away: it may know leaders that are none any more
-        return KeptConsumer(settings, properties, key)
+        # One for all that take each other's place: each of them would have its say again.
+        log = self._logs.setdefault(_key(settings.properties({})), LibrdkafkaLog(settings.redact))
+        return KeptConsumer(settings, properties, key, log)
 
     def _take_idle(self, key: object) -> KeptConsumer | None:
         with self._lock:

@@ -108,7 +108,7 @@ def test_pitfall_06_append_mode_starts_and_columns_taken_before_still_resolve(
     service: LowWatermarkService, feed: Feed, checkpoint: str
 ) -> None:
     df = feed.df
-    wrapped = service.wrap(df, name="orders", event_time="ts", split="split", splits="ab")
+    wrapped = service.wrap(df, name="orders", event_time="ts", split="split", splits=["a", "b"])
     ran = run(windows(wrapped.filter(df.v > 5), "split"), feed, both(100, 500), checkpoint)
 
     assert wrapped.columns == df.columns
@@ -253,7 +253,7 @@ def test_pitfall_19_two_streams_in_one_session(
     rans: list[Ran] = []
     for name in ("one", "two"):
         feed = Feed(spark, tmp_path / name)
-        df = service.wrap(feed.df, name=name, event_time="ts", split="split", splits="ab")
+        df = service.wrap(feed.df, name=name, event_time="ts", split="split", splits=["a", "b"])
         rans.append(run(windows(df, "split"), feed, both(100, 500), str(tmp_path / f"{name}-checkpoint")))
 
     assert [ran.low for ran in rans] == [499.999, 499.999]

@@ -206,7 +206,7 @@ def test_a_timestamp_assigner_and_a_generator_in_python(
 
 def test_rows_and_earliest_times_per_split_on_demand(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
     df = service.wrap(
-        feed.df, name="orders", event_time="ts", split="split", strategy=TEN_SECONDS, splits="ab", detail=True
+        feed.df, name="orders", event_time="ts", split="split", strategy=TEN_SECONDS, splits=["a", "b"], detail=True
     )
     run(windows(df), feed, [[("a", 1, 100), ("a", 1, 130), ("b", 1, 120)]], checkpoint)
     splits = service.status("orders").splits
@@ -217,7 +217,7 @@ def test_rows_and_earliest_times_per_split_on_demand(service: LowWatermarkServic
 def test_a_name_with_quotes_comes_through_spark_checkpoint_status_and_metrics(
     spark: SparkSession, feed: Feed, checkpoint: str
 ) -> None:
-    stream, split = 'or"d`e\\rs\n2', "a'b\"c`d\\e"
+    stream, split = 'or"d`e\\rs 2', "a'b\"c`d\\e"
     with LowWatermarkService(spark, metrics_port=0) as service:
 
         def wrapped_again() -> DataFrame:
