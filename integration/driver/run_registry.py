@@ -24,10 +24,11 @@ from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import GuideReply, GuideRequest, HeartbeatReply, HeartbeatRequest
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus, TaskId
+from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, Polled, StreamStatus, TaskId, Tick
 
 from .cooperation import Cooperation
 from .known_planner import KnownPlanner
+from .planned_splits import PlannedSplits, planned_to
 from .stream import Stream
 from .stream_run import StreamRun
 
@@ -72,7 +73,7 @@ class Runs:
         self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
-        self._readers: dict[str, KnownPlanner] = {}  # by token of the planner
+        self._planners: dict[str, KnownPlanner] = {}  # by token of the planner
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
 
     def add(self, stream: Stream) -> None:
@@ -99,9 +100,9 @@ class Runs:
         self._catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         run.asked_at_us = now_us
         if request.polled_until_us is not None and not run.stream.withholds:
-            self._publish(run, run.polled(self._own_time(request.polled_until_us), now_us))
+            self._publish(run, run.handle(Polled(self._own_time(request.polled_until_us)), now_us))
         else:
-            self._publish(run, run.tick(now_us))
+            self._publish(run, run.handle(Tick(), now_us))
         self._cooperate(run, now_us)
         wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
@@ -123,22 +124,22 @@ class Runs:
         Raises:
             UnknownStream: it reads no stream of this service.
         """
-        reader = self._reader(request.stream_id, request.run)
-        run = None if reader.run is None else self._runs.get(reader.run)
+        planner = self._planner(request.stream_id, request.run)
+        run = None if planner.run is None else self._runs.get(planner.run)
         limit = self.cooperation.limit(self._streams[request.stream_id], run)
         return GuideReply(
             cap_us=limit.cap_us,
             hold=limit.hold,
             held=sorted(limit.held),
-            observed_us={} if run is None else run.observed_us,
-            events=reader.take_events(),
+            observed_us={} if run is None else dict(run.observed_us),
+            events=planner.take_events(),
         )
 
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
-        reader = self._reader(stream_id, token)
-        news = reader.keep(planned)
-        run = None if reader.run is None else self._runs.get(reader.run)
+        planner = self._planner(stream_id, token)
+        news = planner.keep(planned)
+        run = None if planner.run is None else self._runs.get(planner.run)
         if news and run is not None and not run.ended:
             self._plan(run, planned)
 
@@ -147,35 +148,36 @@ class Runs:
         self._publish(run, run.plan(planned, now_us))
         self._cooperate(run, now_us)
 
-    def _reader(self, stream_id: str, token: str) -> KnownPlanner:
+    def _planner(self, stream_id: str, token: str) -> KnownPlanner:
         if stream_id not in self._streams:
             raise UnknownStream(stream_id, self.names())
-        reader = self._readers.get(token)
-        if reader is None:
-            reader = self._readers[token] = KnownPlanner(stream_id)
-            self._forget_old_readers()
-        return reader
+        planner = self._planners.get(token)
+        if planner is None:
+            planner = self._planners[token] = KnownPlanner(stream_id)
+            self._forget_old_planners()
+        return planner
 
-    def _forget_old_readers(self) -> None:
+    def _forget_old_planners(self) -> None:
         over = [
-            token for token, reader in self._readers.items() if reader.run is not None and self._is_over(reader.run)
+            token for token, planner in self._planners.items() if planner.run is not None and self._is_over(planner.run)
         ]
         for token in over:
-            del self._readers[token]
+            del self._planners[token]
 
     def _is_over(self, run: str) -> bool:
         return run not in self._runs or self._runs[run].ended
 
-    def _tie_reader(self, run: StreamRun, progress: Progress, heartbeat: int) -> None:
+    def _tie_planner(self, run: StreamRun, progress: Progress, heartbeat: int) -> None:
         """A batch shows which planner belongs to which heartbeat: both are in its offsets."""
-        if run.reader is not None:
+        splits = run.splits
+        if not isinstance(splits, PlannedSplits) or splits.planner is not None:
             return  # once is enough: a planner and a heartbeat live as long as their query's run
-        offset = run.read_by(progress, heartbeat)
-        reader = None if offset is None or offset.run is None else self._readers.get(offset.run)
-        if reader is None or reader.run is not None or reader.stream_id != run.stream.stream_id:
+        offset = planned_to(progress.sources_before(heartbeat, run.stream.sources))
+        planner = None if offset is None or offset.run is None else self._planners.get(offset.run)
+        if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:
             return
-        reader.run, run.reader = run.token, reader
-        for planned in reader.plans.values():
+        planner.run, splits.planner = run.token, planner
+        for planned in planner.plans.values():
             self._plan(run, planned)
 
     def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
@@ -257,7 +259,7 @@ class Runs:
         progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
-                self._tie_reader(run, progress, index)
+                self._tie_planner(run, progress, index)
                 now_us = self._clock.now_us()
                 self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
         query = self._queries.get(run.run_id)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lowmark.watermark import BatchCounts, SplitId, SplitTracker, WatermarkGenerator, WatermarkStrategy
 from pyspark.accumulators import AccumulatorParam
 
+from .measure import Measured
 from .split_key import SplitKey
 
 if TYPE_CHECKING:
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchTrack", "EventTimeMap", "TrackParam", "TrackShelf", "Tracks"]
+__all__ = ["AccumulatedMeasure", "BatchTrack", "EventTimeMap", "TrackParam", "TrackShelf", "Tracks"]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
+_MILLISECOND_US = 1_000  # Spark's watermark counts these
 
 
 @dataclass(slots=True)
@@ -61,6 +63,21 @@ class BatchTrack:
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()
+
+    def measured(
+        self, watermarks_us: Mapping[SplitId, int], latest_us: Mapping[SplitId, int] | None = None
+    ) -> Measured:
+        """Return this as what was measured of the batch, with the watermarks that follow from it."""
+        marks = self.tracker.marks()
+        return Measured(
+            watermarks_us,
+            {split: mark.min_us for split, mark in marks.items()},
+            {split: mark.rows for split, mark in marks.items()},
+            self.counts(),
+            self.names,
+            {} if latest_us is None else latest_us,
+            tuple(event for task in sorted(self.events) for event in self.events[task]),
+        )
 
 
 Tracks = dict[tuple[str, int], BatchTrack]
@@ -106,6 +123,24 @@ class TrackShelf:
         """Drop everything, and what comes from now on: queries may outlive the service that would take it."""
         self._accumulator.accum_param = _Dropped()
         self._accumulator.value.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatedMeasure:
+    """A stream whose strategy is written in Python: see `Measure`.
+
+    Attributes:
+        tracks: what its tasks left.
+    """
+
+    tracks: TrackShelf
+
+    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+        track = self.tracks.take(query_id, batch_id)
+        if track is None:
+            return None
+        watermarks_us = {s: us // _MILLISECOND_US * _MILLISECOND_US for s, us in track.watermarks_us.items()}
+        return track.measured(watermarks_us)
 
 
 class _Dropped(TrackParam):

@@ -1,6 +1,6 @@
 """From a task to the service: what a source of ours reads is measured by whole Arrow batches, in one pass.
 
-It arrives with the task's end, in an accumulator. Executors import this module.
+It arrives with the task's end, in an accumulator, where the service reads it. Executors import this module.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.planning.slots import Task
-from lowmark.watermark import SplitMark
+from lowmark.watermark import SplitMark, WatermarkStrategy
 
-from .accumulated import BatchTrack, Tracks
+from .accumulated import BatchTrack, Tracks, TrackShelf
+from .measure import Measured
 from .split_key import SplitKey
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
     from pyspark.accumulators import Accumulator
 
-__all__ = ["SPLIT_TYPE", "AccumulatorRecorder"]
+__all__ = ["SPLIT_TYPE", "AccumulatorRecorder", "RecordedMeasure"]
 
 SPLIT_TYPE = "string"
 
@@ -98,3 +101,25 @@ class _TaskRecording:
             self._track.events[self._cell] = tuple(self._sent)
         if batch_id is not None and query_id is not None:
             self._recorder.tracks.add({(query_id, int(batch_id)): self._track})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMeasure:
+    """A stream that a source of ours reads, and nobody changes: see `Measure`.
+
+    Attributes:
+        tracks: what its tasks left.
+        strategy: how the watermark of a split is made.
+    """
+
+    tracks: TrackShelf
+    strategy: WatermarkStrategy
+
+    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+        track = self.tracks.take(query_id, batch_id)
+        if track is None:
+            return None
+        latest_us = {split: mark.max_us for split, mark in track.tracker.marks().items()}
+        of_max = self.strategy.watermark_of_max
+        watermarks_us = {split: of_max(us) for split, us in latest_us.items()} if self.strategy.emits else {}
+        return track.measured(watermarks_us, latest_us)
