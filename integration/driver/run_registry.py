@@ -296,9 +296,9 @@ class Runs:
                 self._notify(effect)
 
     def _cooperate(self, run: StreamRun, now_us: int) -> None:
-        if self.cooperation.report(run) and (low_us := run.low_watermark_us) is not None:
+        if self.cooperation.report(run) and (low_watermark_us := run.low_watermark_us) is not None:
             ids = (run.stream.stream_id, run.stream.name, run.token)
-            self._notify(NotifyNewLowWatermark(*ids, now_us, low_us))
+            self._notify(NotifyNewLowWatermark(*ids, now_us, low_watermark_us))
 
     def _own_time(self, monotonic_us: int | None) -> int:
         return self._clock.now_us() if monotonic_us is None else self._clock.from_monotonic_us(monotonic_us)
@@ -491,8 +491,8 @@ class Runs:
 
 
 def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
-    low_us = status.low_watermark_us
-    return low_us is not None, 0 if low_us is None else low_us
+    low_watermark_us = status.low_watermark_us
+    return low_watermark_us is not None, low_watermark_us or 0
 
 
 def _warn_of_farewell(stream: str, token: str | None, failed: Exception) -> None:

@@ -53,12 +53,12 @@ class BatchTrack:
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
-        marks = dict(self.watermarks_us)
+        watermarks_us = dict(self.watermarks_us)
         for split, watermark_us in other.watermarks_us.items():
-            known_us = marks.get(split)
-            marks[split] = watermark_us if known_us is None else max(known_us, watermark_us)
+            known_us = watermarks_us.get(split)
+            watermarks_us[split] = watermark_us if known_us is None else max(known_us, watermark_us)
         return BatchTrack(
-            self.tracker.merge(other.tracker), marks, self.names | other.names, self.events | other.events
+            self.tracker.merge(other.tracker), watermarks_us, self.names | other.names, self.events | other.events
         )
 
     def counts(self) -> BatchCounts:
@@ -232,7 +232,7 @@ class _Task:
         self._ids: dict[tuple[Any, ...], int] = {}
         self._generators: dict[int, tuple[WatermarkGenerator, _LatestWatermark]] = {}
         guard_us = job.strategy.future_guard_us
-        self._latest_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
 
     def measure(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
@@ -249,19 +249,19 @@ class _Task:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def track(self) -> BatchTrack:
-        marks: dict[SplitId, int] = {}
+        watermarks_us: dict[SplitId, int] = {}
         for split, (generator, output) in self._generators.items():
             generator.on_periodic_emit(output)
             if output.watermark_us is not None:
-                marks[split] = output.watermark_us
+                watermarks_us[split] = output.watermark_us
         names = {split: self._job.key.name(values) for values, split in self._ids.items()}
-        return BatchTrack(self._tracker, marks, names)
+        return BatchTrack(self._tracker, watermarks_us, names)
 
     def _see(self, row: dict[str, Any]) -> int | None:
         time_us = self._event_time_us(row)
         split = self._split_id(row)
-        self._tracker.observe(split, time_us, self._cell, latest_us=self._latest_us)
-        guarded = time_us is not None and self._latest_us is not None and time_us > self._latest_us
+        self._tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
+        guarded = time_us is not None and self._future_limit_us is not None and time_us > self._future_limit_us
         if split is not None and time_us is not None and not guarded:
             if split not in self._generators:
                 self._generators[split] = (self._job.strategy.create_generator(), _LatestWatermark())

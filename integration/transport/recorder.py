@@ -58,7 +58,7 @@ class _TaskRecording:
         self._ids: dict[str, int] = {}
         self._sent: list[tuple[int, int, bytes]] = []
         guard_us = recorder.future_guard_us
-        self._latest_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
 
     def see(self, rows: SplitRows) -> None:
         import pyarrow as pa
@@ -72,14 +72,18 @@ class _TaskRecording:
             self._track.names[split] = rows.split_id
         micros = rows.rows.column(self._recorder.event_time).cast(pa.int64())
         ends = pc.min_max(micros)
-        top, first = ends["max"].as_py(), ends["min"].as_py()
+        latest_us, first_us = ends["max"].as_py(), ends["min"].as_py()
         tracker = self._track.tracker
-        if micros.null_count == 0 and first >= 0 and (self._latest_us is None or top <= self._latest_us):
-            tracker.observe_many(split, SplitMark(top, first, len(micros)), self._cell)
+        if (
+            micros.null_count == 0
+            and first_us >= 0
+            and (self._future_limit_us is None or latest_us <= self._future_limit_us)
+        ):
+            tracker.observe_many(split, SplitMark(latest_us, first_us, len(micros)), self._cell)
             return
         # Bad rows among them: each is counted for what it is. Nulls, the past before 1970, clocks that run ahead.
         for time_us in micros.to_pylist():
-            tracker.observe(split, time_us, self._cell, latest_us=self._latest_us)
+            tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
 
     def send(self, event: SourceEvent) -> None:
         serializer = self._recorder.events
