@@ -8,8 +8,6 @@ Spark's listener brings what nobody asks for: the last batch of a query, its sta
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Container
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +16,6 @@ import msgspec
 from lowmark.integration.errors import RefusedByCoordinator, UnknownStream
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.run_status import RunStatus
-from lowmark.integration.spark.checkpoint import Farewell, conflict
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
@@ -26,6 +23,7 @@ from lowmark.integration.transport.driver_rpc import GuideReply, GuideRequest, H
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, Polled, StreamStatus, TaskId, Tick
 
+from . import failures, farewells
 from .cooperation import Cooperation
 from .known_planner import KnownPlanner
 from .planned_splits import PlannedSplits, planned_to
@@ -41,11 +39,6 @@ __all__ = ["Runs"]
 log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100
-_explaining = threading.Lock()
-_explained: deque[str] = deque(maxlen=100)
-"""Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
-# All that Spark says when a process it talks to is gone.
-_PROCESS_GONE = ("Connection reset", "Broken pipe", "EOFException")
 
 
 class Runs:
@@ -193,11 +186,11 @@ class Runs:
             restored_low_us=request.low_watermark_us,
         )
         run = None
-        if (left_behind := self._farewell(request, stream.name)) is not None:
+        if (left_behind := farewells.find(self._queries, request, stream.name)) is not None:
             try:
                 run = begin(state=left_behind.state)
             except CorruptSnapshot as corrupt:
-                _warn_of_farewell(stream.name, request.resumes, corrupt)
+                farewells.warn(stream.name, request.resumes, corrupt)
         if run is None:
             try:
                 run = begin(state=request.state)
@@ -220,21 +213,6 @@ class Runs:
         ended = [token for token, run in self._runs.items() if run.ended]
         for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
             del self._runs[token]
-
-    def _farewell(self, request: HeartbeatRequest, stream: str) -> Farewell | None:
-        """What the run before left in the checkpoint after its last offset, if it belongs to that very offset."""
-        if request.resumes is None:
-            return None
-        self._queries.find()
-        for query in self._queries:
-            try:
-                farewell = query.farewells.read(request.resumes)
-            except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
-                _warn_of_farewell(stream, request.resumes, failed)
-                continue
-            if farewell is not None and farewell.epoch == request.epoch:
-                return farewell
-        return None
 
     def _catch_up(self, run: StreamRun, *, planned_at_us: int) -> None:
         """Take the reports of all batches that are over: the newest as a rule, missed ones from the history."""
@@ -352,16 +330,9 @@ class Runs:
         run_id = event.runId().toString()
         failure = event.exception().get() if event.exception().isDefined() else ""
         if failure:
-            self._explain_checkpoint(event.id().toString(), run_id)
-        if any(sign in failure for sign in _PROCESS_GONE):
-            names = ", ".join(sorted(run.stream.name for run in self._runs.values() if run.run_id == run_id))
-            log.error(
-                'query %s on "%s": a Python process that Spark reads from is gone: the heartbeat, or the planner of a '
-                "source. It was killed, or the host ran out of memory. Nothing is lost: start the query again, it goes "
-                "on from its checkpoint with the low watermark it had.",
-                event.id().toString(),
-                names,
-            )
+            names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
+            query = self._queries.get(run_id)
+            failures.explain(failure, query, query_id=event.id().toString(), names=names, streams=self._streams)
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._catch_up(run, planned_at_us=run.asked_at_us)
@@ -376,28 +347,6 @@ class Runs:
             self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
         self._queries.forget(run_id)
         self._end_untied(failed=bool(failure))
-
-    def _explain_checkpoint(self, query_id: str, run_id: str) -> None:
-        """A query that fails before its first batch may have another's checkpoint, and Spark's words do not say so."""
-        query = self._queries.get(run_id)
-        if query is None or query.newest() is not None:
-            return
-        try:
-            ids = query.streams()
-            if ids and not any(stream_id in self._streams for stream_id in ids):
-                return  # another service's
-            streams = [self._streams[stream_id] for stream_id in ids if stream_id in self._streams]
-            wrapped = [stream.name for stream in streams if not stream.reads]
-            written = query.farewells.newest_offsets()
-            why = conflict(written, wrapped, [stream.name for stream in streams if stream.reads]) if written else None
-        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
-            log.debug("query %s: its checkpoint could not be looked at: %s", query_id, failed)
-            return
-        with _explaining:
-            if why is None or run_id in _explained:
-                return
-            _explained.append(run_id)
-        log.error("query %s: %s", query_id, why)
 
     def _end_untied(self, *, failed: bool) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
@@ -432,13 +381,7 @@ class Runs:
         try:
             # When the service stops right after its query, Spark's listener has not brought the last batch yet.
             self._catch_up(run, planned_at_us=run.asked_at_us)
-            query = self._queries.get(run.run_id)
-            if query is None or run.last_batch_id is None:
-                return
-            if run.epoch != run.told_epoch:
-                query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
-            if run.resumes is not None:
-                query.farewells.forget(run.resumes)
+            farewells.leave(self._queries.get(run.run_id), run)
         except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
             log.warning(
                 'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '
@@ -493,13 +436,3 @@ class Runs:
 def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
     low_watermark_us = status.low_watermark_us
     return low_watermark_us is not None, low_watermark_us or 0
-
-
-def _warn_of_farewell(stream: str, token: str | None, failed: Exception) -> None:
-    log.warning(
-        'stream "%s": the file lowmark/%s in the checkpoint cannot be read (%s). The query goes on from its last '
-        "offset; a window may wait for one more row of each split",
-        stream,
-        token,
-        failed,
-    )
