@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 MILLISECOND_US = 1_000
 _LEAST_US, _MOST_US = -(2**63), 2**63 - 1
 _LOWEST_US = _LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
@@ -27,6 +30,16 @@ def bounded_watermark_us(max_us: int, bound_us: int) -> int:
     (0, -1000)
     """
     return max((max_us - bound_us - MILLISECOND_US) // MILLISECOND_US * MILLISECOND_US, _LOWEST_US)
+
+
+def bounded_watermarks_us(max_us: npt.NDArray[np.int64], bound_us: int) -> npt.NDArray[np.int64]:
+    """What ``bounded_watermark_us`` says of many splits at once; shape (n,) in, shape (n,) out.
+
+    >>> bounded_watermarks_us(np.array([1_337_000, -(2**63)]), 10_000).tolist()
+    [1326000, -9223372036854775000]
+    """
+    lost_us = bound_us + MILLISECOND_US
+    return (np.maximum(max_us, _LOWEST_US + lost_us) - lost_us) // MILLISECOND_US * MILLISECOND_US
 
 
 def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:

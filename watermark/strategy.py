@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from .duration import duration_us, format_duration_us
 from .errors import InvalidStrategy
 from .generator import (
@@ -19,6 +22,7 @@ from .generator import (
     NoWatermarks,
     WatermarkGenerator,
     bounded_watermark_us,
+    bounded_watermarks_us,
     first_time_beyond_us,
 )
 from .names import unfit_character
@@ -329,6 +333,10 @@ class WatermarkStrategy:
         49999000
         """
         return bounded_watermark_us(max_us, self.out_of_orderness_us)
+
+    def watermarks_of_max(self, max_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """What ``watermark_of_max`` says of many splits at once; shape (n,) in, shape (n,) out."""
+        return bounded_watermarks_us(max_us, self.out_of_orderness_us)
 
     def first_time_beyond(self, watermark_us: int) -> int:
         """The first event time whose watermark is beyond this one: a split that may get as far as the watermark

@@ -8,8 +8,6 @@ Spark's listener brings what nobody asks for: the last batch of a query, its sta
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Container
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,16 +16,17 @@ import msgspec
 from lowmark.integration.errors import RefusedByCoordinator, UnknownStream
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.run_status import RunStatus
-from lowmark.integration.spark.checkpoint import Farewell, conflict
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import GuideReply, GuideRequest, HeartbeatReply, HeartbeatRequest
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus, TaskId
+from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, Polled, StreamStatus, TaskId, Tick
 
+from . import failures, farewells
 from .cooperation import Cooperation
 from .known_planner import KnownPlanner
+from .planned_splits import PlannedSplits, planned_to
 from .stream import Stream
 from .stream_run import StreamRun
 
@@ -40,11 +39,6 @@ __all__ = ["Runs"]
 log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100
-_explaining = threading.Lock()
-_explained: deque[str] = deque(maxlen=100)
-"""Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
-# All that Spark says when a process it talks to is gone.
-_PROCESS_GONE = ("Connection reset", "Broken pipe", "EOFException")
 
 
 class Runs:
@@ -72,7 +66,7 @@ class Runs:
         self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
-        self._readers: dict[str, KnownPlanner] = {}  # by token of the planner
+        self._planners: dict[str, KnownPlanner] = {}  # by token of the planner
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
 
     def add(self, stream: Stream) -> None:
@@ -99,9 +93,9 @@ class Runs:
         self._catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         run.asked_at_us = now_us
         if request.polled_until_us is not None and not run.stream.withholds:
-            self._publish(run, run.polled(self._own_time(request.polled_until_us), now_us))
+            self._publish(run, run.handle(Polled(self._own_time(request.polled_until_us)), now_us))
         else:
-            self._publish(run, run.tick(now_us))
+            self._publish(run, run.handle(Tick(), now_us))
         self._cooperate(run, now_us)
         wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
@@ -123,22 +117,22 @@ class Runs:
         Raises:
             UnknownStream: it reads no stream of this service.
         """
-        reader = self._reader(request.stream_id, request.run)
-        run = None if reader.run is None else self._runs.get(reader.run)
+        planner = self._planner(request.stream_id, request.run)
+        run = None if planner.run is None else self._runs.get(planner.run)
         limit = self.cooperation.limit(self._streams[request.stream_id], run)
         return GuideReply(
             cap_us=limit.cap_us,
             hold=limit.hold,
             held=sorted(limit.held),
-            observed_us={} if run is None else run.observed_us,
-            events=reader.take_events(),
+            observed_us={} if run is None else dict(run.observed_us),
+            events=planner.take_events(),
         )
 
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
-        reader = self._reader(stream_id, token)
-        news = reader.keep(planned)
-        run = None if reader.run is None else self._runs.get(reader.run)
+        planner = self._planner(stream_id, token)
+        news = planner.keep(planned)
+        run = None if planner.run is None else self._runs.get(planner.run)
         if news and run is not None and not run.ended:
             self._plan(run, planned)
 
@@ -147,35 +141,36 @@ class Runs:
         self._publish(run, run.plan(planned, now_us))
         self._cooperate(run, now_us)
 
-    def _reader(self, stream_id: str, token: str) -> KnownPlanner:
+    def _planner(self, stream_id: str, token: str) -> KnownPlanner:
         if stream_id not in self._streams:
             raise UnknownStream(stream_id, self.names())
-        reader = self._readers.get(token)
-        if reader is None:
-            reader = self._readers[token] = KnownPlanner(stream_id)
-            self._forget_old_readers()
-        return reader
+        planner = self._planners.get(token)
+        if planner is None:
+            planner = self._planners[token] = KnownPlanner(stream_id)
+            self._forget_old_planners()
+        return planner
 
-    def _forget_old_readers(self) -> None:
+    def _forget_old_planners(self) -> None:
         over = [
-            token for token, reader in self._readers.items() if reader.run is not None and self._is_over(reader.run)
+            token for token, planner in self._planners.items() if planner.run is not None and self._is_over(planner.run)
         ]
         for token in over:
-            del self._readers[token]
+            del self._planners[token]
 
     def _is_over(self, run: str) -> bool:
         return run not in self._runs or self._runs[run].ended
 
-    def _tie_reader(self, run: StreamRun, progress: Progress, heartbeat: int) -> None:
+    def _tie_planner(self, run: StreamRun, progress: Progress, heartbeat: int) -> None:
         """A batch shows which planner belongs to which heartbeat: both are in its offsets."""
-        if run.reader is not None:
+        splits = run.splits
+        if not isinstance(splits, PlannedSplits) or splits.planner is not None:
             return  # once is enough: a planner and a heartbeat live as long as their query's run
-        offset = run.read_by(progress, heartbeat)
-        reader = None if offset is None or offset.run is None else self._readers.get(offset.run)
-        if reader is None or reader.run is not None or reader.stream_id != run.stream.stream_id:
+        offset = planned_to(progress.sources_before(heartbeat, run.stream.sources))
+        planner = None if offset is None or offset.run is None else self._planners.get(offset.run)
+        if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:
             return
-        reader.run, run.reader = run.token, reader
-        for planned in reader.plans.values():
+        planner.run, splits.planner = run.token, planner
+        for planned in planner.plans.values():
             self._plan(run, planned)
 
     def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
@@ -191,11 +186,11 @@ class Runs:
             restored_low_us=request.low_watermark_us,
         )
         run = None
-        if (left_behind := self._farewell(request, stream.name)) is not None:
+        if (left_behind := farewells.find(self._queries, request, stream.name)) is not None:
             try:
                 run = begin(state=left_behind.state)
             except CorruptSnapshot as corrupt:
-                _warn_of_farewell(stream.name, request.resumes, corrupt)
+                farewells.warn(stream.name, request.resumes, corrupt)
         if run is None:
             try:
                 run = begin(state=request.state)
@@ -218,21 +213,6 @@ class Runs:
         ended = [token for token, run in self._runs.items() if run.ended]
         for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
             del self._runs[token]
-
-    def _farewell(self, request: HeartbeatRequest, stream: str) -> Farewell | None:
-        """What the run before left in the checkpoint after its last offset, if it belongs to that very offset."""
-        if request.resumes is None:
-            return None
-        self._queries.find()
-        for query in self._queries:
-            try:
-                farewell = query.farewells.read(request.resumes)
-            except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
-                _warn_of_farewell(stream, request.resumes, failed)
-                continue
-            if farewell is not None and farewell.epoch == request.epoch:
-                return farewell
-        return None
 
     def _catch_up(self, run: StreamRun, *, planned_at_us: int) -> None:
         """Take the reports of all batches that are over: the newest as a rule, missed ones from the history."""
@@ -257,7 +237,7 @@ class Runs:
         progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
-                self._tie_reader(run, progress, index)
+                self._tie_planner(run, progress, index)
                 now_us = self._clock.now_us()
                 self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
         query = self._queries.get(run.run_id)
@@ -294,9 +274,9 @@ class Runs:
                 self._notify(effect)
 
     def _cooperate(self, run: StreamRun, now_us: int) -> None:
-        if self.cooperation.report(run) and (low_us := run.low_watermark_us) is not None:
+        if self.cooperation.report(run) and (low_watermark_us := run.low_watermark_us) is not None:
             ids = (run.stream.stream_id, run.stream.name, run.token)
-            self._notify(NotifyNewLowWatermark(*ids, now_us, low_us))
+            self._notify(NotifyNewLowWatermark(*ids, now_us, low_watermark_us))
 
     def _own_time(self, monotonic_us: int | None) -> int:
         return self._clock.now_us() if monotonic_us is None else self._clock.from_monotonic_us(monotonic_us)
@@ -350,16 +330,9 @@ class Runs:
         run_id = event.runId().toString()
         failure = event.exception().get() if event.exception().isDefined() else ""
         if failure:
-            self._explain_checkpoint(event.id().toString(), run_id)
-        if any(sign in failure for sign in _PROCESS_GONE):
-            names = ", ".join(sorted(run.stream.name for run in self._runs.values() if run.run_id == run_id))
-            log.error(
-                'query %s on "%s": a Python process that Spark reads from is gone: the heartbeat, or the planner of a '
-                "source. It was killed, or the host ran out of memory. Nothing is lost: start the query again, it goes "
-                "on from its checkpoint with the low watermark it had.",
-                event.id().toString(),
-                names,
-            )
+            names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
+            query = self._queries.get(run_id)
+            failures.explain(failure, query, query_id=event.id().toString(), names=names, streams=self._streams)
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._catch_up(run, planned_at_us=run.asked_at_us)
@@ -374,28 +347,6 @@ class Runs:
             self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
         self._queries.forget(run_id)
         self._end_untied(failed=bool(failure))
-
-    def _explain_checkpoint(self, query_id: str, run_id: str) -> None:
-        """A query that fails before its first batch may have another's checkpoint, and Spark's words do not say so."""
-        query = self._queries.get(run_id)
-        if query is None or query.newest() is not None:
-            return
-        try:
-            ids = query.streams()
-            if ids and not any(stream_id in self._streams for stream_id in ids):
-                return  # another service's
-            streams = [self._streams[stream_id] for stream_id in ids if stream_id in self._streams]
-            wrapped = [stream.name for stream in streams if not stream.reads]
-            written = query.farewells.newest_offsets()
-            why = conflict(written, wrapped, [stream.name for stream in streams if stream.reads]) if written else None
-        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
-            log.debug("query %s: its checkpoint could not be looked at: %s", query_id, failed)
-            return
-        with _explaining:
-            if why is None or run_id in _explained:
-                return
-            _explained.append(run_id)
-        log.error("query %s: %s", query_id, why)
 
     def _end_untied(self, *, failed: bool) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
@@ -430,13 +381,7 @@ class Runs:
         try:
             # When the service stops right after its query, Spark's listener has not brought the last batch yet.
             self._catch_up(run, planned_at_us=run.asked_at_us)
-            query = self._queries.get(run.run_id)
-            if query is None or run.last_batch_id is None:
-                return
-            if run.epoch != run.told_epoch:
-                query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
-            if run.resumes is not None:
-                query.farewells.forget(run.resumes)
+            farewells.leave(self._queries.get(run.run_id), run)
         except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
             log.warning(
                 'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '
@@ -489,15 +434,5 @@ class Runs:
 
 
 def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
-    low_us = status.low_watermark_us
-    return low_us is not None, 0 if low_us is None else low_us
-
-
-def _warn_of_farewell(stream: str, token: str | None, failed: Exception) -> None:
-    log.warning(
-        'stream "%s": the file lowmark/%s in the checkpoint cannot be read (%s). The query goes on from its last '
-        "offset; a window may wait for one more row of each split",
-        stream,
-        token,
-        failed,
-    )
+    low_watermark_us = status.low_watermark_us
+    return low_watermark_us is not None, low_watermark_us or 0

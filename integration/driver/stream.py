@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lowmark.integration.transport.accumulated import TrackShelf
-from lowmark.integration.transport.observed import Measurement
+from lowmark.integration.transport.accumulated import AccumulatedMeasure, TrackShelf
+from lowmark.integration.transport.measure import Measure
+from lowmark.integration.transport.observed import Measurement, ObservedMeasure
+from lowmark.integration.transport.recorder import RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
-from lowmark.watermark import SplitId, WatermarkStrategy
+from lowmark.watermark import CorruptSnapshot, SplitId, StreamCoordinator, WatermarkStrategy
 
 __all__ = ["Stream"]
 
@@ -54,6 +57,45 @@ class Stream:
     @property
     def heartbeat_metric(self) -> str:
         return f"lowmark:{self.stream_id}:heartbeat"
+
+    def coordinator(self, token: str, state: str | None, now_us: int) -> StreamCoordinator:
+        """Return what decides the low watermark in one query, from the state in its checkpoint if there is one.
+
+        Args:
+            token: of the query's heartbeat.
+            state: as `state_of` returned it.
+            now_us: now, on the service's clock.
+
+        Raises:
+            CorruptSnapshot: the state cannot be read.
+        """
+        if not state:
+            return StreamCoordinator(self.strategy, job_id=self.stream_id, source_id=self.name, task_id=token)
+        try:
+            saved = base64.b64decode(state, validate=True)
+        except ValueError as invalid:
+            raise CorruptSnapshot(f"it is no base64 ({invalid})", len(state)) from invalid
+        coordinator = StreamCoordinator.restore(
+            saved, self.strategy, job_id=self.stream_id, source_id=self.name, task_id=token, now_us=now_us
+        )
+        self.names.update((split, name) for split, name in coordinator.names.items() if isinstance(split, int))
+        return coordinator
+
+    def state_of(self, coordinator: StreamCoordinator) -> str:
+        """Return what a restart needs of one query, base64: also names, where its rows alone tell them."""
+        names: dict[SplitId, str] = {}
+        if self.measurement is None or self.measurement.sample_names:
+            names = {split: name for split, name in self.names.items() if split not in self.declared}
+        return base64.b64encode(coordinator.snapshot(names)).decode()
+
+    def measure(self) -> Measure:
+        """Return what reads the measurements of its batches."""
+        if self.tracks is None:
+            assert self.measurement is not None, "a stream is measured by metric or by accumulator"
+            return ObservedMeasure(self.measurement, self.metric, self.strategy)
+        if self.reads and not self.strategy.runs_python:
+            return RecordedMeasure(self.tracks, self.strategy)
+        return AccumulatedMeasure(self.tracks)
 
     def name_of(self, split: SplitId) -> str:
         """The split's name, or its hash until the name is known."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lowmark.watermark import BatchCounts, SplitId, SplitTracker, WatermarkGenerator, WatermarkStrategy
 from pyspark.accumulators import AccumulatorParam
 
+from .measure import Measured
 from .split_key import SplitKey
 
 if TYPE_CHECKING:
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchTrack", "EventTimeMap", "TrackParam", "TrackShelf", "Tracks"]
+__all__ = ["AccumulatedMeasure", "BatchTrack", "EventTimeMap", "TrackParam", "TrackShelf", "Tracks"]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
+_MILLISECOND_US = 1_000  # Spark's watermark counts these
 
 
 @dataclass(slots=True)
@@ -51,16 +53,31 @@ class BatchTrack:
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
-        marks = dict(self.watermarks_us)
+        watermarks_us = dict(self.watermarks_us)
         for split, watermark_us in other.watermarks_us.items():
-            known_us = marks.get(split)
-            marks[split] = watermark_us if known_us is None else max(known_us, watermark_us)
+            known_us = watermarks_us.get(split)
+            watermarks_us[split] = watermark_us if known_us is None else max(known_us, watermark_us)
         return BatchTrack(
-            self.tracker.merge(other.tracker), marks, self.names | other.names, self.events | other.events
+            self.tracker.merge(other.tracker), watermarks_us, self.names | other.names, self.events | other.events
         )
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()
+
+    def measured(
+        self, watermarks_us: Mapping[SplitId, int], latest_us: Mapping[SplitId, int] | None = None
+    ) -> Measured:
+        """Return this as what was measured of the batch, with the watermarks that follow from it."""
+        marks = self.tracker.marks()
+        return Measured(
+            watermarks_us,
+            {split: mark.min_us for split, mark in marks.items()},
+            {split: mark.rows for split, mark in marks.items()},
+            self.counts(),
+            self.names,
+            {} if latest_us is None else latest_us,
+            tuple(event for task in sorted(self.events) for event in self.events[task]),
+        )
 
 
 Tracks = dict[tuple[str, int], BatchTrack]
@@ -106,6 +123,24 @@ class TrackShelf:
         """Drop everything, and what comes from now on: queries may outlive the service that would take it."""
         self._accumulator.accum_param = _Dropped()
         self._accumulator.value.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatedMeasure:
+    """A stream whose strategy is written in Python: see `Measure`.
+
+    Attributes:
+        tracks: what its tasks left.
+    """
+
+    tracks: TrackShelf
+
+    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+        track = self.tracks.take(query_id, batch_id)
+        if track is None:
+            return None
+        watermarks_us = {s: us // _MILLISECOND_US * _MILLISECOND_US for s, us in track.watermarks_us.items()}
+        return track.measured(watermarks_us)
 
 
 class _Dropped(TrackParam):
@@ -197,7 +232,7 @@ class _Task:
         self._ids: dict[tuple[Any, ...], int] = {}
         self._generators: dict[int, tuple[WatermarkGenerator, _LatestWatermark]] = {}
         guard_us = job.strategy.future_guard_us
-        self._latest_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
 
     def measure(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
@@ -214,19 +249,19 @@ class _Task:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def track(self) -> BatchTrack:
-        marks: dict[SplitId, int] = {}
+        watermarks_us: dict[SplitId, int] = {}
         for split, (generator, output) in self._generators.items():
             generator.on_periodic_emit(output)
             if output.watermark_us is not None:
-                marks[split] = output.watermark_us
+                watermarks_us[split] = output.watermark_us
         names = {split: self._job.key.name(values) for values, split in self._ids.items()}
-        return BatchTrack(self._tracker, marks, names)
+        return BatchTrack(self._tracker, watermarks_us, names)
 
     def _see(self, row: dict[str, Any]) -> int | None:
         time_us = self._event_time_us(row)
         split = self._split_id(row)
-        self._tracker.observe(split, time_us, self._cell, latest_us=self._latest_us)
-        guarded = time_us is not None and self._latest_us is not None and time_us > self._latest_us
+        self._tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
+        guarded = time_us is not None and self._future_limit_us is not None and time_us > self._future_limit_us
         if split is not None and time_us is not None and not guarded:
             if split not in self._generators:
                 self._generators[split] = (self._job.strategy.create_generator(), _LatestWatermark())

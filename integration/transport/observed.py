@@ -47,14 +47,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from lowmark.integration.errors import TooManySplits, UnreadableReport
-from lowmark.watermark import SplitId
+from lowmark.watermark import BatchCounts, SplitColumn, SplitId, WatermarkStrategy
 
+from .measure import Measured
 from .split_key import SplitKey, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["Measurement", "Observation", "decode_sketch"]
+__all__ = ["Measurement", "Observation", "ObservedMeasure", "decode_sketch"]
 
 Ids = npt.NDArray[np.uint64]
 Micros = npt.NDArray[np.int64]
@@ -224,6 +225,40 @@ class Measurement:
     def _if_future(self, value: str) -> str:
         time = quoted(self.event_time)
         return f"if({time} > current_timestamp(), if({time} > {self._limit()}, {value}, null), null)"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedMeasure:
+    """A stream whose rows Spark measures: see `Measure`.
+
+    Attributes:
+        measurement: what is observed.
+        metric: under which name.
+        strategy: how the watermark of a split is made.
+    """
+
+    measurement: Measurement
+    metric: str
+    strategy: WatermarkStrategy
+
+    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+        metric = metrics.get(self.metric)
+        if metric is None:
+            return None
+        seen = self.measurement.decode(metric, batch_id=batch_id)
+        return Measured(
+            SplitColumn(seen.splits, self.strategy.watermarks_of_max(seen.latest_us)) if self.strategy.emits else {},
+            seen.earliest_us,
+            seen.split_rows if seen.split_rows else None,
+            BatchCounts(
+                rows=seen.rows,
+                future_rows=seen.future_rows,
+                null_time_rows=seen.null_time_rows,
+                null_split_rows=seen.null_split_rows,
+                before_epoch_rows=seen.before_epoch_rows,
+            ),
+            seen.names,
+        )
 
 
 def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[np.float64]]:

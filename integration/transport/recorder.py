@@ -1,6 +1,6 @@
 """From a task to the service: what a source of ours reads is measured by whole Arrow batches, in one pass.
 
-It arrives with the task's end, in an accumulator. Executors import this module.
+It arrives with the task's end, in an accumulator, where the service reads it. Executors import this module.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.planning.slots import Task
-from lowmark.watermark import SplitMark
+from lowmark.watermark import SplitMark, WatermarkStrategy
 
-from .accumulated import BatchTrack, Tracks
+from .accumulated import BatchTrack, Tracks, TrackShelf
+from .measure import Measured
 from .split_key import SplitKey
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
     from pyspark.accumulators import Accumulator
 
-__all__ = ["SPLIT_TYPE", "AccumulatorRecorder"]
+__all__ = ["SPLIT_TYPE", "AccumulatorRecorder", "RecordedMeasure"]
 
 SPLIT_TYPE = "string"
 
@@ -55,7 +58,7 @@ class _TaskRecording:
         self._ids: dict[str, int] = {}
         self._sent: list[tuple[int, int, bytes]] = []
         guard_us = recorder.future_guard_us
-        self._latest_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
 
     def see(self, rows: SplitRows) -> None:
         import pyarrow as pa
@@ -69,14 +72,18 @@ class _TaskRecording:
             self._track.names[split] = rows.split_id
         micros = rows.rows.column(self._recorder.event_time).cast(pa.int64())
         ends = pc.min_max(micros)
-        top, first = ends["max"].as_py(), ends["min"].as_py()
+        latest_us, first_us = ends["max"].as_py(), ends["min"].as_py()
         tracker = self._track.tracker
-        if micros.null_count == 0 and first >= 0 and (self._latest_us is None or top <= self._latest_us):
-            tracker.observe_many(split, SplitMark(top, first, len(micros)), self._cell)
+        if (
+            micros.null_count == 0
+            and first_us >= 0
+            and (self._future_limit_us is None or latest_us <= self._future_limit_us)
+        ):
+            tracker.observe_many(split, SplitMark(latest_us, first_us, len(micros)), self._cell)
             return
         # Bad rows among them: each is counted for what it is. Nulls, the past before 1970, clocks that run ahead.
         for time_us in micros.to_pylist():
-            tracker.observe(split, time_us, self._cell, latest_us=self._latest_us)
+            tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
 
     def send(self, event: SourceEvent) -> None:
         serializer = self._recorder.events
@@ -98,3 +105,25 @@ class _TaskRecording:
             self._track.events[self._cell] = tuple(self._sent)
         if batch_id is not None and query_id is not None:
             self._recorder.tracks.add({(query_id, int(batch_id)): self._track})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMeasure:
+    """A stream that a source of ours reads, and nobody changes: see `Measure`.
+
+    Attributes:
+        tracks: what its tasks left.
+        strategy: how the watermark of a split is made.
+    """
+
+    tracks: TrackShelf
+    strategy: WatermarkStrategy
+
+    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+        track = self.tracks.take(query_id, batch_id)
+        if track is None:
+            return None
+        latest_us = {split: mark.max_us for split, mark in track.tracker.marks().items()}
+        of_max = self.strategy.watermark_of_max
+        watermarks_us = {split: of_max(us) for split, us in latest_us.items()} if self.strategy.emits else {}
+        return track.measured(watermarks_us, latest_us)

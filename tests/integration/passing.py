@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 from lowmark.integration.driver.known_planner import KnownPlanner
+from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
@@ -93,7 +94,9 @@ class Passing:
             tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True, promises=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)
-        self.run.query_id, self.run.reader = "q", KnownPlanner("files", run="t")
+        self.known = KnownPlanner("files", run="t")
+        assert isinstance(self.run.splits, PlannedSplits)
+        self.run.query_id, self.run.splits.planner = "q", self.known
         self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
             folder, name="files", options=PlanOptions(slots=4), now_us=lambda: self.now_us, peer=self
         )
@@ -105,8 +108,7 @@ class Passing:
         return Guidance(observed_us=self.run.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
-        assert self.run.reader is not None
-        if self.run.reader.keep(planned):
+        if self.known.keep(planned):
             self.run.plan(planned, self.now_us)
 
     def look(self) -> None:

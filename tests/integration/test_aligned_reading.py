@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lowmark.integration.driver.cooperation import Cooperation
 from lowmark.integration.driver.known_planner import KnownPlanner
+from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
@@ -81,7 +82,9 @@ class Query:
         )  # fmt: skip
         streams.cooperation.check(stream)
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)
-        self.run.query_id, self.run.reader = name, KnownPlanner(name, run=name)
+        self.known = KnownPlanner(name, run=name)
+        assert isinstance(self.run.splits, PlannedSplits)
+        self.run.query_id, self.run.splits.planner = name, self.known
         self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
             source, name=name, options=PlanOptions(future_guard_us=None), now_us=lambda: streams.now_us, peer=self
         )
@@ -95,8 +98,7 @@ class Query:
         return Guidance(limit.cap_us, limit.hold, limit.held, self.run.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
-        assert self.run.reader is not None
-        if self.run.reader.keep(planned):
+        if self.known.keep(planned):
             self.run.plan(planned, self.streams.now_us)
             self.streams.cooperation.report(self.run)
 

@@ -9,12 +9,14 @@ import pytest
 from lowmark.integration.driver.cooperation import SHARED_STEP_US, Cooperation
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import (
     BatchReported,
     Cap,
     DisagreeingGroup,
     LeftOut,
+    Polled,
     SplitsDiscovered,
     SplitsFinished,
     SplitsPaused,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import Member
 
 S = 1_000_000
+KEY = SplitKey(("s",), ("int",))
+BARE = {"detail": False, "sample_names": False}
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()
 GROUPED = PLAIN.with_watermark_alignment(group="g", max_drift="30 seconds", update_interval="2 seconds")
 
@@ -76,7 +80,7 @@ class World:
         token: str = "run-1",
         restored_low_us: int | None = None,
     ) -> StreamRun:
-        stream = Stream(name, name, strategy, SplitKey(("s",), ("int",)), None, 1, False, {}, {})
+        stream = Stream(name, name, strategy, KEY, Measurement(name, KEY, "ts", None, 4, **BARE), 1, False, {}, {})
         run = StreamRun.attach(
             stream, token=token, resumes=None, state=None, now_us=self.now_us, restored_low_us=restored_low_us
         )
@@ -181,7 +185,7 @@ def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock:
     assert world.said()[-1][3] is None
     for _ in range(3):
         world.now_us += S
-        run.polled(world.now_us, world.now_us)
+        run.handle(Polled(world.now_us), world.now_us)
     world.cooperation.report(run)
     assert (run.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, LeftOut.IDLE)
 
@@ -192,7 +196,7 @@ def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock:
     half.handle(SplitsPaused((2,)), world.now_us)  # which is never idle
     for _ in range(3):
         world.now_us += S
-        half.polled(world.now_us, world.now_us)
+        half.handle(Polled(world.now_us), world.now_us)
     world.cooperation.report(half)
     assert (half.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, None)
 
@@ -261,9 +265,9 @@ def test_waiting_for_others_is_worth_it_only_if_they_may_answer_with_more() -> N
     assert not world.cooperation.worth_waiting(run)  # it has said nothing itself
     world.reach(run, 100)
     assert world.cooperation.worth_waiting(run)
-    run.has_backlog = True
+    run.splits.has_backlog = True
     assert not world.cooperation.worth_waiting(run)
-    run.has_backlog = False
+    run.splits.has_backlog = False
     world.member.connected = False
     assert not world.cooperation.worth_waiting(run)
     world.member.connected = True

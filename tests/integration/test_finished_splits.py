@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from lowmark.integration.driver.stream_run import FINISHED_KEPT, StreamRun
-from lowmark.watermark import SplitState
+from lowmark.integration.driver.planned_splits import FINISHED_KEPT, PlannedSplits
+from lowmark.integration.driver.stream import Stream
+from lowmark.watermark import SplitState, StreamCoordinator
 
 from tests.integration.passing import Folder, Passing, calls_of, name_of
 
@@ -88,7 +89,8 @@ def test_splits_that_ended_in_a_state_from_before_are_forgotten(open_queries: Ex
     folder = Folder(remember=REMEMBERED, listed=10_000)
     folder.add(1_000)
     query = open_queries.enter_context(closing(Passing(folder)))
-    query.run._forget_finished = lambda now_us: []  # type: ignore[method-assign]
+    assert isinstance(query.run.splits, PlannedSplits)
+    query.run.splits._forget_finished = lambda: iter(())  # type: ignore[method-assign]
     query.batch()
     assert len(query.run.coordinator.splits) == 1_000
     folder.add(1)
@@ -105,13 +107,13 @@ def test_the_state_is_encoded_once_an_epoch(open_queries: ExitStack, monkeypatch
     query = open_queries.enter_context(closing(Passing(folder)))
     query.batch()
     encoded: list[int] = []
-    encode = StreamRun._encode
+    encode = Stream.state_of
 
-    def counted(run: StreamRun) -> str:
-        encoded.append(run.epoch)
-        return encode(run)
+    def counted(stream: Stream, coordinator: StreamCoordinator) -> str:
+        encoded.append(coordinator.epoch)
+        return encode(stream, coordinator)
 
-    monkeypatch.setattr(StreamRun, "_encode", counted)
+    monkeypatch.setattr(Stream, "state_of", counted)
     query.run._encoded = None
     states = {query.run.state() for _ in range(5)}
     assert (len(encoded), len(states)) == (1, 1)

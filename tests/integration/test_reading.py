@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from lowmark.integration.driver.known_planner import KnownPlanner
+from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
@@ -61,14 +62,15 @@ class Query:
         self.tracks: Tracks = {}
         stream = stream_of(self.tracks, promises=promises)
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=0)
-        self.reader = KnownPlanner("s", run="t")
-        self.run.reader = self.reader
+        self.planner = KnownPlanner("s", run="t")
+        assert isinstance(self.run.splits, PlannedSplits)
+        self.run.splits.planner = self.planner
         self.now_us = 0
 
     def plan(self, checkpoint: int, *splits: str, **known: object) -> None:
         self.now_us += SECOND
         planned = Planned(checkpoint, dict.fromkeys(splits, ()), **known)  # type: ignore[arg-type]
-        self.reader.keep(planned)
+        self.planner.keep(planned)
         self.run.plan(planned, self.now_us)
 
     def report(self, checkpoint: int, **latest_s: int) -> None:
@@ -164,7 +166,7 @@ def test_what_alignment_holds_is_paused_until_it_is_let_go(query: Query) -> None
 def test_children_stand_where_their_parents_are(query: Query) -> None:
     query.plan(1, "p", reached_us={"p": 100 * SECOND})
     planned = Planned(2, {"p": (), "c": ("p",)}, reached_us={"p": 150 * SECOND})
-    query.reader.keep(planned)
+    query.planner.keep(planned)
     query.run.plan(planned, query.now_us)
 
     assert query.low_us == 150 * SECOND - BOUND, "the child is not passed, and does not hold at nothing"
@@ -175,8 +177,8 @@ def test_events_of_readers_are_taken_once(query: Query) -> None:
     query.tracks["q", 0] = BatchTrack(events={0: ((0, 1, b"gap"),)})
     query.run.report(Progress.from_json(report_of(1)), 1, planned_at_us=1, now_us=2)
 
-    assert query.reader.take_events() == [(0, 1, b"gap")]
-    assert query.reader.take_events() == []
+    assert query.planner.take_events() == [(0, 1, b"gap")]
+    assert query.planner.take_events() == []
 
 
 def test_only_the_newest_plans_are_kept() -> None:

@@ -17,6 +17,7 @@ from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 
@@ -27,7 +28,8 @@ Offset = Mapping[str, Mapping[str, int]]
 def stream(*, declared: tuple[tuple[str, int], ...] = (), sources: int = 1) -> Stream:
     names = KEY.names(declared)
     return Stream(
-        name="orders", stream_id="s", strategy=WatermarkStrategy.for_monotonous_timestamps(), key=KEY, measurement=None,
+        name="orders", stream_id="s", strategy=WatermarkStrategy.for_monotonous_timestamps(), key=KEY,
+        measurement=Measurement("orders", KEY, "ts", None, 4, detail=False, sample_names=True),
         sources=sources, kafka=True, declared=names, names=dict(names),
     )  # fmt: skip
 

@@ -3,7 +3,10 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lowmark.watermark import (
     AllIdle,
     BoundedOutOfOrderness,
@@ -158,3 +161,12 @@ def test_a_group_whose_name_is_no_line_is_refused(group: str) -> None:
     with pytest.raises(InvalidStrategy, match="a name without ") as refused:
         WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment(group=group, max_drift="1 second")
     assert str(refused.value).isprintable()
+
+
+@given(
+    max_us=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**63), -(2**63) + 20_000_000), min_size=1),
+    bound_us=st.integers(0, 10_000_000),
+)
+def test_many_watermarks_at_once_are_those_of_one_after_the_other(max_us: list[int], bound_us: int) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(microseconds=bound_us))
+    assert strategy.watermarks_of_max(np.array(max_us)).tolist() == [strategy.watermark_of_max(us) for us in max_us]

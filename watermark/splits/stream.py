@@ -236,20 +236,20 @@ class StreamCoordinator:
         if limit is not None and limit < 0:
             raise ValueError(f"status of stream {self._source_id}: expected a limit of 0 or more, got {limit}")
         view = View(
-            self._source_id,
-            self._strategy,
-            self._coalescer,
-            self._lineage,
-            self._tally,
-            self._records,
-            self._backlog_rows,
-            self._grace,
-            self._read_until_us,
-            self.silent_since_us,
-            self._planned_us,
-            self._moved_at_us,
-            self._history,
-            self._cohort,
+            name=self._source_id,
+            strategy=self._strategy,
+            coalescer=self._coalescer,
+            lineage=self._lineage,
+            tally=self._tally,
+            records=self._records,
+            backlog_rows=self._backlog_rows,
+            grace=self._grace,
+            read_until_us=self._read_until_us,
+            silent_since_us=self.silent_since_us,
+            planned_us=self._planned_us,
+            moved_at_us=self._moved_at_us,
+            history=self._history,
+            cohort=self._cohort,
         )
         return view.status(now_us, str if name_of is None else name_of, limit)
 

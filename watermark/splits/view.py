@@ -28,9 +28,26 @@ class SplitRecord:
     waits: bool = False  # a silent child whose parents may still deliver: it is not timed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """All that a status is made of."""
+    """All that a status is made of.
+
+    Attributes:
+        name: the stream's.
+        strategy: how its watermark is made.
+        coalescer: the low watermark, and who holds it.
+        lineage: states and watermarks of the splits, and what children inherit.
+        tally: what was counted of them.
+        records: every split, in the order of discovery.
+        backlog_rows: unread rows of each split, as far as known.
+        grace: of splits that are known to be empty.
+        read_until_us: up to when the sources were read, None before that is known.
+        silent_since_us: since when nothing came of any split, None while something does.
+        planned_us: when the newest batch was planned.
+        moved_at_us: when the low watermark rose last, or began.
+        history: who held it.
+        cohort: has the numbers of its splits while it is there.
+    """
 
     name: str
     strategy: WatermarkStrategy

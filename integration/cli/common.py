@@ -1,0 +1,116 @@
+"""What the commands have in common: exit codes, what becomes of an error, and options that several of them take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from lowmark.integration.console import print_error, print_json
+from lowmark.integration.errors import NoService, UnknownStream
+from lowmark.watermark import LowmarkError
+from typer.core import TyperGroup
+
+__all__ = [
+    "EXIT_CODES",
+    "FAILED",
+    "INTERRUPTED",
+    "NOTHING",
+    "SHOWN",
+    "TERMINATED",
+    "AtCoordinator",
+    "Commands",
+    "Connect",
+    "Debug",
+    "Json",
+    "Limit",
+    "Name",
+    "Terminated",
+    "TlsCa",
+    "TokenFile",
+]
+
+NOTHING, FAILED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+EXIT_CODES = (
+    "Exit codes: 0 all is well, 1 nothing to show (or the demo lost a row), 2 it could not be done, 130 interrupted, "
+    "143 terminated."
+)
+
+SHOWN = 50
+"""Splits of a stream, tasks of a source."""
+
+_DEBUG, _JSON = "lowmark.debug", "lowmark.json"
+_NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: what its JSON has where no service runs
+    "status": {"services": [], "coordinators": []},
+    "explain": {"streams": []},
+}
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM. A KeyboardInterrupt, because after that alone py4j can still be used to stop Spark."""
+
+
+class Commands(TyperGroup):
+    """Turns lowmark's errors into one line, whoever called the command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LowmarkError as failed:
+            if ctx.meta.get(_DEBUG):
+                raise
+            if ctx.meta.get(_JSON):
+                empty = _NONE_RUNS.get(ctx.invoked_subcommand, {}) if isinstance(failed, NoService) else {}
+                print_json({**empty, "error": str(failed)})
+            print_error(str(failed))
+            raise typer.Exit(NOTHING if isinstance(failed, NoService | UnknownStream) else FAILED) from failed
+        except KeyboardInterrupt as stopped:
+            raise typer.Exit(TERMINATED if isinstance(stopped, Terminated) else INTERRUPTED) from None
+
+
+def _remember_debug(ctx: typer.Context, value: bool) -> bool:  # noqa: FBT001  # typer's signature
+    ctx.meta[_DEBUG] = value
+    return value
+
+
+def _remember_json(ctx: typer.Context, value: bool) -> bool:  # noqa: FBT001  # typer's signature
+    ctx.meta[_JSON] = value
+    return value
+
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object instead of text.", is_eager=True, callback=_remember_json),
+]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show tracebacks and Spark's log.", is_eager=True, callback=_remember_debug)
+]
+Name = Annotated[str | None, typer.Argument(help="A stream's name; without it, all streams.", show_default=False)]
+Connect = Annotated[
+    str | None,
+    typer.Option(help="Address of the service, unix:/...; without it, all services of this user.", show_default=False),
+]
+
+
+AtCoordinator = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator", help="Ask a coordinator instead: its address, unix:/... or HOST:PORT.", show_default=False
+    ),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(help="PEM file with the coordinator's certificate (with HOST:PORT).", show_default=False),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File with the coordinator's token (with HOST:PORT).", show_default=False)
+]
+
+
+Limit = Annotated[
+    int,
+    typer.Option(
+        help="Show so many splits of a stream, or tasks at a coordinator, those that need attention first; 0: all.",
+        min=0,
+    ),
+]

@@ -1,0 +1,165 @@
+"""`lowmark demo`: the same rows through native Spark and through lowmark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from lowmark.integration.console import EscapingConsole, print_error, print_json
+
+from .common import NOTHING, Debug, Json, Terminated
+
+if TYPE_CHECKING:
+    from lowmark.integration.demo.comparison import DemoResult
+
+__all__ = ["demo"]
+
+
+class SourceKind(str, Enum):
+    """Where the demo's rows come from."""
+
+    GENERATOR = "generator"
+    KAFKA = "kafka"
+
+
+def demo(
+    *,
+    seed: Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")] = 42,
+    source: Annotated[
+        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka.")
+    ] = SourceKind.GENERATOR,
+    bootstrap: Annotated[
+        str | None, typer.Option(help="A Kafka broker, HOST:PORT (with --source kafka).", show_default=False)
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            help="A topic to create, fill and keep; without it, a new one that is deleted again.", show_default=False
+        ),
+    ] = None,
+    jars: Annotated[
+        str | None,
+        typer.Option(
+            help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve Prometheus metrics on 127.0.0.1 while it runs; 0 for any free port. The address is on stderr.",
+            min=0,
+            max=65_535,
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[
+        float,
+        typer.Option(
+            help="Keep queries and service running for so many seconds afterwards; Ctrl-C or SIGTERM ends that.",
+            min=0,
+        ),
+    ] = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run the same rows through native Spark and through lowmark, and compare.
+
+    Eight splits: one is ten minutes behind, one falls silent, one has a row dated a year ahead. No server is needed.
+    """
+    from lowmark.integration.demo.comparison import demo_script, run_demo, yesterday_noon_us
+    from lowmark.integration.demo.view import DemoBars, show
+    from lowmark.integration.spark.session import local_session
+
+    feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars)
+    script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
+    errors = EscapingConsole(stderr=True)
+    bars = DemoBars(errors)
+
+    def announce(port: int) -> None:
+        # Through the console of the bars: it goes above them.
+        errors.print(f"lowmark: metrics at http://127.0.0.1:{port}/metrics", highlight=False, soft_wrap=True)
+
+    def tell(result: DemoResult) -> None:
+        bars.stop()
+        if as_json:
+            print_json(result.to_json())
+        else:
+            show(result, EscapingConsole())
+        sys.stdout.flush()
+        if keep:
+            _keep(keep)
+
+    with (
+        _on([signal.SIGTERM], _unwind),
+        bars,
+        feed_of(script, seed) as feed,
+        local_session("lowmark demo", settings=settings, quiet=not debug) as (spark, folder),
+        _on([signal.SIGINT], _unwind),  # Spark's own calls the JVM from within a call to it, which fails
+    ):
+        result = run_demo(
+            spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, serving=announce, linger=tell
+        )
+    if result.to_json()["lowmark"]["rows_dropped"]:
+        raise typer.Exit(NOTHING)
+
+
+@contextmanager
+def _on(signals: Sequence[signal.Signals], handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Handle these signals so for a while."""
+    before = {each: signal.signal(each, handler) for each in signals}
+    try:
+        yield
+    finally:
+        for each, handled in before.items():
+            signal.signal(each, handled)
+
+
+def _unwind(number: int, _frame: object) -> NoReturn:
+    """End in good order: the topic, the folder and Spark's JVM are not left behind."""
+    # A filter of the root logger sees only what is logged there directly: py4j's traceback of an interrupted call.
+    logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while sending command" not in record.getMessage())
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _keep(seconds: float) -> None:
+    """Wait until the time is over, or Ctrl-C or SIGTERM comes."""
+    told: list[int] = []
+    with _on([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
+        # Only now: who reads this may send the signal at once.
+        print_error(f"running for {seconds:g} more seconds, Ctrl-C ends it; try `lowmark status` in another terminal")
+        deadline = time.monotonic() + seconds
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+
+def _feed(
+    source: SourceKind, *, bootstrap: str | None, topic: str | None, jars: str | None
+) -> tuple[Any, dict[str, str]]:
+    """What makes the feed, a context manager, and the settings its source needs; raises for options that do not fit."""
+    if source is SourceKind.KAFKA:
+        from functools import partial
+
+        from lowmark.integration.demo.kafka_feed import KafkaFeed, connector
+
+        if bootstrap is None:
+            raise typer.BadParameter("--source kafka needs --bootstrap HOST:PORT")
+        return partial(KafkaFeed, bootstrap=bootstrap, topic=topic), {"spark.jars": jars} if jars else {
+            "spark.jars.packages": connector()
+        }
+    for option, value in (("--bootstrap", bootstrap), ("--topic", topic), ("--jars", jars)):
+        if value is not None:
+            raise typer.BadParameter(f"{option} is for --source kafka")
+    from contextlib import nullcontext
+
+    from lowmark.integration.demo.comparison import GeneratorFeed
+
+    return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}

@@ -1,0 +1,191 @@
+"""`lowmark status` and `lowmark explain`: where streams stand, and who holds their low watermark."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import typer
+from lowmark.integration.console import EscapingConsole, print_error, print_json, print_lines
+from lowmark.integration.errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
+
+from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TokenFile
+from .show_streams import only_stream, stream_json, stream_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lowmark.integration.coordinator.messages import StatusAnswer
+    from lowmark.integration.transport.driver_rpc import StatusReply
+
+__all__ = ["explain", "status"]
+
+_NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # what a coordinator says to the question for a service
+
+
+def status(
+    name: Name = None,
+    *,
+    connect: Connect = None,
+    coordinator: AtCoordinator = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+    limit: Limit = SHOWN,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Show where the streams of running services and coordinators stand: low watermark, holder, why, since when."""
+    most = None if limit == 0 else limit
+    if coordinator is not None:
+        from .show_coordinator import show_coordinator, status_json
+
+        answer = _ask_coordinator(coordinator, name, connect, tls_ca, token_file, most)
+        if as_json:
+            print_json(status_json(coordinator, answer))
+        else:
+            show_coordinator(coordinator, answer, EscapingConsole(), now_us=time.time_ns() // 1_000)
+        return
+    replies, coordinators = _ask(name, connect, token_file, most)
+    if as_json:
+        from .show_coordinator import status_json
+
+        print_json(
+            {
+                "services": [
+                    {
+                        "address": a,
+                        "application": r.application,
+                        "pid": r.pid,
+                        "streams": [stream_json(stream, most) for stream in r.streams],
+                    }
+                    for a, r in replies
+                ],
+                "coordinators": [status_json(a, answer) for a, answer in coordinators],
+            }
+        )
+        return
+    console, now_us = EscapingConsole(), time.time_ns() // 1_000
+    for address, reply in replies:
+        console.print(
+            f"{reply.application}, process {reply.pid}, {address}", style="dim", highlight=False, soft_wrap=True
+        )
+        if not reply.streams:
+            console.print("  no running query with a wrapped stream")
+        for stream in reply.streams:
+            console.print(stream_table(stream, now_us, most))
+    if coordinators:
+        from .show_coordinator import show_coordinator
+
+        for address, answer in coordinators:
+            show_coordinator(address, answer, console, now_us=now_us)
+
+
+def explain(
+    name: Name = None,
+    *,
+    connect: Connect = None,
+    coordinator: AtCoordinator = None,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Say in words who holds the low watermark, why, since when, and what would move it."""
+    if coordinator is not None:
+        from .show_coordinator import explanations
+
+        said = explanations(_ask_coordinator(coordinator, name, connect, tls_ca, token_file, SHOWN).coordinator)
+        if as_json:
+            print_json({"coordinator": coordinator, **said})
+        else:
+            texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
+            print_lines("\n\n".join(texts) if texts else "no task is registered")
+        return
+    replies, _ = _ask(name, connect, limit=SHOWN)
+    if as_json:
+        told = [
+            {
+                "address": a,
+                "application": r.application,
+                "pid": r.pid,
+                "query": s["query"],
+                "stream": s["name"],
+                "explanation": text,
+            }
+            for a, r in replies
+            for s, text in zip(r.streams, r.explanations, strict=True)
+        ]
+        print_json({"streams": told})
+        return
+    texts = [text for _, reply in replies for text in reply.explanations]
+    print_lines("\n\n".join(texts) if texts else "no running query with a wrapped stream")
+
+
+def _ask(
+    name: str | None, connect: str | None, token_file: Path | None = None, limit: int | None = None
+) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
+    """Ask one service, or all services and coordinators of this user; only who has the stream, where one is named.
+
+    Raises:
+        NoService: none runs.
+        UnknownStream: none has a stream of that name.
+        ServiceUnreachable: nobody answers at the address given.
+    """
+    from lowmark.integration.coordinator.client import ask_status
+    from lowmark.integration.process import sockets
+    from lowmark.integration.transport.driver_rpc import Client, StatusRequest
+
+    from .show_coordinator import only
+
+    services, coordinators = [], []
+    for address in [connect] if connect is not None else sockets.find_addresses():
+        client = Client(address)
+        try:
+            services.append((address, client.status(StatusRequest(limit=limit))))
+        except ServiceUnreachable as other:
+            if connect is not None:
+                raise
+            if not other.cause.startswith(_NO_SERVICE):
+                continue  # found by ourselves: it has ended since, or is ending
+            try:
+                coordinators.append((address, ask_status(address, token_file=token_file, limit=limit)))
+            except CoordinatorUnreachable as refused:
+                print_error(str(refused))
+        finally:
+            client.close()
+    if not services and not coordinators:
+        raise NoService(tuple(map(str, sockets.folders())))
+    if name is None:
+        return services, coordinators
+    known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
+    shared = {source.source_id for _, answer in coordinators for source in answer.coordinator.sources}
+    if name not in known | shared:
+        raise UnknownStream(name, tuple(sorted(known | shared)))
+    return (
+        [(a, only_stream(name, r)) for a, r in services if any(s["name"] == name for s in r.streams)],
+        [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
+    )
+
+
+def _ask_coordinator(
+    address: str,
+    name: str | None,
+    connect: str | None,
+    tls_ca: Path | None,
+    token_file: Path | None,
+    limit: int | None,
+) -> StatusAnswer:
+    """Ask a coordinator; only the sources of that name, where one is named.
+
+    Raises:
+        CoordinatorUnreachable: nobody answers, or the caller is not let in.
+        UnknownStream: it has no source of that name.
+    """
+    from lowmark.integration.coordinator.client import ask_status
+
+    from .show_coordinator import only
+
+    if connect is not None:
+        raise typer.BadParameter("--connect asks a service and --coordinator a coordinator; pass one of them")
+    answer = ask_status(address, tls_ca=tls_ca, token_file=token_file, limit=limit)
+    return answer if name is None else only(name, answer)

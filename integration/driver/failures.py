@@ -1,0 +1,67 @@
+"""Why a query failed, where Spark's own words do not say."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from lowmark.integration.spark.checkpoint import conflict
+from lowmark.integration.spark.queries import RunningQuery
+
+from .stream import Stream
+
+__all__ = ["explain"]
+
+log = logging.getLogger("lowmark")
+
+# All that Spark says when a process it talks to is gone.
+_PROCESS_GONE = ("Connection reset", "Broken pipe", "EOFException")
+_explaining = threading.Lock()
+_explained: deque[str] = deque(maxlen=100)
+"""Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
+
+
+def explain(
+    failure: str, query: RunningQuery | None, *, query_id: str, names: Iterable[str], streams: Mapping[str, Stream]
+) -> None:
+    """Log what is known of the failure of a query, if anything.
+
+    Args:
+        failure: what Spark says of it.
+        query: the query, None if it is not known any more.
+        query_id: its id.
+        names: of its streams.
+        streams: all streams of the service, by id.
+    """
+    if query is not None and query.newest() is None:
+        _explain_checkpoint(query, query_id, streams)
+    if any(sign in failure for sign in _PROCESS_GONE):
+        log.error(
+            'query %s on "%s": a Python process that Spark reads from is gone: the heartbeat, or the planner of a '
+            "source. It was killed, or the host ran out of memory. Nothing is lost: start the query again, it goes "
+            "on from its checkpoint with the low watermark it had.",
+            query_id,
+            ", ".join(sorted(names)),
+        )
+
+
+def _explain_checkpoint(query: RunningQuery, query_id: str, streams: Mapping[str, Stream]) -> None:
+    """A query that fails before its first batch may have another's checkpoint, and Spark's words do not say so."""
+    try:
+        ids = query.streams()
+        own = [streams[stream_id] for stream_id in ids if stream_id in streams]
+        if ids and not own:
+            return  # another service's
+        wrapped = [stream.name for stream in own if not stream.reads]
+        written = query.farewells.newest_offsets()
+        why = conflict(written, wrapped, [stream.name for stream in own if stream.reads]) if written else None
+    except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+        log.debug("query %s: its checkpoint could not be looked at: %s", query_id, failed)
+        return
+    with _explaining:
+        if why is None or query.run_id in _explained:
+            return
+        _explained.append(query.run_id)
+    log.error("query %s: %s", query_id, why)

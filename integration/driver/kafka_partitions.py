@@ -1,0 +1,97 @@
+"""The splits of Spark's own Kafka source: its offsets name every partition, what is read of it and what is not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_positions, kafka_rows
+from lowmark.integration.spark.progress import SourceProgress
+from lowmark.watermark import Event, SplitId, SplitsDiscovered, SplitsRemoved
+
+from .splits import Splits
+
+__all__ = ["KafkaPartitions"]
+
+log = logging.getLogger("lowmark")
+
+_NAMES_SHOWN = 10
+Partition = tuple[str, int]
+
+
+@dataclass
+class KafkaPartitions(Splits):
+    """See `Splits`: here every partition is a split, and known before its first row.
+
+    Attributes:
+        refuse: ends the query, and says why.
+    """
+
+    refuse: Callable[[str], None]
+    _ids: dict[Partition, int] = field(default_factory=dict, init=False)
+
+    def discover(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
+        # Not from the backlog: a batch that Spark runs again after a crash has end offsets and no latest ones.
+        backlog = backlog_rows(sources)
+        taken = {split: partition for partition, split in self._ids.items()}
+        new, empty = [], set()
+        for partition in (p for source in sources for p in kafka_positions(source.end_offset)):
+            if partition not in self._ids:
+                split, name = self.stream.partition_id(*partition)
+                if split in taken:
+                    self._refuse_merged(partition, taken[split], name)
+                self._ids[partition] = split
+                taken[split] = partition
+                self.stream.names[split] = name
+                new.append(split)
+                if backlog.get(partition) == 0:
+                    empty.add(split)
+        # New ones first: a stream without any split, if only for a moment, has nobody that holds its watermark.
+        if new:
+            yield SplitsDiscovered(tuple(new), frozenset(empty))
+        yield from self._let_go(sources)
+
+    def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:
+        backlog = self._by_split(backlog_rows(sources))
+        self.has_backlog = any(rows > 0 for rows in backlog.values())
+        return backlog
+
+    def _rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:
+        return self._by_split(kafka_rows(sources))
+
+    def _let_go(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
+        """Partitions that no source reads any more, as of a topic that is not subscribed since the restart.
+
+        They are not finished for good: one that comes back is a new split, and waited for.
+        """
+        read = [kafka_positions(source.end_offset) for source in sources]
+        if not all(read):
+            return  # a source that has not said anything yet, or none of Kafka's
+        live = {self._ids[partition] for positions in read for partition in positions} | set(self.stream.declared)
+        gone = tuple(split for split in self.coordinator.splits if split not in live)
+        if not gone:
+            return
+        self._ids = {partition: split for partition, split in self._ids.items() if split in live}
+        for partition in (p for source in sources for p in kafka_positions(source.start_offset)):
+            self.stream.names.setdefault(*self.stream.partition_id(*partition))  # a restart knows them by that alone
+        names = sorted(map(self.stream.name_of, gone))
+        more = len(names) - _NAMES_SHOWN
+        log.warning(
+            'stream "%s": not read any more, so not waited for any more: %s%s',
+            self.stream.name,
+            ", ".join(names[:_NAMES_SHOWN]),
+            f" and {more} more" if more > 0 else "",
+        )
+        yield SplitsRemoved(gone)
+
+    def _refuse_merged(self, partition: Partition, other: Partition, name: str) -> None:
+        """Partition 0 of two topics is no single split: the one that is ahead would speak for the other."""
+        self.refuse(
+            f'stream "{self.stream.name}": the split {name} stands for partition {partition[1]} of both topic '
+            f'"{other[0]}" and topic "{partition[0]}", so the one that is ahead would make the rows of the other late. '
+            'Hint: pass split=["topic", "partition"].'
+        )
+
+    def _by_split(self, by_partition: Mapping[Partition, int]) -> dict[SplitId, int]:
+        return {self._ids[p]: rows for p, rows in by_partition.items() if p in self._ids}

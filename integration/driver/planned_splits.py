@@ -1,0 +1,149 @@
+"""The splits of a source of ours: its planner says which there are, what it will read of them, and when one ends.
+
+A plan comes before its batch is read, the report afterwards, and the next plan between the two. What a plan promises of
+a split (no row up to that time is left) counts as the split's watermark at once, where the times that the planner knows
+are the event times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from lowmark.integration.spark.progress import SourceProgress
+from lowmark.integration.transport.measure import Measured
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.peer import Planned
+from lowmark.watermark import (
+    BatchPlanned,
+    Event,
+    SplitId,
+    SplitsDiscovered,
+    SplitsFinished,
+    SplitsPaused,
+    SplitsRemoved,
+    SplitsResharded,
+    SplitsResumed,
+)
+
+from .known_planner import KnownPlanner
+from .splits import Splits
+
+__all__ = ["FINISHED_KEPT", "PlannedSplits", "planned_to"]
+
+FINISHED_KEPT = 100
+"""How many finished splits of a source of ours are remembered; older ones are forgotten."""
+
+
+@dataclass
+class PlannedSplits(Splits):
+    """See `Splits`: here the planner says.
+
+    Attributes:
+        planner: what is known of it; None until a batch showed it and the heartbeat together.
+    """
+
+    planner: KnownPlanner | None = field(default=None, init=False)
+    _promised_us: dict[SplitId, int] = field(default_factory=dict, init=False)  # watermarks
+    _paused: frozenset[str] = field(default=frozenset(), init=False)
+    _finished: dict[SplitId, None] = field(default_factory=dict, init=False)  # not forgotten yet, the first one first
+    _swept_checkpoint: int | None = field(default=None, init=False)
+
+    def plan(self, planned: Planned, now_us: int) -> Iterator[Event]:
+        """What the planner says of a batch that is not read yet."""
+        ids = {name: self._id(name) for name in planned.splits}
+        self.next_us, self.source_metrics = planned.next_us, planned.metrics
+        self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
+        known = frozenset(self.coordinator.splits)
+        new = [split for split in ids.values() if split not in known]
+        if new:
+            empty = {
+                ids[name] for name, rows in planned.backlog_rows.items() if not rows and not planned.rows.get(name)
+            }
+            yield SplitsDiscovered(tuple(new), frozenset(empty))
+        for name, parents in planned.splits.items():
+            if parents and ids[name] in new:
+                yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
+        promised_us: dict[SplitId, int] = {}
+        if self.stream.promises:
+            of_max = self.stream.strategy.watermark_of_max
+            promised_us = {ids[name]: of_max(us) for name, us in planned.reached_us.items()}
+        self._promised_us.update(promised_us)
+        yield BatchPlanned(now_us, promised_us, {ids[name]: rows for name, rows in planned.backlog_rows.items()})
+        yield from self._pause(planned.held)
+
+    def _pause(self, names: frozenset[str]) -> Iterator[Event]:
+        paused, resumed = names - self._paused, self._paused - names
+        self._paused = names
+        if paused:
+            yield SplitsPaused(tuple(map(self._id, sorted(paused))))
+        if resumed:
+            yield SplitsResumed(tuple(map(self._id, sorted(resumed))))
+
+    def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
+        """The newest that is known: the next batch is planned already when this one is reported."""
+        if self.planner is None or not self.planner.plans:
+            return {}
+        newest = list(self.planner.plans.values())[-1]
+        return {self._id(name): rows for name, rows in newest.backlog_rows.items()}
+
+    def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
+        """What was read of each split, or what was promised of it since, if that is more."""
+        if self.planner is not None:
+            self.planner.events.extend(measured.events)
+        for split, latest_us in measured.latest_us.items():
+            name = self.stream.name_of(split)
+            self.observed_us[name] = max(latest_us, self.observed_us.get(name, latest_us))
+        if not self._promised_us:
+            return measured.watermarks_us
+        return {split: max(us, self._promised_us.get(split, us)) for split, us in measured.watermarks_us.items()}
+
+    def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
+        """Splits that do not go on after a batch are done. O(1) a batch and finished split.
+
+        Also those that finished before a restart, or while no plan arrived: no plan has them any more.
+        """
+        offset = planned_to(sources)
+        plan = None if self.planner is None or offset is None else self.planner.plans.get(offset.checkpoint)
+        if self.planner is None or plan is None:
+            return
+        newer = [each for each in self.planner.plans.values() if each.checkpoint > plan.checkpoint]
+        over: list[SplitId]
+        if self._swept_checkpoint == plan.checkpoint - 1:
+            over = [self._id(name) for name in plan.finished if not any(name in each.splits for each in newer)]
+        else:
+            live = {self._id(name) for name in plan.splits.keys() - set(plan.finished)}
+            live |= {self._id(name) for each in newer for name in each.splits}
+            over = [split for split in self.coordinator.splits if split not in live]
+        self._swept_checkpoint = plan.checkpoint
+        over = [split for split in over if split not in self._finished]
+        if not over:
+            return
+        self._finished.update(dict.fromkeys(over))
+        for split in over:
+            self._promised_us.pop(split, None)
+            self.observed_us.pop(self.stream.name_of(split), None)
+        yield SplitsFinished(tuple(over))
+        yield from self._forget_finished()
+
+    def _forget_finished(self) -> Iterator[Event]:
+        """Their rows are in batches that are committed. The last are shown for a while, and children may yet come."""
+        forgotten = tuple(islice(self._finished, max(0, len(self._finished) - FINISHED_KEPT)))
+        for split in forgotten:
+            assert isinstance(split, int), "ids of a source's splits are made of their names"
+            del self._finished[split]
+            self.stream.names.pop(split, None)
+        if forgotten:
+            yield SplitsRemoved(forgotten)
+
+    def _id(self, name: str) -> int:
+        split = self.stream.key.split_id((name,))
+        self.stream.names.setdefault(split, name)
+        return split
+
+
+def planned_to(sources: Sequence[SourceProgress]) -> BatchOffset | None:
+    """The offset that a planner of ours wrote, among the sources of one stream; None if none of them is ours."""
+    found = (BatchOffset.find(source.end_offset) for source in sources)
+    return next((offset for offset in found if offset is not None), None)

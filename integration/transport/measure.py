@@ -1,0 +1,57 @@
+"""What a transport says of the rows of one batch, whichever way it came.
+
+observed.py      Spark's own aggregates measure the rows of the user, and the result is in the progress event
+accumulated.py   a strategy in Python sees every row on the executors, and leaves what it saw in an accumulator
+recorder.py      a source of ours is measured where it is read, and leaves it in an accumulator, too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from lowmark.watermark import BatchCounts, SplitId
+
+__all__ = ["Measure", "Measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The rows of one batch. Everything is by split id; a split without rows is missing.
+
+    Attributes:
+        watermarks_us: watermark of each split, bound already taken off.
+        first_us: smallest event time of each split; may be empty.
+        rows: rows of each split; None where this transport does not count them by split.
+        counts: totals of the batch.
+        names: id -> name of the splits whose names showed.
+        latest_us: largest event time of each split; empty unless a source of ours was read.
+        events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
+    """
+
+    watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)
+    first_us: Mapping[SplitId, int] = field(default_factory=dict)
+    rows: Mapping[SplitId, int] | None = field(default_factory=dict)
+    counts: BatchCounts = field(default_factory=BatchCounts)
+    names: Mapping[int, str] = field(default_factory=dict)
+    latest_us: Mapping[SplitId, int] = field(default_factory=dict)
+    events: tuple[tuple[int, int, bytes], ...] = ()
+
+
+class Measure(Protocol):
+    """The driver's end of one transport, for one stream."""
+
+    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:
+        """Return what was measured of a batch that is over; None if nothing was.
+
+        Args:
+            query_id: the query, as Spark calls it.
+            batch_id: the batch. An older one is not asked for any more.
+            metrics: what the batch's progress event holds of observed metrics, by name.
+
+        Raises:
+            TooManySplits: the batch held more splits than can be told apart.
+            UnreadableReport: what arrived is no measurement.
+        """
+        ...
