@@ -16,11 +16,11 @@ would cost a message twice as much; who has but one message may make a plain cal
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
 import grpc
 import msgspec
-from lowmark.integration.errors import MalformedMessage
+from lowmark.integration.process.method import Method, encode
 from lowmark.watermark import (
     MOST_NAME,
     AlignmentParams,
@@ -57,7 +57,6 @@ __all__ = [
     "Finished",
     "Lowered",
     "Message",
-    "Method",
     "Refused",
     "Register",
     "Renew",
@@ -86,8 +85,6 @@ MOST_BYTES = 1 << 20
 # What a member is told goes on into its own arithmetic.
 Micros = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Token = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]
-
-encode = msgspec.msgpack.encode
 
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -310,38 +307,9 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # -- codecs
 
-Question = TypeVar("Question", bound=msgspec.Struct)
-Given = TypeVar("Given", bound=msgspec.Struct)
-
-
-class Method(Generic[Question, Given]):
-    """One method's name and the two types it carries: the same object serves both ends."""
-
-    def __init__(self, name: str, question: type[Question], answer: type[Given]) -> None:
-        self.name, self.path = name, f"/{SERVICE}/{name}"
-        self._message = question.__name__
-        self._decode_question = msgspec.msgpack.Decoder(question).decode
-        self.decode_answer = msgspec.msgpack.Decoder(answer).decode
-
-    def decode_question(self, data: bytes) -> Question:
-        """Read a message.
-
-        Raises:
-            MalformedMessage: the bytes are not that message; names the field.
-
-        >>> SAY.decode_question(encode({"application": 7, "statements": []}))  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        lowmark.integration.errors.MalformedMessage: Say: Expected `str`, got `int` - at `$.application`; nothing ...
-        """
-        try:
-            return self._decode_question(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedMessage(self._message, f"{error!s:.300}") from None  # it may show a name of any length
-
-
-SAY = Method("Say", Say, SayAnswer)
-WATCH = Method("Watch", Watch, Told)
-STATUS = Method("Status", StatusQuestion, StatusAnswer)
+SAY = Method(SERVICE, "Say", Say, SayAnswer)
+WATCH = Method(SERVICE, "Watch", Watch, Told)
+STATUS = Method(SERVICE, "Status", StatusQuestion, StatusAnswer)
 
 
 # -- between the wire and the core

@@ -32,6 +32,7 @@ import msgspec
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from lowmark.integration.errors import JournalRefused, MalformedMessage
 from lowmark.integration.process import sockets
+from lowmark.integration.process.method import Method
 from lowmark.watermark import (
     CoordinatorEffect,
     CorruptSnapshot,
@@ -59,7 +60,6 @@ from .messages import (
     Capped,
     Deregister,
     Message,
-    Method,
     Renew,
     Reply,
     Say,

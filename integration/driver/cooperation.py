@@ -13,9 +13,9 @@ run takes the place of the one before it at once. Belongs to the service's loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import (
     AlignmentGroup,
     AlignmentParams,
@@ -40,15 +40,6 @@ __all__ = ["Cooperation"]
 
 SHARED_STEP_US = 1_000_000
 """How often a heartbeat asks for the low watermark of a job while its own query has nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLimit:
-    """How far a source of ours may be read; see `lowmark.sources.planning.peer.Guidance`."""
-
-    cap_us: int | None = None
-    hold: bool = False
-    held: frozenset[str] = frozenset()
 
 
 class Cooperation:
@@ -114,23 +105,23 @@ class Cooperation:
         group.announce(now_us)
         return False
 
-    def limit(self, stream: Stream, run: StreamRun | None) -> ReadLimit:
+    def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
         """Return how far a stream may be read by now. Before its query is known it waits: the group cannot know it."""
         if stream.strategy.alignment is None or not stream.strategy.emits:
-            return ReadLimit()
+            return Guidance()
         if run is None or run.token not in self._tasks:
-            return ReadLimit(hold=True)
+            return Guidance(hold=True)
         task = self._tasks[run.token]
         cap = self._member.cap(task) if self._member is not None else self._group_of(run).cap_of(task, self._now_us())
         if cap is None or cap.kind is CapKind.HOLD:
             # Nobody is passed by a stream that has not spoken. Ours speak before they read, where the source can.
-            return ReadLimit(hold=stream.promises or run.coordinator.low_watermark_us is not None)
+            return Guidance(hold=stream.promises or run.coordinator.low_watermark_us is not None)
         if cap.us is None:
-            return ReadLimit()
+            return Guidance()
         if stream.promises:
-            return ReadLimit(cap_us=stream.strategy.first_time_beyond(cap.us))
+            return Guidance(cap_us=stream.strategy.first_time_beyond(cap.us))
         of_max = stream.strategy.watermark_of_max
-        return ReadLimit(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
+        return Guidance(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
 
     def end(self, run: StreamRun) -> None:
         """The run's query has ended: others do not wait for it any more."""

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Container
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,8 @@ from lowmark.integration.spark.checkpoint import Farewell, conflict
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
-from lowmark.integration.transport.driver_rpc import GuideReply, GuideRequest, HeartbeatReply, HeartbeatRequest
-from lowmark.sources.planning.peer import Planned
+from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatReply, HeartbeatRequest
+from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, StreamStatus, TaskId
 
 from .cooperation import Cooperation
@@ -117,7 +118,7 @@ class Runs:
 
     # -- planners of our own sources ------------------------------------------------------------------------------
 
-    def guide(self, request: GuideRequest) -> GuideReply:
+    def guide(self, request: GuideRequest) -> Guidance:
         """Say how far a planner may read.
 
         Raises:
@@ -125,14 +126,8 @@ class Runs:
         """
         reader = self._reader(request.stream_id, request.run)
         run = None if reader.run is None else self._runs.get(reader.run)
-        limit = self.cooperation.limit(self._streams[request.stream_id], run)
-        return GuideReply(
-            cap_us=limit.cap_us,
-            hold=limit.hold,
-            held=sorted(limit.held),
-            observed_us={} if run is None else run.observed_us,
-            events=reader.take_events(),
-        )
+        guidance = self.cooperation.guidance(self._streams[request.stream_id], run)
+        return replace(guidance, observed_us={} if run is None else run.observed_us, events=reader.take_events())
 
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""

@@ -432,7 +432,5 @@ DECODERS: dict[str, Decoder] = {
     "what members are told": Decoder(
         hear_told, msgpack(messages.encode(TOLD)), messages.encode(TOLD), (LowmarkError, *UNREAD)
     ),
-    "what heartbeats say": Decoder(
-        driver_rpc.HEARTBEAT.decode_request, msgpack(_packed(BEAT)), _packed(BEAT), (LowmarkError, *UNREAD)
-    ),
+    "what heartbeats say": Decoder(driver_rpc.HEARTBEAT.decode_question, msgpack(_packed(BEAT)), _packed(BEAT)),
 }

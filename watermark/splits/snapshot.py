@@ -128,6 +128,7 @@ def decode(data: bytes) -> StreamSnapshot:
         for child, (parents, left_us) in ancestry.items():
             _check(all(type(split) in (str, int) for split in (child, *parents)))
             _check(left_us is None or (type(left_us) is int and left_us in _INT64))
+            _check(parents or left_us is not None)
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry)
     except (ValueError, KeyError, TypeError, RecursionError) as error:

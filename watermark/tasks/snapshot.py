@@ -184,6 +184,7 @@ _ANSWER = _fields(
     finished=_flag,
     gone=_flag,
     counted=_flag,
+    expected=_number,
 )
 _MEMBER = _fields(
     task=_TASK,
