@@ -36,7 +36,6 @@ from lowmark.watermark import (
     RetrieveLowWatermark,
     StaleRun,
     TaskDeregistered,
-    TaskFinished,
     TaskId,
     TaskRegistered,
     TooManyTasks,
@@ -72,7 +71,6 @@ __all__ = [
     "Watch",
     "encode",
     "refusal",
-    "to_effect",
     "to_event",
     "to_message",
 ]
@@ -123,7 +121,7 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
     low_watermark_us: int | None = None
     alignment: Alignment | None = None
     throttled: bool = True
-    priority: int = 0
+    priority: int = 0  # not read: version 0.1.0 sent it, and the lease, and nobody set them
     lease_us: int | None = None
     expected_tasks: int = 1
 
@@ -149,7 +147,7 @@ class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """See `lowmark.watermark.TaskFinished`."""
+    """What version 0.1.0 could say; it means `Deregister`."""
 
     task: Task
     run: str
@@ -314,7 +312,7 @@ STATUS = Method(SERVICE, "Status", StatusQuestion, StatusAnswer)
 
 # -- between the wire and the core
 
-Event = TaskRegistered | ReplyLowWatermark | LeaseRenewed | TaskFinished | TaskDeregistered
+Event = TaskRegistered | ReplyLowWatermark | LeaseRenewed | TaskDeregistered
 
 
 def to_event(said: Statement) -> Event:
@@ -347,22 +345,17 @@ def to_event(said: Statement) -> Event:
                 said.low_watermark_us,
                 None if asked is None else AlignmentParams(asked.group, asked.max_drift_us, asked.update_interval_us),
                 said.throttled,
-                said.priority,
-                said.lease_us,
                 said.expected_tasks,
             )
-        case Finished():
-            return TaskFinished(task, said.run)
-        case Deregister():
+        case Deregister() | Finished():
             return TaskDeregistered(task, said.run)
 
 
 def to_message(effect: RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced) -> Message:
     """What goes to the task's application.
 
-    >>> told = RetrieveLowWatermark("job", "orders", "0", 7)
-    >>> to_effect(to_message(told)) == told
-    True
+    >>> to_message(RetrieveLowWatermark("job", "orders", "0", 7))
+    Asked(task=Task(job_id='job', source_id='orders', task_id='0'), timestamp=7)
     """
     if isinstance(effect, CapAnnounced):
         return Capped(effect.group, Task.of(effect.task), effect.epoch, effect.cap.kind, effect.cap.us)
@@ -370,20 +363,6 @@ def to_message(effect: RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounc
     if isinstance(effect, RetrieveLowWatermark):
         return Asked(task, effect.timestamp)
     return Lowered(task, effect.timestamp, effect.new_low_watermark)
-
-
-def to_effect(message: Message) -> RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced:
-    """What the coordinator meant: the inverse of `to_message`."""
-    task = message.task.id()
-    match message:
-        case Asked():
-            return RetrieveLowWatermark(task.job_id, task.source_id, task.task_id, message.timestamp)
-        case Lowered():
-            return NotifyNewLowWatermark(
-                task.job_id, task.source_id, task.task_id, message.timestamp, message.new_low_watermark
-            )
-        case Capped():
-            return CapAnnounced(message.group, task, message.epoch, Cap(message.kind, message.us))
 
 
 def refusal(error: Exception) -> Refused:

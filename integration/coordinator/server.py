@@ -59,6 +59,7 @@ from .messages import (
     Asked,
     Capped,
     Deregister,
+    Finished,
     Message,
     Renew,
     Reply,
@@ -304,7 +305,7 @@ class Authority:
         question = self._questions.get(task) if isinstance(statement, Reply) else None
         if question is not None and isinstance(statement, Reply) and statement.timestamp >= question.timestamp:
             del self._questions[task]  # it is answered already
-        if isinstance(statement, Deregister):
+        if isinstance(statement, Deregister | Finished):
             self._forget(task)
         elif watcher is not None and self._watcher_of.get(task) is not watcher:
             self._forget(task)

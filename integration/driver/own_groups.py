@@ -112,13 +112,12 @@ class OwnGroups:
 
     def cap(self, task: TaskId) -> Cap | None:
         """What the group decides by now, not what it announced last."""
-        return self._group_of[task].cap(self._now_us())
+        return self._group_of[task].cap()
 
     def group_status(self, task: TaskId) -> GroupStatus:
         """The status of the task's group."""
-        return self._group_of[task].status(self._now_us())
+        return self._group_of[task].status()
 
     def statuses(self) -> tuple[GroupStatus, ...]:
         """Every group that has ever had a member, by name."""
-        now_us = self._now_us()
-        return tuple(self._groups[name].status(now_us) for name in sorted(self._groups))
+        return tuple(self._groups[name].status() for name in sorted(self._groups))

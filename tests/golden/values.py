@@ -36,7 +36,6 @@ from lowmark.watermark import (
     SplitState,
     StreamSnapshot,
     TaskDeregistered,
-    TaskFinished,
     TaskId,
     TaskRegistered,
     TaskStatus,
@@ -341,6 +340,6 @@ def coordinator() -> LowWatermarkCoordinator:
     ):
         said = ReplyLowWatermark(*task.parts, NOON_US + SECOND_US, low_us, f"run-{task.task_id}", left_out)
         made.handle(said, now_us=NOON_US + SECOND_US)
-    made.handle(TaskFinished(over, "run-2"), now_us=NOON_US + SECOND_US)
+    made.handle(TaskDeregistered(over, "run-2"), now_us=NOON_US + SECOND_US)
     made.handle(Tick(), now_us=NOON_US + 2 * SECOND_US)
     return made

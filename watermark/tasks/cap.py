@@ -2,7 +2,7 @@
 
 A cap is a watermark, and stays one on every wire. Only who plans what to read needs a time of rows, and
 ``WatermarkStrategy.first_time_beyond`` makes it of the cap: with a bound of 10 s, a cap of 12:00:00 lets rows be read
-that are from before 12:00:10.001.
+from before 12:00:10.002.
 
 Three kinds instead of two magic numbers: in Flink "nobody takes part" is Long.MAX_VALUE, and adding a drift to it
 was a bug (FLINK-31632).
