@@ -5,9 +5,9 @@ the aggregate rose all hear ``NotifyNewLowWatermark``. A task without splits emi
 that windows downstream go on and a split may still be given to it later. Times are microseconds since the
 epoch, UTC.
 
-Around the rounds a task comes and goes: ``TaskRegistered``, ``LeaseRenewed``, ``TaskFinished``,
-``TaskDeregistered``. Every registration brings a new run token, and what carries an older one is refused, so
-that no message of a process that was replaced is ever counted.
+Around the rounds a task comes and goes: ``TaskRegistered``, ``LeaseRenewed``, ``TaskDeregistered``. Every registration
+brings a new run token, and what carries an older one is refused, so that no message of a process that was replaced is
+ever counted.
 
 Source: FLINK-4576 "Low Watermark Service", which Flink itself never built; run tokens are the sequencers of
 MillWheel (section 7.2), leases are what FLINK-40505 lacks.
@@ -132,8 +132,6 @@ class TaskRegistered:
         low_watermark_us: what it restored from its checkpoint; None: it begins without one, and holds.
         alignment: the group it takes part in, or None.
         throttled: whether it obeys the group's cap.
-        priority: in the group, it may not pass what a member with a larger one has sent.
-        lease_us: how long it may be silent before it counts as lost; None: as the coordinator says.
         expected_tasks: how many tasks its source has in all: nothing is published before so many have registered.
     """
 
@@ -142,8 +140,6 @@ class TaskRegistered:
     low_watermark_us: int | None = None
     alignment: AlignmentParams | None = None
     throttled: bool = True
-    priority: int = 0
-    lease_us: int | None = None
     expected_tasks: int = 1
 
 
@@ -161,14 +157,6 @@ class LeaseRenewed:
     task: TaskId
     run: str = ""
     heard_low_us: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFinished:
-    """Every row of this task was processed and none will come: it is left out for good."""
-
-    task: TaskId
-    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)

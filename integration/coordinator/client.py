@@ -34,14 +34,12 @@ from lowmark.watermark import (
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
 from .access import Caller
-from .client_state import GivenUp, MemberState, NewCap, NewLow
+from .client_state import GivenUp, MemberState, NewLow
 from .messages import (
     SAY,
     STATUS,
     WATCH,
     Alignment,
-    Deregister,
-    Finished,
     Register,
     Say,
     SayAnswer,
@@ -66,7 +64,6 @@ class Member:
         tls_ca: PEM file with the certificate that the coordinator must show; needed with ``host:port``.
         token_file: the coordinator's token; needed with ``host:port``.
         on_low: called with a task and the new low watermark of its source, microseconds; it only ever rises.
-        on_cap: called with a task of an alignment group and how far it may read.
         on_given_up: called with a task that the coordinator refuses for good: its run was replaced by another
             process, or its group has other parameters.
         deadline_seconds: how long a call may take before the connection counts as lost.
@@ -89,7 +86,6 @@ class Member:
         tls_ca: Path | None = None,
         token_file: Path | None = None,
         on_low: Callable[[TaskId, int], None] | None = None,
-        on_cap: Callable[[TaskId, Cap], None] | None = None,
         on_given_up: Callable[[TaskId, RefusedByCoordinator], None] | None = None,
         deadline_seconds: float = 5.0,
         random: Random | None = None,
@@ -99,7 +95,7 @@ class Member:
         self._caller = Caller(address, tls_ca, token_file)
         self._caller.metadata()
         self._caller.channel().close()
-        self._on_low, self._on_cap, self._on_given_up = on_low, on_cap, on_given_up
+        self._on_low, self._on_given_up = on_low, on_given_up
         self._deadline_seconds = deadline_seconds
         self._now_us = SteadyClock().now_us if now_us is None else now_us
         self._runs: dict[TaskId, str] = {}  # what the application has registered, as it sees it
@@ -124,8 +120,6 @@ class Member:
         low_watermark_us: int | None = None,
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
-        priority: int = 0,
-        lease_us: int | None = None,
         expected_tasks: int = 1,
     ) -> str:
         """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns at once.
@@ -137,14 +131,15 @@ class Member:
             InvalidMessage: a value cannot be.
         """
         run = uuid.uuid4().hex if run is None else run
-        settings = (throttled, priority, lease_us, expected_tasks)
-        check_registration(TaskRegistered(task, run, low_watermark_us, alignment, *settings))
+        check_registration(TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks))
         group = (
             None
             if alignment is None
             else Alignment(alignment.group, alignment.max_drift_us, alignment.update_interval_us)
         )
-        wanted = Register(Task.of(task), run, low_watermark_us, group, *settings)
+        wanted = Register(
+            Task.of(task), run, low_watermark_us, group, throttled=throttled, expected_tasks=expected_tasks
+        )
         self._runs[task] = run
         self._work.put(partial(self._state.register, wanted))
         return run
@@ -179,16 +174,11 @@ class Member:
             partial(self._state.report, task, low_watermark_us, left_out=left_out, next_wanted_us=next_wanted_us)
         )
 
-    def finish(self, task: TaskId) -> None:
-        """Every row of the task was processed and none will come. Raises UnknownTask."""
-        self._known(task)
-        self._work.put(partial(self._state.end, task, Finished))
-
     def deregister(self, task: TaskId) -> None:
         """The run of the task is over: its query was stopped. Raises UnknownTask."""
         self._known(task)
         del self._runs[task]
-        self._work.put(partial(self._state.end, task, Deregister))
+        self._work.put(partial(self._state.end, task))
 
     def reach(self) -> None:
         """Wait until the first attempt to connect has ended, for little longer than a call may take.
@@ -299,13 +289,11 @@ class Member:
     def _overdue(self, now_us: int) -> bool:
         return self._answer_by_us is not None and now_us >= self._answer_by_us
 
-    def _call_back(self, heard: NewLow | NewCap | GivenUp) -> None:
+    def _call_back(self, heard: NewLow | GivenUp) -> None:
         try:
             match heard:
                 case NewLow() if self._on_low is not None:
                     self._on_low(heard.task, heard.low_us)
-                case NewCap() if self._on_cap is not None:
-                    self._on_cap(heard.task, heard.cap)
                 case GivenUp():
                     _log.error("%s", heard.error)
                     if self._on_given_up is not None:

@@ -26,7 +26,6 @@ from .messages import (
     Asked,
     Capped,
     Deregister,
-    Finished,
     Lowered,
     Message,
     Refused,
@@ -39,7 +38,7 @@ from .messages import (
     encode,
 )
 
-__all__ = ["BackOff", "GivenUp", "Heard", "MemberState", "NewCap", "NewLow"]
+__all__ = ["BackOff", "GivenUp", "Heard", "MemberState", "NewLow"]
 
 # From the start of a message to the start of the next: a task that reports alone is said at once, a hundred tasks
 # that report one after the other are a few messages and not a hundred.
@@ -57,14 +56,6 @@ class NewLow:
 
 
 @dataclass(frozen=True, slots=True)
-class NewCap:
-    """The task may read up to ``cap``."""
-
-    task: TaskId
-    cap: Cap
-
-
-@dataclass(frozen=True, slots=True)
 class GivenUp:
     """The coordinator does not take the task, and asking again would not help."""
 
@@ -72,7 +63,7 @@ class GivenUp:
     error: RefusedByCoordinator
 
 
-Heard = NewLow | NewCap | GivenUp
+Heard = NewLow | GivenUp
 
 
 class BackOff:
@@ -106,7 +97,6 @@ class _Phase(Enum):
     NEW = "not registered yet"
     KNOWN = "registered"
     RENEWING = "registered before the connection was lost"
-    FINISHED = "has said that it is finished"
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +110,7 @@ class _Mine:
     unsaid: bool = False  # the newest report
     asked_us: int | None = None  # the question that waits for an answer
     sequence: int = 0
-    ending: type[Finished | Deregister] | None = None
+    ending: bool = False
     spoke_us: int = 0
     low_us: int | None = None
     cap: Cap | None = None
@@ -179,15 +169,15 @@ class MemberState:
     ) -> None:
         """What is to be answered from now on. A task that is not here any more is not heard."""
         mine = self._tasks.get(task)
-        if mine is not None and mine.ending is None:
+        if mine is not None and not mine.ending:
             mine.reported, mine.unsaid = (low_us, left_out, next_wanted_us), True
             self._dirty[task] = None
 
-    def end(self, task: TaskId, ending: type[Finished | Deregister]) -> None:
-        """The task is finished, or its run is over; its last report is said before."""
+    def end(self, task: TaskId) -> None:
+        """The task's run is over; its last report is said before."""
         mine = self._tasks.get(task)
-        if mine is not None and mine.ending is not Deregister:
-            mine.ending = ending
+        if mine is not None:
+            mine.ending = True
             self._dirty[task] = None
 
     # -- what the connection does
@@ -231,7 +221,7 @@ class MemberState:
                 case Lowered():
                     self._hear_low(task, mine, message.new_low_watermark)
                 case Capped():
-                    self._hear_cap(task, mine, message)
+                    self._hear_cap(mine, message)
 
     def answered(self, answers: Sequence[Answer], now_us: int) -> None:
         """The answers to what was under way."""
@@ -244,9 +234,6 @@ class MemberState:
                 self._refused(statement, mine, answer)
                 continue
             mine.spoke_us = now_us
-            lease_us = mine.registration.lease_us
-            if self._renew_at_us is not None and lease_us is not None:
-                self._renew_at_us = min(self._renew_at_us, now_us + _renewal_us(lease_us))
             self._taken(statement, mine, answer)
 
     # -- what follows
@@ -314,15 +301,13 @@ class MemberState:
         """What a task has to say now."""
         task, run = mine.registration.task, mine.registration.run
         if mine.phase is _Phase.NEW:
-            if mine.ending is Deregister:
+            if mine.ending:
                 if mine.uncertain:
                     return [Deregister(task, run)]
                 del self._tasks[task.id()]
                 return []
             # Who may be registered already must not register again: if its run expired meanwhile, it would be stale.
             return [Renew(task, run) if mine.uncertain else self._registration(mine)]
-        if mine.phase is _Phase.FINISHED:
-            return [Deregister(task, run)] if mine.ending is Deregister else []
         said: list[Statement] = []
         if mine.unsaid or mine.asked_us is not None:
             low_us, left_out, wanted_us = mine.reported
@@ -330,8 +315,8 @@ class MemberState:
             asked_us = now_us if mine.asked_us is None else mine.asked_us
             said.append(Reply(task, run, asked_us, low_us, left_out, wanted_us, mine.sequence))
             mine.unsaid, mine.asked_us = False, None
-        if mine.ending is not None:
-            said.append(mine.ending(task, run))
+        if mine.ending:
+            said.append(Deregister(task, run))
         if mine.phase is _Phase.RENEWING or not said:
             said.insert(0, Renew(task, run, mine.low_us))
         return said
@@ -351,23 +336,21 @@ class MemberState:
                     mine.unsaid |= mine.reported != (None, None, None)
                 if mine.phase in (_Phase.NEW, _Phase.RENEWING):
                     mine.phase, mine.uncertain = _Phase.KNOWN, False
-                if mine.unsaid or mine.ending is not None:
+                if mine.unsaid or mine.ending:
                     self._dirty[task] = None
-            case Finished():
-                mine.phase = _Phase.FINISHED
             case Deregister():
                 del self._tasks[task]
                 return
         if answer.low_watermark_us is not None:
             self._hear_low(task, mine, answer.low_watermark_us)
         if answer.cap is not None:
-            self._hear_cap(task, mine, answer.cap)
+            self._hear_cap(mine, answer.cap)
 
     def _refused(self, statement: Statement, mine: _Mine, refused: Refused) -> None:
         task = statement.task.id()
         unknown = refused.error == "UnknownTask"
         expired = refused.error == "StaleRun" and isinstance(statement, Register) and mine.uncertain
-        if (unknown or expired) and mine.ending is not Deregister:
+        if (unknown or expired) and not mine.ending:
             # Its lease ran out, or the coordinator lost its journal.
             fresh = msgspec.structs.replace(self._registration(mine), run=uuid.uuid4().hex)
             mine.registration, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
@@ -383,24 +366,16 @@ class MemberState:
             mine.low_us = low_us
             self._heard.append(NewLow(task, low_us))
 
-    def _hear_cap(self, task: TaskId, mine: _Mine, capped: Capped) -> None:
+    def _hear_cap(self, mine: _Mine, capped: Capped) -> None:
         if capped.epoch > mine.cap_epoch:
-            mine.cap_epoch, cap = capped.epoch, Cap(capped.kind, capped.us)
-            if cap != mine.cap:
-                mine.cap = cap
-                self._heard.append(NewCap(task, cap))
+            mine.cap_epoch, mine.cap = capped.epoch, Cap(capped.kind, capped.us)
 
     def _plan_renewal(self, now_us: int) -> None:
-        """Three times in the shortest lease, whoever was silent since the last time says that it lives."""
-        leases = [self._lease_us, *(mine.registration.lease_us for mine in self._tasks.values())]
-        period_us = min((_renewal_us(us) for us in leases if us is not None), default=None)
-        if period_us is None:
+        """Three times in the lease, whoever was silent since the last time says that it lives."""
+        if self._lease_us is None:
             return
+        period_us = max(self._lease_us // 3, 1)
         for task, mine in self._tasks.items():
             if mine.phase is _Phase.KNOWN and mine.spoke_us <= now_us - period_us:
                 self._dirty[task] = None
         self._renew_at_us = now_us + period_us
-
-
-def _renewal_us(lease_us: int) -> int:
-    return max(lease_us // 3, 1)

@@ -16,11 +16,11 @@ would cost a message twice as much; who has but one message may make a plain cal
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
 import grpc
 import msgspec
-from lowmark.integration.errors import MalformedMessage
+from lowmark.integration.process.method import Method, encode
 from lowmark.watermark import (
     MOST_NAME,
     AlignmentParams,
@@ -36,7 +36,6 @@ from lowmark.watermark import (
     RetrieveLowWatermark,
     StaleRun,
     TaskDeregistered,
-    TaskFinished,
     TaskId,
     TaskRegistered,
     TooManyTasks,
@@ -57,7 +56,6 @@ __all__ = [
     "Finished",
     "Lowered",
     "Message",
-    "Method",
     "Refused",
     "Register",
     "Renew",
@@ -73,7 +71,6 @@ __all__ = [
     "Watch",
     "encode",
     "refusal",
-    "to_effect",
     "to_event",
     "to_message",
 ]
@@ -86,8 +83,6 @@ MOST_BYTES = 1 << 20
 # What a member is told goes on into its own arithmetic.
 Micros = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Token = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]
-
-encode = msgspec.msgpack.encode
 
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,7 +121,7 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
     low_watermark_us: int | None = None
     alignment: Alignment | None = None
     throttled: bool = True
-    priority: int = 0
+    priority: int = 0  # not read: version 0.1.0 sent it, and the lease, and nobody set them
     lease_us: int | None = None
     expected_tasks: int = 1
 
@@ -152,7 +147,7 @@ class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """See `lowmark.watermark.TaskFinished`."""
+    """What version 0.1.0 could say; it means `Deregister`."""
 
     task: Task
     run: str
@@ -310,43 +305,14 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # -- codecs
 
-Question = TypeVar("Question", bound=msgspec.Struct)
-Given = TypeVar("Given", bound=msgspec.Struct)
-
-
-class Method(Generic[Question, Given]):
-    """One method's name and the two types it carries: the same object serves both ends."""
-
-    def __init__(self, name: str, question: type[Question], answer: type[Given]) -> None:
-        self.name, self.path = name, f"/{SERVICE}/{name}"
-        self._message = question.__name__
-        self._decode_question = msgspec.msgpack.Decoder(question).decode
-        self.decode_answer = msgspec.msgpack.Decoder(answer).decode
-
-    def decode_question(self, data: bytes) -> Question:
-        """Read a message.
-
-        Raises:
-            MalformedMessage: the bytes are not that message; names the field.
-
-        >>> SAY.decode_question(encode({"application": 7, "statements": []}))  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        lowmark.integration.errors.MalformedMessage: Say: Expected `str`, got `int` - at `$.application`; nothing ...
-        """
-        try:
-            return self._decode_question(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedMessage(self._message, f"{error!s:.300}") from None  # it may show a name of any length
-
-
-SAY = Method("Say", Say, SayAnswer)
-WATCH = Method("Watch", Watch, Told)
-STATUS = Method("Status", StatusQuestion, StatusAnswer)
+SAY = Method(SERVICE, "Say", Say, SayAnswer)
+WATCH = Method(SERVICE, "Watch", Watch, Told)
+STATUS = Method(SERVICE, "Status", StatusQuestion, StatusAnswer)
 
 
 # -- between the wire and the core
 
-Event = TaskRegistered | ReplyLowWatermark | LeaseRenewed | TaskFinished | TaskDeregistered
+Event = TaskRegistered | ReplyLowWatermark | LeaseRenewed | TaskDeregistered
 
 
 def to_event(said: Statement) -> Event:
@@ -379,22 +345,17 @@ def to_event(said: Statement) -> Event:
                 said.low_watermark_us,
                 None if asked is None else AlignmentParams(asked.group, asked.max_drift_us, asked.update_interval_us),
                 said.throttled,
-                said.priority,
-                said.lease_us,
                 said.expected_tasks,
             )
-        case Finished():
-            return TaskFinished(task, said.run)
-        case Deregister():
+        case Deregister() | Finished():
             return TaskDeregistered(task, said.run)
 
 
 def to_message(effect: RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced) -> Message:
     """What goes to the task's application.
 
-    >>> told = RetrieveLowWatermark("job", "orders", "0", 7)
-    >>> to_effect(to_message(told)) == told
-    True
+    >>> to_message(RetrieveLowWatermark("job", "orders", "0", 7))
+    Asked(task=Task(job_id='job', source_id='orders', task_id='0'), timestamp=7)
     """
     if isinstance(effect, CapAnnounced):
         return Capped(effect.group, Task.of(effect.task), effect.epoch, effect.cap.kind, effect.cap.us)
@@ -402,20 +363,6 @@ def to_message(effect: RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounc
     if isinstance(effect, RetrieveLowWatermark):
         return Asked(task, effect.timestamp)
     return Lowered(task, effect.timestamp, effect.new_low_watermark)
-
-
-def to_effect(message: Message) -> RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced:
-    """What the coordinator meant: the inverse of `to_message`."""
-    task = message.task.id()
-    match message:
-        case Asked():
-            return RetrieveLowWatermark(task.job_id, task.source_id, task.task_id, message.timestamp)
-        case Lowered():
-            return NotifyNewLowWatermark(
-                task.job_id, task.source_id, task.task_id, message.timestamp, message.new_low_watermark
-            )
-        case Capped():
-            return CapAnnounced(message.group, task, message.epoch, Cap(message.kind, message.us))
 
 
 def refusal(error: Exception) -> Refused:

@@ -32,6 +32,7 @@ import msgspec
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from lowmark.integration.errors import JournalRefused, MalformedMessage
 from lowmark.integration.process import sockets
+from lowmark.integration.process.method import Method
 from lowmark.watermark import (
     CoordinatorEffect,
     CorruptSnapshot,
@@ -58,8 +59,8 @@ from .messages import (
     Asked,
     Capped,
     Deregister,
+    Finished,
     Message,
-    Method,
     Renew,
     Reply,
     Say,
@@ -304,7 +305,7 @@ class Authority:
         question = self._questions.get(task) if isinstance(statement, Reply) else None
         if question is not None and isinstance(statement, Reply) and statement.timestamp >= question.timestamp:
             del self._questions[task]  # it is answered already
-        if isinstance(statement, Deregister):
+        if isinstance(statement, Deregister | Finished):
             self._forget(task)
         elif watcher is not None and self._watcher_of.get(task) is not watcher:
             self._forget(task)

@@ -13,11 +13,10 @@ run takes the place of the one before it at once. Belongs to the service's loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import (
-    AlignmentGroup,
     AlignmentParams,
     CapKind,
     DisagreeingGroup,
@@ -30,6 +29,7 @@ from lowmark.watermark import (
 )
 from lowmark.watermark.duration import rough_duration_us
 
+from .own_groups import Coordinating, OwnGroups
 from .stream import Stream
 from .stream_run import StreamRun
 
@@ -40,15 +40,6 @@ __all__ = ["Cooperation"]
 
 SHARED_STEP_US = 1_000_000
 """How often a heartbeat asks for the low watermark of a job while its own query has nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLimit:
-    """How far a source of ours may be read; see `lowmark.sources.planning.peer.Guidance`."""
-
-    cap_us: int | None = None
-    hold: bool = False
-    held: frozenset[str] = frozenset()
 
 
 class Cooperation:
@@ -65,8 +56,10 @@ class Cooperation:
         self, now_us: Callable[[], int], member: Member | None = None, job: str | None = None, job_queries: int = 1
     ) -> None:
         assert job is None or member is not None, "a job is shared through a coordinator"
-        self._now_us, self._member, self._job, self._job_queries = now_us, member, job, job_queries
-        self._groups: dict[str, AlignmentGroup] = {}
+        self._now_us, self._job, self._job_queries = now_us, job, job_queries
+        self._kept_here = OwnGroups(now_us)
+        self._kept_there = member
+        self._others: Coordinating = self._kept_here if member is None else member
         self._params: dict[str, tuple[Stream, AlignmentParams]] = {}  # by group; the stream that named it first
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
@@ -103,43 +96,32 @@ class Cooperation:
         task, left_out = self._tasks[run.token], _left_out(run)
         low_us = run.coordinator.low_watermark_us
         next_us = None if run.next_us is None else run.stream.strategy.watermark_of_max(run.next_us)
-        if self._member is not None:
-            self._member.report(task, low_us, left_out=left_out, next_wanted_us=next_us)
-            return run.shares and run.share(self._member.low_us(task))
-        group, now_us = self._group_of(run), self._now_us()
-        if left_out is None:
-            group.report(task, low_us, at_us=now_us, next_wanted_us=next_us)
-        else:
-            group.idle(task, at_us=now_us)
-        group.announce(now_us)
-        return False
+        self._others.report(task, low_us, left_out=left_out, next_wanted_us=next_us)
+        return run.shares and run.share(self._others.low_us(task))
 
-    def limit(self, stream: Stream, run: StreamRun | None) -> ReadLimit:
+    def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
         """Return how far a stream may be read by now. Before its query is known it waits: the group cannot know it."""
         if stream.strategy.alignment is None or not stream.strategy.emits:
-            return ReadLimit()
+            return Guidance()
         if run is None or run.token not in self._tasks:
-            return ReadLimit(hold=True)
+            return Guidance(hold=True)
         task = self._tasks[run.token]
-        cap = self._member.cap(task) if self._member is not None else self._group_of(run).cap_of(task, self._now_us())
+        cap = self._others.cap(task)
         if cap is None or cap.kind is CapKind.HOLD:
             # Nobody is passed by a stream that has not spoken. Ours speak before they read, where the source can.
-            return ReadLimit(hold=stream.promises or run.coordinator.low_watermark_us is not None)
+            return Guidance(hold=stream.promises or run.coordinator.low_watermark_us is not None)
         if cap.us is None:
-            return ReadLimit()
+            return Guidance()
         if stream.promises:
-            return ReadLimit(cap_us=stream.strategy.first_time_beyond(cap.us))
+            return Guidance(cap_us=stream.strategy.first_time_beyond(cap.us))
         of_max = stream.strategy.watermark_of_max
-        return ReadLimit(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
+        return Guidance(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
 
     def end(self, run: StreamRun) -> None:
         """The run's query has ended: others do not wait for it any more."""
         task = self._tasks.pop(run.token, None)
         if task is not None and task not in self._tasks.values():  # else a restart has taken its place already
-            if self._member is not None:
-                self._member.deregister(task)
-            else:
-                self._group_of(run).leave(task)
+            self._others.deregister(task)
 
     def wake_at_us(self, run: StreamRun, wake_at_us: int | None) -> int | None:
         """When the heartbeat has to ask again: a low watermark that is shared rises without it, too."""
@@ -153,9 +135,8 @@ class Cooperation:
         """Whether what the run has said may soon raise the low watermark of its job."""
         low_us = run.coordinator.low_watermark_us
         return (
-            self._member is not None
-            and self._member.connected
-            and run.shares
+            run.shares
+            and self._others.connected
             and low_us is not None
             and not run.has_backlog
             and (run.low_watermark_us is None or run.low_watermark_us < low_us)
@@ -163,8 +144,7 @@ class Cooperation:
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the groups that are kept here, by name."""
-        now_us = self._now_us()
-        return tuple(self._groups[name].status(now_us) for name in sorted(self._groups))
+        return self._kept_here.statuses()
 
     def is_task(self, run: StreamRun, task: TaskId) -> bool:
         """Whether this run is that task."""
@@ -174,22 +154,24 @@ class Cooperation:
         """Return what this run has to do with others, in words; None if nothing."""
         if run.token not in self._tasks:
             return None
-        if self._member is None:
+        there = self._kept_there
+        if there is None:
             return self._explain_group(run)
-        where = f"the coordinator at {self._member.address}"
-        if not self._member.connected:
+        where = f"the coordinator at {there.address}"
+        if not there.connected:
             held = "the low watermark is held" if run.shares else "the group goes on without this stream"
-            return f"  others {where} does not answer ({self._member.why}): {held} meanwhile"
+            return f"  others {where} does not answer ({there.why}): {held} meanwhile"
         if not run.shares:
-            return f"  group  {where} keeps it: `lowmark explain --coordinator {self._member.address}`"
+            return f"  group  {where} keeps it: `lowmark explain --coordinator {there.address}`"
         alone = format_time_us(run.coordinator.low_watermark_us)
         return (
             f'  shared by all queries of job "{self._job}" through {where}; these splits alone would allow {alone}. '
-            f"`lowmark explain --coordinator {self._member.address}` names the query that holds it"
+            f"`lowmark explain --coordinator {there.address}` names the query that holds it"
         )
 
     def _explain_group(self, run: StreamRun) -> str:
-        status, task = self._group_of(run).status(self._now_us()), self._tasks[run.token]
+        task = self._tasks[run.token]
+        status = self._kept_here.group_status(task)
         (member,) = (member for member in status.members if member.task == task)
         ahead = "" if member.ahead_us is None else f"; this stream is {rough_duration_us(member.ahead_us)} ahead of it"
         obeys = (
@@ -204,24 +186,14 @@ class Cooperation:
     def _begin(self, run: StreamRun, query_id: str) -> None:
         ids = (query_id, run.stream.name, "0") if self._job is None else (self._job, run.stream.name, query_id)
         task = self._tasks[run.token] = TaskId(*ids)
-        alignment = run.stream.strategy.alignment
-        if self._member is not None:
-            self._member.register(
-                task,
-                run=run.token,
-                low_watermark_us=run.restored_low_us,
-                alignment=alignment,
-                throttled=run.stream.reads,
-                expected_tasks=1 if self._job is None else self._job_queries,
-            )
-        elif alignment is not None:
-            group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
-            group.join(task, alignment, now_us=self._now_us(), throttled=run.stream.reads)
-
-    def _group_of(self, run: StreamRun) -> AlignmentGroup:
-        alignment = run.stream.strategy.alignment
-        assert alignment is not None, "only runs in a group become tasks without a coordinator"
-        return self._groups[alignment.group]
+        self._others.register(
+            task,
+            run=run.token,
+            low_watermark_us=run.restored_low_us,
+            alignment=run.stream.strategy.alignment,
+            throttled=run.stream.reads,
+            expected_tasks=1 if self._job is None else self._job_queries,
+        )
 
 
 def _left_out(run: StreamRun) -> LeftOut | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
-from lowmark.integration.transport.driver_rpc import GuideReply, GuideRequest, HeartbeatReply, HeartbeatRequest
-from lowmark.sources.planning.peer import Planned
+from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatReply, HeartbeatRequest
+from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, Polled, StreamStatus, TaskId, Tick
 
 from . import failures, farewells
@@ -111,7 +112,7 @@ class Runs:
 
     # -- planners of our own sources ------------------------------------------------------------------------------
 
-    def guide(self, request: GuideRequest) -> GuideReply:
+    def guide(self, request: GuideRequest) -> Guidance:
         """Say how far a planner may read.
 
         Raises:
@@ -119,14 +120,9 @@ class Runs:
         """
         planner = self._planner(request.stream_id, request.run)
         run = None if planner.run is None else self._runs.get(planner.run)
-        limit = self.cooperation.limit(self._streams[request.stream_id], run)
-        return GuideReply(
-            cap_us=limit.cap_us,
-            hold=limit.hold,
-            held=sorted(limit.held),
-            observed_us={} if run is None else dict(run.observed_us),
-            events=planner.take_events(),
-        )
+        guidance = self.cooperation.guidance(self._streams[request.stream_id], run)
+        observed_us = {} if run is None else dict(run.observed_us)
+        return replace(guidance, observed_us=observed_us, events=planner.take_events())
 
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 from lowmark.integration.errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop
@@ -24,7 +23,6 @@ from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark import workers
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import (
-    GuideReply,
     GuideRequest,
     HeartbeatReply,
     HeartbeatRequest,
@@ -35,7 +33,7 @@ from lowmark.integration.transport.driver_rpc import (
     StatusRequest,
 )
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
-from lowmark.sources.planning.peer import Planned
+from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.planning.planner import PlanOptions
 from lowmark.sources.spark import prefer_own_python
 from lowmark.watermark import (
@@ -471,13 +469,11 @@ class LowWatermarkService:
             reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
         return reply
 
-    def _answer_guide(self, request: GuideRequest) -> GuideReply:
+    def _answer_guide(self, request: GuideRequest) -> Guidance:
         return self._call(lambda: self._runs.guide(request), "say how far a stream may be read")
 
     def _hear_plan(self, request: PlannedRequest) -> PlannedReply:
-        fields = msgspec.structs.asdict(request)
-        stream_id, run = fields.pop("stream_id"), fields.pop("run")
-        self._call(lambda: self._runs.take_plan(stream_id, run, Planned(**fields)), "hear of a plan")
+        self._call(lambda: self._runs.take_plan(request.stream_id, request.run, request), "hear of a plan")
         return PlannedReply()
 
     def _answer_status(self, request: StatusRequest) -> StatusReply:

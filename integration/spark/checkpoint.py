@@ -269,12 +269,6 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
     return found
 
 
-def has_heartbeat(checkpoint: str | os.PathLike[str]) -> bool:
-    """True if the checkpoint was written by a query with a wrapped stream."""
-    _, offsets = last_offsets(checkpoint)
-    return any(HeartbeatOffset.find(_parsed(text)) is not None for text in offsets)
-
-
 def _batches(folder: Path, log: str) -> list[int]:
     """The batches in one of a checkpoint's logs, in order; its other files are not the log's."""
     try:

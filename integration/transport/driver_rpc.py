@@ -14,16 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
 
 import grpc
 import msgspec
 from lowmark.integration.errors import ServiceFailed, ServiceStopped, ServiceUnreachable
+from lowmark.integration.process.method import Method, encode
 from lowmark.integration.process.sockets import target
+from lowmark.sources.planning.peer import Guidance, Planned
 
 __all__ = [
     "Client",
-    "GuideReply",
     "GuideRequest",
     "HeartbeatReply",
     "HeartbeatRequest",
@@ -100,35 +102,16 @@ class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: str
 
 
-class GuideReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far it may read: `lowmark.sources.planning.peer.Guidance`, on the wire."""
-
-    cap_us: int | None = None
-    hold: bool = False
-    held: list[str] = []
-    observed_us: dict[str, int] = {}
-    events: list[tuple[int, int, bytes]] = []
-
-
-class PlannedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A planner after it has planned.
+@dataclass(frozen=True, slots=True)
+class PlannedRequest(Planned):
+    """A plan, and whose it is.
 
     Attributes:
         stream_id, run: as in `GuideRequest`.
-        others: see `lowmark.sources.planning.peer.Planned`.
     """
 
-    stream_id: str
-    run: str
-    checkpoint: int
-    splits: dict[str, tuple[str, ...]]
-    reached_us: dict[str, int] = {}
-    rows: dict[str, int] = {}
-    backlog_rows: dict[str, int] = {}
-    finished: tuple[str, ...] = ()
-    held: frozenset[str] = frozenset()
-    next_us: int | None = None
-    metrics: dict[str, float] = {}
+    stream_id: str = field(kw_only=True)
+    run: str = field(kw_only=True)
 
 
 class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,24 +146,13 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     explanations: list[str]
 
 
-Request = TypeVar("Request", bound=msgspec.Struct)
-Reply = TypeVar("Reply", bound=msgspec.Struct)
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
 
-
-class _Method(Generic[Request, Reply]):
-    """One method's name and the two types it carries: the same object serves both ends."""
-
-    def __init__(self, name: str, request: type[Request], reply: type[Reply]) -> None:
-        self.path = f"/{_SERVICE}/{name}"
-        self.name = name
-        self.decode_request = msgspec.msgpack.Decoder(request).decode
-        self.decode_reply = msgspec.msgpack.Decoder(reply).decode
-
-
-HEARTBEAT = _Method("Heartbeat", HeartbeatRequest, HeartbeatReply)
-GUIDE = _Method("Guide", GuideRequest, GuideReply)
-PLANNED = _Method("Planned", PlannedRequest, PlannedReply)
-STATUS = _Method("Status", StatusRequest, StatusReply)
+HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply)
+GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance)
+PLANNED = Method(_SERVICE, "Planned", PlannedRequest, PlannedReply)
+STATUS = Method(_SERVICE, "Status", StatusRequest, StatusReply)
 
 
 class Server:
@@ -197,7 +169,7 @@ class Server:
         address: str,
         *,
         heartbeat: Callable[[HeartbeatRequest], HeartbeatReply],
-        guide: Callable[[GuideRequest], GuideReply],
+        guide: Callable[[GuideRequest], Guidance],
         planned: Callable[[PlannedRequest], PlannedReply],
         status: Callable[[StatusRequest], StatusReply],
     ) -> None:
@@ -236,7 +208,7 @@ class Client:
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         return self._call(HEARTBEAT, request, f"ask for the low watermark of stream {request.stream_id}")
 
-    def guide(self, request: GuideRequest) -> GuideReply:
+    def guide(self, request: GuideRequest) -> Guidance:
         return self._call(GUIDE, request, f"ask how far stream {request.stream_id} may be read")
 
     def planned(self, request: PlannedRequest) -> PlannedReply:
@@ -248,9 +220,9 @@ class Client:
     def close(self) -> None:
         self._channel.close()
 
-    def _call(self, method: _Method[Request, Reply], request: Request, action: str) -> Reply:
+    def _call(self, method: Method[Request, Reply], request: Request, action: str) -> Reply:
         call = self._channel.unary_unary(
-            method.path, request_serializer=msgspec.msgpack.encode, response_deserializer=method.decode_reply
+            method.path, request_serializer=encode, response_deserializer=method.decode_answer
         )
         try:
             reply: Reply = call(request, timeout=self._deadline_seconds)
@@ -261,7 +233,7 @@ class Client:
 
 
 def _handler(
-    method: _Method[Request, Reply], answer: Callable[[Request], Reply]
+    method: Method[Request, Reply], answer: Callable[[Request], Reply]
 ) -> grpc.RpcMethodHandler[Request, Reply]:
     def respond(request: Request, context: grpc.ServicerContext) -> Reply:
         try:
@@ -275,5 +247,5 @@ def _handler(
         raise AssertionError("abort raises")
 
     return grpc.unary_unary_rpc_method_handler(
-        respond, request_deserializer=method.decode_request, response_serializer=msgspec.msgpack.encode
+        respond, request_deserializer=method.decode_question, response_serializer=encode
     )

@@ -53,12 +53,11 @@ class ServicePeer:
         try:
             for planned in list(self._untold.values()):
                 self._say(run, planned)
-            reply = self._connected().guide(GuideRequest(stream_id=self._stream_id, run=run))
+            self._guidance = self._connected().guide(GuideRequest(stream_id=self._stream_id, run=run))
         except ServiceUnreachable as gone:
             self._note(gone)
             return self._guidance
         self._retry_at_us = None
-        self._guidance = Guidance(reply.cap_us, reply.hold, frozenset(reply.held), reply.observed_us, reply.events)
         return self._guidance
 
     def tell(self, run: str, planned: Planned) -> None:

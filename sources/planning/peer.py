@@ -14,7 +14,8 @@ class Guidance:
     """What others say before a batch is planned.
 
     Attributes:
-        cap_us: event time that no row may reach, None for no limit.
+        cap_us: event time that no row may reach, None for no limit; what `WatermarkStrategy.first_time_beyond` makes
+            of the cap of an alignment group, which is a watermark.
         hold: nothing may be read: somebody is waited for. What the next row is may be told all the same.
         held: splits that may not be read now.
         observed_us: largest event time seen so far, by split.

@@ -22,6 +22,8 @@ DEVIATIONS: dict[str, str] = {
     "SMP-02": "see SPL-01",
     "SMP-03": "see SPL-01",
     "CLK-02": "pauses do not nest: alignment alone pauses a split, and it is paused or not",
+    # Pathway
+    "P7": "streams have no priorities: a member of a group is held back by the group's drift alone",
     # quorum
     "S2": "a task that is silent for exactly the timeout is not yet idle (Flink's rule), so step 3 still says 1; one "
     "ms later it is, and the minimum of the others is said at once: it depends on states and values, not on whether "

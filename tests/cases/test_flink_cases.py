@@ -35,7 +35,7 @@ class Aggregator:
 
     @property
     def minimum_us(self) -> int | None:
-        return self.group.cap(self.now_us).us
+        return self.group.cap().us
 
     def aggregate(self, key: Hashable, watermark_us: int | None) -> int | None:
         """Take a report, None for idle; return the minimum if it is another than before."""

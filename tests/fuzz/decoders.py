@@ -23,7 +23,8 @@ from typing import Any
 import msgspec
 import numpy as np
 from lowmark.integration.coordinator import messages
-from lowmark.integration.spark.checkpoint import has_heartbeat, kafka_starting_offsets, last_offsets
+from lowmark.integration.coordinator.client_state import MemberState
+from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport import driver_rpc
@@ -254,7 +255,7 @@ CHECKPOINT = b'v1\n{"batchWatermarkMs":0}\n{"orders":{"0":12}}\n' + json.dumps(H
 
 def read_checkpoint(data: bytes) -> object:
     (_folder() / "offsets" / "0").write_bytes(data)
-    return last_offsets(_folder()), has_heartbeat(_folder()), kafka_starting_offsets(_folder())
+    return last_offsets(_folder()), kafka_starting_offsets(_folder())
 
 
 @cache
@@ -325,7 +326,7 @@ SAID = messages.Say(
         messages.Finished(WHO, "run"),
     ],
 )
-TASK = {"job_id": "j", "source_id": "s", "task_id": "0"}
+TASK = {"job_id": "job", "source_id": "orders", "task_id": "0"}
 TOLD = {
     "messages": [
         {"type": "Capped", "group": "g", "task": TASK, "epoch": 1, "kind": 1, "us": 5},
@@ -344,7 +345,10 @@ def hear_question(data: bytes) -> object:
 
 
 def hear_told(data: bytes) -> object:
-    return [messages.to_effect(each) for each in messages.WATCH.decode_answer(data).messages]
+    state = MemberState("app", Random(7))
+    state.register(messages.Register(WHO, "run"))
+    state.told(messages.WATCH.decode_answer(data).messages, now_us=0)
+    return state.heard(), state.cap(WHO.id())
 
 
 # -- the table
@@ -432,7 +436,5 @@ DECODERS: dict[str, Decoder] = {
     "what members are told": Decoder(
         hear_told, msgpack(messages.encode(TOLD)), messages.encode(TOLD), (LowmarkError, *UNREAD)
     ),
-    "what heartbeats say": Decoder(
-        driver_rpc.HEARTBEAT.decode_request, msgpack(_packed(BEAT)), _packed(BEAT), (LowmarkError, *UNREAD)
-    ),
+    "what heartbeats say": Decoder(driver_rpc.HEARTBEAT.decode_question, msgpack(_packed(BEAT)), _packed(BEAT)),
 }

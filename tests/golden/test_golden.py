@@ -144,11 +144,11 @@ def test_a_coordinator_goes_on_from_its_journal(coordinator: LowWatermarkCoordin
         ("job", "orders"): NOON_US - 7,
         ("other", "clicks"): NOON_US + 1,
     }
+    # Task 2 had said that it is finished, which was a way to leave once: its run is over, and it holds nobody.
     tasks = {str(task.task): task for source in status.sources for task in source.tasks}
     assert {name: (task.run, task.state, task.low_watermark_us, task.group) for name, task in tasks.items()} == {
         "job/orders/0": (run_mark("run-0"), SplitState.ACTIVE, NOON_US - 5, "group"),
         "job/orders/1": (run_mark("run-1"), SplitState.ACTIVE, NOON_US - 7, None),
-        "job/orders/2": (run_mark("run-2"), SplitState.FINISHED, None, None),
         "job/orders/3": (run_mark("run-3"), SplitState.IDLE, None, None),
         "other/clicks/0": (run_mark("run-0"), SplitState.ACTIVE, NOON_US + 1, "group"),
     }
@@ -165,10 +165,10 @@ def test_an_alignment_group_goes_on_from_the_journal(coordinator: LowWatermarkCo
 
 
 def test_runs_that_were_over_are_over(coordinator: LowWatermarkCoordinator) -> None:
-    now_us, gone = NOON_US + 9 * SECOND_US, TaskId("job", "gone", "0")
-    for run in ("run-1", "run-2"):
+    now_us, gone, finished = NOON_US + 9 * SECOND_US, TaskId("job", "gone", "0"), TaskId("job", "orders", "2")
+    for who, run in ((gone, "run-1"), (gone, "run-2"), (finished, "run-2")):
         with pytest.raises(StaleRun):
-            coordinator.handle(TaskRegistered(gone, run), now_us)
+            coordinator.handle(TaskRegistered(who, run), now_us)
     # A live one goes on, and low watermarks rise from where they were.
     coordinator.handle(Tick(), now_us)
     for task, run in (("0", "run-0"), ("1", "run-1")):

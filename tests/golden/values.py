@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from lowmark.integration.coordinator import messages
 from lowmark.integration.spark.checkpoint import Farewell
@@ -21,6 +20,7 @@ from lowmark.sources.hybrid import HybridSplit, HybridState
 from lowmark.sources.kafka import KafkaEnumeratorState, KafkaSource, KafkaSplit
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.planning.offset import BatchState, Placed
+from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -36,7 +36,6 @@ from lowmark.watermark import (
     SplitState,
     StreamSnapshot,
     TaskDeregistered,
-    TaskFinished,
     TaskId,
     TaskRegistered,
     TaskStatus,
@@ -231,7 +230,7 @@ _STATEMENTS: list[messages.Statement] = [
     messages.Finished(TASK, "run-1"),
     messages.Deregister(TASK, "run-1"),
 ]
-MESSAGES: Mapping[str, tuple[Callable[[bytes], msgspec.Struct], msgspec.Struct]] = {
+MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
     # name -> (what reads it, what it is)
     "coordinator Say": (messages.SAY.decode_question, messages.Say("application-1", _STATEMENTS)),
     "coordinator Say answer": (
@@ -264,7 +263,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], msgspec.Struct], msgspec.Struct]]
         messages.StatusAnswer("0.1.0", 4711, 2, "/var/lib/lowmark.journal", _STATUS),
     ),
     "driver Heartbeat": (
-        driver_rpc.HEARTBEAT.decode_request,
+        driver_rpc.HEARTBEAT.decode_question,
         driver_rpc.HeartbeatRequest(
             stream_id="0123",
             run="run-2",
@@ -279,18 +278,22 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], msgspec.Struct], msgspec.Struct]]
         ),
     ),
     "driver Heartbeat answer": (
-        driver_rpc.HEARTBEAT.decode_reply,
+        driver_rpc.HEARTBEAT.decode_answer,
         driver_rpc.HeartbeatReply(NOON_US, 7, "TFdNSw==", wake_at_us=9, refusal="the stream is gone"),
     ),
-    "driver Guide": (driver_rpc.GUIDE.decode_request, driver_rpc.GuideRequest("0123", "run-1")),
+    "driver Guide": (driver_rpc.GUIDE.decode_question, driver_rpc.GuideRequest("0123", "run-1")),
     "driver Guide answer": (
-        driver_rpc.GUIDE.decode_reply,
-        driver_rpc.GuideReply(
-            cap_us=NOON_US, hold=True, held=["b"], observed_us={"a": NOON_US - 1}, events=[(0, 1, b"\x00\xff")]
+        driver_rpc.GUIDE.decode_answer,
+        Guidance(
+            cap_us=NOON_US,
+            hold=True,
+            held=frozenset({"b"}),
+            observed_us={"a": NOON_US - 1},
+            events=[(0, 1, b"\x00\xff")],
         ),
     ),
     "driver Planned": (
-        driver_rpc.PLANNED.decode_request,
+        driver_rpc.PLANNED.decode_question,
         driver_rpc.PlannedRequest(
             stream_id="0123",
             run="run-1",
@@ -305,10 +308,10 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], msgspec.Struct], msgspec.Struct]]
             metrics={"discoveries": 2.0},
         ),
     ),
-    "driver Planned answer": (driver_rpc.PLANNED.decode_reply, driver_rpc.PlannedReply()),
-    "driver Status": (driver_rpc.STATUS.decode_request, driver_rpc.StatusRequest("orders", 3)),
+    "driver Planned answer": (driver_rpc.PLANNED.decode_answer, driver_rpc.PlannedReply()),
+    "driver Status": (driver_rpc.STATUS.decode_question, driver_rpc.StatusRequest("orders", 3)),
     "driver Status answer": (
-        driver_rpc.STATUS.decode_reply,
+        driver_rpc.STATUS.decode_answer,
         driver_rpc.StatusReply("local-1", 4711, [{"name": "orders", "low_watermark_us": NOON_US}], ["orders: a holds"]),
     ),
 }
@@ -337,6 +340,6 @@ def coordinator() -> LowWatermarkCoordinator:
     ):
         said = ReplyLowWatermark(*task.parts, NOON_US + SECOND_US, low_us, f"run-{task.task_id}", left_out)
         made.handle(said, now_us=NOON_US + SECOND_US)
-    made.handle(TaskFinished(over, "run-2"), now_us=NOON_US + SECOND_US)
+    made.handle(TaskDeregistered(over, "run-2"), now_us=NOON_US + SECOND_US)
     made.handle(Tick(), now_us=NOON_US + 2 * SECOND_US)
     return made

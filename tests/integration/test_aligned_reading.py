@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -93,9 +94,9 @@ class Query:
         streams.queries.append(self)
 
     def ask(self, run: str) -> Guidance:
-        limit = self.streams.cooperation.limit(self.run.stream, self.run)
-        self.asked_us = limit.cap_us
-        return Guidance(limit.cap_us, limit.hold, limit.held, self.run.observed_us)
+        guidance = self.streams.cooperation.guidance(self.run.stream, self.run)
+        self.asked_us = guidance.cap_us
+        return replace(guidance, observed_us=self.run.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
         if self.known.keep(planned):

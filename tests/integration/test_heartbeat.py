@@ -13,7 +13,6 @@ from lowmark.integration.errors import QueryRefused, ServiceFailed, ServiceUnrea
 from lowmark.integration.transport import heartbeat
 from lowmark.integration.transport.driver_rpc import (
     Client,
-    GuideReply,
     HeartbeatReply,
     HeartbeatRequest,
     PlannedReply,
@@ -22,6 +21,7 @@ from lowmark.integration.transport.driver_rpc import (
     StatusRequest,
 )
 from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
+from lowmark.sources.planning.peer import Guidance
 
 from tests.integration.feed import ZERO, us
 
@@ -67,7 +67,7 @@ def reader(address: str, monkeypatch: pytest.MonkeyPatch) -> HeartbeatReader:
 
 def serve(address: str, *replies: HeartbeatReply) -> tuple[Script, Server]:
     script = Script(list(replies))
-    nobody: dict[str, Any] = {"guide": lambda _: GuideReply(), "planned": lambda _: PlannedReply()}
+    nobody: dict[str, Any] = {"guide": lambda _: Guidance(), "planned": lambda _: PlannedReply()}
     return script, Server(address, heartbeat=script.heartbeat, status=script.status, **nobody)
 
 

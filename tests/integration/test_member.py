@@ -18,10 +18,8 @@ from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages as wire
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.client import Member, ask_status
-from lowmark.integration.coordinator.client_state import BackOff, GivenUp, MemberState, NewCap, NewLow
+from lowmark.integration.coordinator.client_state import BackOff, GivenUp, MemberState, NewLow
 from lowmark.integration.coordinator.messages import (
-    Deregister,
-    Finished,
     Refused,
     Register,
     Renew,
@@ -143,24 +141,23 @@ def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
 
 
 def test_an_end_is_said_after_the_last_report() -> None:
-    for ending in (Finished, Deregister):
-        state = member()
-        state.report(task(0), 7)
-        state.end(task(0), ending)
-        assert names(said(state, SECOND)) == ["Reply", ending.__name__]
-        state.answered([Taken(), Taken()], SECOND)
-        assert said(state, 2 * SECOND) == []
-        assert state.quiet
+    state = member()
+    state.report(task(0), 7)
+    state.end(task(0))
+    assert names(said(state, SECOND)) == ["Reply", "Deregister"]
+    state.answered([Taken(), Taken()], SECOND)
+    assert said(state, 2 * SECOND) == []
+    assert state.quiet
 
 
 def test_who_deregisters_before_it_could_register_says_nothing() -> None:
     state = member(connected=False)
-    state.end(task(0), Deregister)
+    state.end(task(0))
     state.attached(30 * SECOND, 0)
     assert said(state, 0) == []
 
 
-def test_silence_is_broken_three_times_in_a_lease_also_in_one_of_its_own() -> None:
+def test_silence_is_broken_three_times_in_a_lease() -> None:
     state = member(tasks=2)
     assert state.wake_at_us == 10 * SECOND
     assert names(said(state, 10 * SECOND)) == ["Renew", "Renew"]
@@ -170,10 +167,6 @@ def test_silence_is_broken_three_times_in_a_lease_also_in_one_of_its_own() -> No
     state.answered([Taken()], 15 * SECOND)
     assert [each.task.task_id for each in said(state, 20 * SECOND)] == ["1"]
     state.answered([Taken()], 20 * SECOND)
-    state.register(Register(wire.Task.of(task(2)), "run-2", lease_us=3 * SECOND))
-    assert names(said(state, 21 * SECOND)) == ["Register"]
-    state.answered([Taken()], 21 * SECOND)
-    assert state.wake_at_us == 22 * SECOND
 
 
 # -- over a lost connection
@@ -254,19 +247,13 @@ def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
     assert said(state, 2 * SECOND) == [Register(WHO, "run-new")]
 
 
-def test_a_run_that_finished_while_nobody_listened_still_says_its_last_values() -> None:
+def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> None:
     state = member()
     state.detached("gone", SECOND)
     state.report(task(0), 99)
-    state.end(task(0), Finished)
+    state.end(task(0))
     state.attached(30 * SECOND, 2 * SECOND)
-    assert names(said(state, 2 * SECOND)) == ["Renew", "Reply", "Finished"]
-    state.answered([refused("UnknownTask")] * 3, 2 * SECOND)
-    [registration] = said(state, 3 * SECOND)
-    assert isinstance(registration, Register)
-    assert registration.low_watermark_us == 99
-    state.answered([Taken()], 3 * SECOND)
-    assert names(said(state, 4 * SECOND))[-1] == "Finished"
+    assert names(said(state, 2 * SECOND)) == ["Renew", "Reply", "Deregister"]
 
 
 # -- what it hears
@@ -286,11 +273,12 @@ def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
 
 def test_of_caps_the_newest_epoch_counts_and_it_may_go_down() -> None:
     state = member()
+    caps = []
     for epoch, cap in ((5, Cap.up_to(10)), (4, Cap.free()), (6, Cap.up_to(10)), (7, Cap.up_to(0)), (7, Cap.hold())):
         message = wire.to_message(CapAnnounced("g", task(0), epoch, cap))
         state.told([message], SECOND)
-    assert state.heard() == [NewCap(task(0), Cap.up_to(10)), NewCap(task(0), Cap.up_to(0))]
-    assert state.cap(task(0)) == Cap.up_to(0)
+        caps.append(state.cap(task(0)))
+    assert caps == [Cap.up_to(10)] * 3 + [Cap.up_to(0)] * 2
 
 
 def test_what_is_for_nobody_here_is_not_heard() -> None:
@@ -500,11 +488,10 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
     """Of jobs, streams, tasks, runs and groups. Each is a source of two tasks, so one that is mixed up never rises."""
     tasks = [TaskId(f"job {odd}", f"source {odd}", f"{n} {odd}") for odd in ODD_NAMES for n in range(2)]
     tasks += [TaskId("a/b", "c", "d"), TaskId("a", "b/c", "d"), TaskId("a", "b", "c/d")]  # which print alike
-    caps: dict[TaskId, Cap] = {}
     for low_us in (0, 7):  # the second time with the state that the journal kept
         with (
             serving(Door(f"unix:{folder}/c.sock"), journal=folder / "journal") as address,
-            Member(address, on_cap=caps.__setitem__) as one,
+            Member(address) as one,
         ):
             for n, each in enumerate(tasks):
                 group = AlignmentParams(f"group {each.job_id} {each.source_id}", 1_000, 20_000)
@@ -513,7 +500,7 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
             for n, each in enumerate(tasks):
                 least_us = low_us + (n // 2 * 2 if n < 2 * len(ODD_NAMES) else n)
                 wait_until(lambda: one.low_us(each) == least_us, f"{each!r} to hear {least_us}")  # noqa: B023
-                wait_until(lambda: caps.get(each) == Cap.up_to(least_us + 1_000), f"the cap of {each!r}")  # noqa: B023
+                wait_until(lambda: one.cap(each) == Cap.up_to(least_us + 1_000), f"the cap of {each!r}")  # noqa: B023
             seen = ask_status(address).coordinator
             runs = {task.task: task.run for source in seen.sources for task in source.tasks}
             assert runs == {each: run_mark(f"run {low_us} {each.task_id}") for each in tasks}
@@ -557,7 +544,7 @@ def test_what_cannot_be_is_refused_to_the_caller(folder: Path) -> None:
             alone.register(TaskId("job", "orders", "half of a pair \ud83d"))
         alone.deregister(task(0))
         with pytest.raises(UnknownTask):
-            alone.finish(task(0))
+            alone.deregister(task(0))
         wait_until(lambda: alone.why.startswith("UNAVAILABLE"), "the reason")
         assert not alone.connected
 
@@ -626,6 +613,6 @@ def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
             wait_until(lambda: other.connected, "connected")
             other.register(task(1), low_watermark_us=3)
             other.report(task(1), 10)
-            other.finish(task(1))
+            other.deregister(task(1))
         one.report(task(0), 20)
         wait_until(lambda: one.low_us(task(0)) == 20, "the other one holds nothing")

@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
@@ -221,13 +220,12 @@ class Wire:
         self.client.heartbeat(HeartbeatRequest("s", "t", first=True))
 
     def _planned(self, request: PlannedRequest) -> PlannedReply:
-        fields = msgspec.structs.asdict(request)
-        self.runs.take_plan(fields.pop("stream_id"), fields.pop("run"), Planned(**fields))
+        self.runs.take_plan(request.stream_id, request.run, request)
         return PlannedReply()
 
     def plan(self, checkpoint: int, **known: Any) -> None:
         splits: dict[str, tuple[str, ...]] = dict.fromkeys(known.pop("splits", "ab"), ())
-        self.client.planned(PlannedRequest("s", "reader", checkpoint, splits, **known))
+        self.client.planned(PlannedRequest(checkpoint, splits, stream_id="s", run="reader", **known))
 
     def report(self, checkpoint: int) -> None:
         """The batch was read, and Spark says so."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +41,6 @@ from lowmark.watermark import (
     RetrieveLowWatermark,
     StaleRun,
     TaskDeregistered,
-    TaskFinished,
     TaskId,
     TaskLost,
     TaskRegistered,
@@ -50,7 +48,8 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
-from lowmark.watermark.tasks.snapshot import decode
+
+from tests.watermark.coordinator_world import encoded_anew
 
 S = 1_000_000
 INTERVAL_US, LEASE_US = S, 10 * S
@@ -58,7 +57,7 @@ END_US = 10**15  # the watermark of a split that will never have another row
 WALL_US = 1_700_000_000 * S
 PATIENCE_US = 600 * S  # within which everything must drain once the misfortunes have ended
 
-Message = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskFinished | TaskDeregistered
+Message = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered
 
 
 class Violation(AssertionError):
@@ -88,7 +87,6 @@ class Reader:
     splits: list[Split]
     params: AlignmentParams | None
     throttled: bool
-    priority: int
     work_us: int
     mortal: bool  # it may leave for good; in every source one does not
     alive: bool = True
@@ -118,7 +116,6 @@ class Known:
     heard_us: int  # true time
     steps: int  # forward steps of the clock before that
     wanted_us: int = -(2**63)  # the largest it said
-    finished: bool = False
     newest: tuple[int, bool] = (-1, False)  # sequence, left out
 
 
@@ -171,7 +168,6 @@ class Simulation:
     def draw_readers(self, many: int) -> list[Reader]:
         random = self.random
         sources = [(f"job-{random.randint(0, 1)}", f"source-{i}") for i in range(random.randint(1, min(many, 4)))]
-        priorities = random.random() < 0.2
         readers = []
         for i in range(many):
             first = i < len(sources)  # every source has one reader with a split
@@ -182,7 +178,6 @@ class Simulation:
                 [self.draw_split(0) for _ in range(max(splits, 1) if first else splits)],
                 random.choice([None, *self.params]),
                 throttled=random.random() < 0.8,
-                priority=random.randint(0, 2) if priorities else 0,
                 work_us=random.randint(100_000, 2 * S),
                 mortal=not first,
             )
@@ -279,9 +274,7 @@ class Simulation:
 
     def register(self, reader: Reader) -> None:
         reader.runs += 1
-        self.tell_coordinator(
-            TaskRegistered(reader.task, reader.run, reader.low_us, reader.params, reader.throttled, reader.priority)
-        )
+        self.tell_coordinator(TaskRegistered(reader.task, reader.run, reader.low_us, reader.params, reader.throttled))
         self.reply(reader)
 
     def renew(self, reader: Reader, life: int) -> None:
@@ -401,8 +394,7 @@ class Simulation:
         elif kind == 4 and reader.mortal and reader.alive:
             self.counts["farewells"] += 1
             reader.alive, reader.gone = False, True
-            farewell = self.random.choice((TaskFinished, TaskDeregistered))
-            self.tell_coordinator(farewell(reader.task, reader.run))
+            self.tell_coordinator(TaskDeregistered(reader.task, reader.run))
         self.at(self.now_us + self.random.randint(0, self.misfortune_us), self.misfortune)
 
     def calm_down(self) -> None:
@@ -444,8 +436,7 @@ class Simulation:
         if coordinator.epoch != self.journal_epoch:
             self.journal, self.journal_epoch = coordinator.snapshot(), coordinator.epoch
             if not self.big:
-                whole = json.loads(json.dumps(coordinator.state()))
-                self.check(decode(self.journal) == whole, "what was encoded is not the state")
+                self.check(self.journal == encoded_anew(coordinator), "what was encoded is not the state")
         for effect in effects:
             task = self.addressee(effect)
             if task is not None:
@@ -460,8 +451,7 @@ class Simulation:
             try:
                 effects = coordinator.handle(event, self.clock_us)
             except (StaleRun, UnknownTask) as error:
-                finished = task in self.known and self.known[task].finished  # whose lease runs out without a word
-                self.check(not counts or finished, f"refused although it is the registered run: {event}: {error}")
+                self.check(not counts, f"refused although it is the registered run: {event}: {error}")
                 self.counts["refusals"] += 1
                 self.send(lambda: self.refused(self.of_task[task], run))
                 return []
@@ -507,7 +497,6 @@ class Simulation:
             low_us = event.low_watermark_us if isinstance(event, TaskRegistered) else None
             known = self.known[task] = Known(self.of_task[task], run, low_us, self.now_us, self.forward_steps)
         known.heard_us, known.steps = self.now_us, self.forward_steps
-        known.finished |= isinstance(event, TaskFinished)
         if isinstance(event, ReplyLowWatermark):
             known.newest = max(known.newest, (event.sequence, event.left_out is not None))
             if event.current_low_watermark is not None:
@@ -556,8 +545,8 @@ class Simulation:
         for task, known in self.known.items():
             if (task.job_id, task.source_id) != key:
                 continue
-            self.check(task in told or known.finished, f"{key} rose to {low_us} and {task} was not told")
-            if known.newest[1] or known.finished:
+            self.check(task in told, f"{key} rose to {low_us} and {task} was not told")
+            if known.newest[1]:
                 continue
             self.check(known.low_us is not None, f"{key} rose to {low_us} before {task} spoke")
             own_us = known.reader.low_us
@@ -568,20 +557,12 @@ class Simulation:
                 self.check(ahead[1] > low_us, f"{key} rose to {low_us}, and {task} has a row at {ahead[1]} to read")
 
     def judge_cap(self, told: CapAnnounced) -> None:
-        """No cap is beyond the drift of a member that takes part, unless that one wants to jump further itself.
-
-        Where there are priorities, one that waits for a higher one caps nobody: left to the laws of the group.
-        """
+        """No cap is beyond the drift of a member that takes part, unless that one wants to jump further itself."""
         params = next(params for params in self.params if params.group == told.group)
-        if told.cap.us is None or any(reader.priority for reader in self.readers):
+        if told.cap.us is None:
             return
         for task, known in self.known.items():
-            if (
-                known.reader.params is params
-                and not known.newest[1]
-                and not known.finished
-                and known.low_us is not None
-            ):
+            if known.reader.params is params and not known.newest[1] and known.low_us is not None:
                 limit_us = max(known.low_us + params.max_drift_us, known.wanted_us)
                 self.check(told.cap.us <= limit_us, f"{told} is beyond the limit of {task}, {limit_us}")
 

@@ -23,7 +23,6 @@ INTERVAL_US = 10
 tasks = st.sampled_from(TASKS)
 wanted_us = st.none() | watermarks_us
 delays_us = st.sampled_from((0, 0, 1, 7, 30))
-rarely = st.integers(0, 3).map(lambda n: n == 3)
 drifts_us = st.sampled_from((0, 1, 10, 2**62))
 
 
@@ -32,12 +31,9 @@ class Member:
     """All that was ever said of a member, and what it found when it joined."""
 
     throttled: bool
-    priority: int
-    joined_at_us: int
     floor_us: int | None
     active: list[tuple[int, int | None, int | None]] = field(default_factory=list)  # at, low, wanted
     idle: list[int] = field(default_factory=list)
-    finished: bool = False
 
     @property
     def low_us(self) -> int | None:
@@ -46,7 +42,7 @@ class Member:
 
     @property
     def left_out(self) -> bool:
-        return self.finished or max(self.idle, default=-1) > max((at for at, _, _ in self.active), default=-1)
+        return max(self.idle, default=-1) > max((at for at, _, _ in self.active), default=-1)
 
     @property
     def wanted_us(self) -> int | None:
@@ -59,10 +55,6 @@ class Member:
     def next_us(self) -> int | None:
         return self.low_us if self.wanted_us is None else self.wanted_us
 
-    def takes_part(self, now_us: int, grace_us: int | None) -> bool:
-        silent_us = now_us - max([self.joined_at_us, *self.idle])
-        return not self.left_out and (self.next_us is not None or grace_us is None or silent_us <= grace_us)
-
 
 def limit(member: Member, drift_us: int) -> Cap:
     own_us = [] if member.low_us is None else [min(member.low_us + drift_us, 2**63 - 1)]
@@ -70,36 +62,26 @@ def limit(member: Member, drift_us: int) -> Cap:
     return Cap.up_to(max(known)) if known else Cap.hold() if member.floor_us is None else Cap.up_to(member.floor_us)
 
 
-def bound(member: Member, taking_part: list[Member]) -> Cap:
-    higher = [other.low_us for other in taking_part if other.priority > member.priority]
-    return min((Cap.hold() if us is None else Cap.up_to(us) for us in higher), default=Cap.free())
-
-
 def definition(taking_part: list[Member], drift_us: int) -> Cap:
-    """The smallest limit, but for those who wait for a higher priority."""
-    free = [m for m in taking_part if not m.throttled or bound(m, taking_part).allows(m.next_us)]
-    return min((limit(member, drift_us) for member in free), default=Cap.free())
+    return min((limit(member, drift_us) for member in taking_part), default=Cap.free())
 
 
 class GroupIsItsDefinition(RuleBasedStateMachine):
     @initialize(
         drift_us=drifts_us,
-        grace_us=st.sampled_from((None, 0, 25)),
         start_us=st.sampled_from((0, 1_000)),
-        priorities=st.lists(st.integers(0, 2), min_size=2, max_size=len(TASKS)),
+        many=st.integers(2, len(TASKS)),
         lows_us=st.lists(watermarks_us, max_size=len(TASKS)),
     )
-    def begin(
-        self, drift_us: int, grace_us: int | None, start_us: int, priorities: list[int], lows_us: list[int]
-    ) -> None:
-        self.drift_us, self.grace_us, self.now_us = drift_us, grace_us, start_us
+    def begin(self, drift_us: int, start_us: int, many: int, lows_us: list[int]) -> None:
+        self.drift_us, self.now_us = drift_us, start_us
         self.params = AlignmentParams("g", drift_us, INTERVAL_US)
-        self.group, self.twin = (AlignmentGroup("g", grace_us=grace_us) for _ in range(2))
+        self.group, self.twin = (AlignmentGroup("g") for _ in range(2))
         self.members: dict[TaskId, Member] = {}
         self.announced_us: int | None = None
         self.epochs: list[int] = []
-        for task, priority in zip(TASKS, priorities, strict=False):
-            self.join(task, throttled=True, priority=priority)
+        for task in TASKS[:many]:
+            self.join(task, throttled=True)
         self.all_speak(lows_us)
 
     @property
@@ -107,14 +89,13 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
         return self.group, self.twin
 
     def taking_part(self) -> list[Member]:
-        return [member for member in self.members.values() if member.takes_part(self.now_us, self.grace_us)]
+        return [member for member in self.members.values() if not member.left_out]
 
-    @rule(task=tasks, throttled=st.booleans(), priority=st.integers(0, 2))
-    def join(self, task: TaskId, throttled: bool, priority: int) -> None:
+    @rule(task=tasks, throttled=st.booleans())
+    def join(self, task: TaskId, throttled: bool) -> None:
         for group in self.both:
-            group.join(task, self.params, now_us=self.now_us, throttled=throttled, priority=priority)
-        member = self.members.setdefault(task, Member(throttled, priority, self.now_us, self.announced_us))
-        member.throttled, member.priority = throttled, priority
+            group.join(task, self.params, now_us=self.now_us, throttled=throttled)
+        self.members.setdefault(task, Member(throttled, self.announced_us)).throttled = throttled
 
     @rule(task=tasks, low_us=st.none() | watermarks_us, wanted=wanted_us, late_us=delays_us)
     def report(self, task: TaskId, low_us: int | None, wanted: int | None, late_us: int) -> None:
@@ -137,13 +118,6 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
                 group.idle(task, at_us=at_us)
             self.members[task].idle.append(at_us)
 
-    @rule(task=tasks, really=rarely)
-    def finish(self, task: TaskId, really: bool) -> None:
-        if really and task in self.members:
-            for group in self.both:
-                group.finish(task)
-            self.members[task].finished = True
-
     @rule(task=tasks)
     def leave(self, task: TaskId) -> None:
         known = self.members.pop(task, None) is not None
@@ -162,10 +136,8 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
             cap = definition(self.taking_part(), self.drift_us)
             self.announced_us = cap.us
             self.epochs.append(announced[0].epoch)
-            live = sorted(task for task, member in self.members.items() if not member.finished)
-            assert live == [each.task for each in announced]
-            for each in announced:
-                assert min(cap, bound(self.members[each.task], self.taking_part())) == each.cap
+            assert sorted(self.members) == [each.task for each in announced]
+            assert {each.cap for each in announced} == {cap}
 
     @rule()
     def crash(self) -> None:
@@ -174,28 +146,20 @@ class GroupIsItsDefinition(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         note(f"{self.now_us} {self.members}")
-        taking_part = self.taking_part()
-        cap = definition(taking_part, self.drift_us)
-        assert cap == self.group.cap(self.now_us)
-        for task, member in self.members.items():
-            assert min(cap, bound(member, taking_part)) == self.group.cap_of(task, self.now_us)
+        assert definition(self.taking_part(), self.drift_us) == self.group.cap()
 
     @invariant()
     def a_restart_changes_nothing(self) -> None:
-        assert self.group.status(self.now_us) == self.twin.status(self.now_us)
+        assert self.group.status() == self.twin.status()
         group, twin = dict(vars(self.group)), dict(vars(self.twin))
         assert group.pop("_encoded_members").text() == twin.pop("_encoded_members").text()
         assert group == twin
-        assert json.loads(self.group.encoded()) == self.group.snapshot()
+        assert self.group.encoded() == self.twin.encoded()
         assert self.group.wake_at_us == self.twin.wake_at_us
 
     @invariant()
     def somebody_may_go_on(self) -> None:
-        going = [
-            not member.throttled or self.group.cap_of(task, self.now_us).allows(member.next_us)
-            for task, member in self.members.items()
-            if member.takes_part(self.now_us, self.grace_us)
-        ]
+        going = [not member.throttled or self.group.cap().allows(member.next_us) for member in self.taking_part()]
         assert any(going) or not going
 
     @invariant()
@@ -215,8 +179,8 @@ TestGroupIsItsDefinition.settings = LAWS
 def test_reports_commute_and_repeat(
     reports: list[tuple[TaskId, int, int | None, int | None, bool]], rng: random.Random
 ) -> None:
-    def play(made: list[tuple[TaskId, int, int | None, int | None, bool]]) -> dict[str, object]:
-        group = AlignmentGroup("g", grace_us=3)
+    def play(made: list[tuple[TaskId, int, int | None, int | None, bool]]) -> str:
+        group = AlignmentGroup("g")
         for task in TASKS:
             group.join(task, AlignmentParams("g", 10, INTERVAL_US), now_us=0)
         for task, at_us, low_us, wanted, idle in made:
@@ -224,7 +188,7 @@ def test_reports_commute_and_repeat(
                 group.idle(task, at_us=at_us)
             else:
                 group.report(task, low_us, at_us=at_us, next_wanted_us=wanted)
-        return group.snapshot()
+        return group.encoded()
 
     turned = [*reports, *reports]
     rng.shuffle(turned)
@@ -236,7 +200,6 @@ class Queue:
     """What a task still has to send, and whether it may."""
 
     rows_us: list[int]
-    priority: int
     cap: Cap = field(default_factory=Cap.hold)
     low_us: int | None = None
     known: bool = True  # whether it can tell what comes next
@@ -250,27 +213,27 @@ class Queue:
 @LAWS
 @given(
     st.lists(
-        st.tuples(st.lists(st.integers(-20, 2_000), min_size=1, max_size=8), st.integers(0, 2), st.booleans()),
+        st.tuples(st.lists(st.integers(-20, 2_000), min_size=1, max_size=8), st.booleans()),
         min_size=1,
         max_size=4,
     ),
     st.sampled_from((0, 1, 10)),
     st.randoms(use_true_random=False),
 )
-def test_whatever_the_gaps_and_priorities_all_rows_are_sent(
-    drawn: list[tuple[list[int], int, bool]], drift_us: int, rng: random.Random
+def test_whatever_the_gaps_all_rows_are_sent(
+    drawn: list[tuple[list[int], bool]], drift_us: int, rng: random.Random
 ) -> None:
     group, queues = AlignmentGroup("g"), {}
     params = AlignmentParams("g", drift_us, INTERVAL_US)
-    for task, (rows_us, priority, known) in zip(TASKS, drawn, strict=False):
-        group.join(task, params, now_us=0, priority=priority)
-        queues[task] = Queue(sorted(rows_us), priority, known=known)
+    for task, (rows_us, known) in zip(TASKS, drawn, strict=False):
+        group.join(task, params, now_us=0)
+        queues[task] = Queue(sorted(rows_us), known=known)
     now_us, rows = 0, sum(len(queue.rows_us) for queue in queues.values())
     for _ in range(20 * rows + 20):
         now_us += INTERVAL_US
         for task, queue in queues.items():
             if not queue.rows_us:
-                group.finish(task)
+                group.leave(task)
             else:
                 wanted = queue.rows_us[0] if queue.known else None
                 group.report(task, queue.low_us, at_us=now_us, next_wanted_us=wanted)
@@ -281,9 +244,6 @@ def test_whatever_the_gaps_and_priorities_all_rows_are_sent(
             first = queue.low_us is None and not queue.known
             if queue.rows_us and (first or queue.cap.allows(queue.next_us)):
                 queue.low_us = queue.rows_us.pop(0)
-                higher = [other for other in queues.values() if other.priority > queue.priority and other.rows_us]
-                if queue.known:
-                    assert all(other.low_us is not None and other.low_us >= queue.low_us for other in higher)
-    note(str(group.status(now_us)))
+    note(str(group.status()))
 
     assert not any(queue.rows_us for queue in queues.values())

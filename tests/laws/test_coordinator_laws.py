@@ -9,7 +9,6 @@ newest snapshot or with the one that was due last, loses nothing but an open rou
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -30,7 +29,6 @@ from lowmark.watermark import (
     SplitState,
     StaleRun,
     TaskDeregistered,
-    TaskFinished,
     TaskId,
     TaskLost,
     TaskRegistered,
@@ -38,9 +36,9 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
-from lowmark.watermark.tasks.snapshot import decode
 
 from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
+from tests.watermark.coordinator_world import encoded_anew
 
 INTERVAL_US, LEASE_US = 10, 35
 PENDING, ACTIVE, _, IDLE, FINISHED = SplitState
@@ -56,7 +54,6 @@ class Task:
     heard_us: int
     lows_us: list[int] = field(default_factory=list)
     replies: list[tuple[int, int, LeftOut | None]] = field(default_factory=list)
-    finished: bool = False
     gone: bool = False
     out: bool = False  # since the end of a round
     confirmed: bool = True  # it has answered a question since the last restart, or none was needed
@@ -75,11 +72,11 @@ class Task:
 
     @property
     def leaves(self) -> bool:
-        return self.finished or self.gone or self.left_out is not None
+        return self.gone or self.left_out is not None
 
     @property
     def state(self) -> SplitState:
-        if self.finished or self.gone:
+        if self.gone:
             return FINISHED
         if self.left_out is not None:
             return IDLE
@@ -106,7 +103,7 @@ class Definition:
             if self.asked_us is not None and at[1] >= self.asked_us:
                 self.unanswered.discard(name)
             task.replies.append((*at, left_out))
-        if low_us is not None and not (task.finished and task.out):
+        if low_us is not None:
             if task.low_us is None or low_us > task.low_us:
                 task.out = False
             task.lows_us.append(low_us)
@@ -153,14 +150,14 @@ class Definition:
                     self.asked_us = now_us if self.last_asked_us is None else max(now_us, self.last_asked_us + 1)
                     self.questions_us.add(self.asked_us)
                     self.last_asked_us, self.ends_us = self.asked_us, now_us + LEASE_US
-                    self.unanswered = {n for n, t in self.tasks.items() if not t.finished and not t.gone}
+                    self.unanswered = {n for n, t in self.tasks.items() if not t.gone}
                 self.end_if_complete()
             if not self.busy:
                 self.beat_us = None
 
     @property
     def busy(self) -> bool:
-        return any(t.gone or not t.finished or not t.out for t in self.tasks.values())
+        return bool(self.tasks)
 
 
 def coordinator() -> LowWatermarkCoordinator:
@@ -279,16 +276,6 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             self.handle(LeaseRenewed(task_id(name), task.run))
 
     @rule(name=splits)
-    def finish(self, name: str) -> None:
-        task = self.known(name)
-        if task is not None:
-            self.listen()
-            task.heard_us, task.finished = self.definition.listened_us, True
-            self.definition.unanswered.discard(name)
-            self.definition.end_if_complete()
-            self.handle(TaskFinished(task_id(name), task.run))
-
-    @rule(name=splits)
     def deregister(self, name: str) -> None:
         task = self.known(name)
         if task is not None:
@@ -309,7 +296,6 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             for message in (
                 ReplyLowWatermark("job", "orders", name, self.now_us, low_us, run),
                 TaskRegistered(task_id(name), run, low_us),
-                TaskFinished(task_id(name), run),
             ):
                 before = self.coordinator.snapshot(), self.coordinator.epoch
                 with pytest.raises((StaleRun, UnknownTask)):
@@ -334,7 +320,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         definition.beat_us = self.now_us if definition.tasks or definition.over else None
         definition.listened_us, self.handled_us = 0, self.now_us
         for task in definition.tasks.values():
-            task.heard_us, task.confirmed = 0, task.finished or task.gone
+            task.heard_us, task.confirmed = 0, task.gone
         self.definition = definition
         self.journal = data, self.coordinator.epoch, copy.deepcopy(definition)
 
@@ -343,7 +329,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         sources = self.coordinator.status(self.now_us).sources
         tasks = {task.task.task_id: task for source in sources for task in source.tasks}
         expected = self.definition
-        assert decode(self.coordinator.snapshot()) == json.loads(json.dumps(self.coordinator.state()))
+        assert self.coordinator.snapshot() == encoded_anew(self.coordinator)
         assert expected.low_us == self.coordinator.low_watermark_us("job", "orders")
         assert {name: task.state for name, task in expected.tasks.items()} == {n: t.state for n, t in tasks.items()}
         assert {name: task.low_us for name, task in expected.tasks.items()} == {

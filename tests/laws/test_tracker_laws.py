@@ -58,9 +58,3 @@ def test_a_task_that_was_cut_short_and_retried_counts_once(
     whole = tracker_of(observed)
 
     assert whole == tracker_of(observed[:cut]).merge(whole)
-
-
-@LAWS
-@given(trackers)
-def test_the_wire_form_loses_nothing(tracker: SplitTracker) -> None:
-    assert tracker == SplitTracker.from_wire(tracker.to_wire())

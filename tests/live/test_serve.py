@@ -157,12 +157,12 @@ def test_a_member_that_dies_is_pruned_after_its_lease_and_holds_nothing_any_more
         "from lowmark.integration.coordinator.client import Member\n"
         "from tests.integration.serving import task\n"
         f"member = Member({address!r})\n"
-        "member.register(task(0), lease_us=1_000_000)\n"
+        "member.register(task(0))\n"
         "member.report(task(0), 10)\n"
         "print('here', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    with served(folder), Member(address) as alive:
+    with served(folder, lease="1 second"), Member(address) as alive:
         alive.register(task(1))
         alive.report(task(1), 5)
         with subprocess.Popen(

@@ -83,5 +83,23 @@ class World:
         )
 
 
+def encoded_anew(coordinator: LowWatermarkCoordinator) -> bytes:
+    """The snapshot with no part of it taken from one before: what ``snapshot`` must be."""
+    for key, rounds in coordinator._sources.items():
+        coordinator._encoded_sources.changed(key)
+        for task_id in rounds.answers:
+            rounds._encoded_tasks.changed(task_id)
+    for group in coordinator._groups.values():
+        for task in group._members:
+            group._encoded_members.changed(task)
+    for task in coordinator._members._leases:
+        coordinator._members._encoded_runs.changed(task)
+    for task in coordinator._group_of:
+        coordinator._encoded_group_of.changed(task)
+    for task in coordinator._spoke_us:
+        coordinator._encoded_spoke_us.changed(task)
+    return coordinator.snapshot()
+
+
 def of(kind: type[Kind], effects: list[CoordinatorEffect]) -> list[Kind]:
     return [effect for effect in effects if isinstance(effect, kind)]

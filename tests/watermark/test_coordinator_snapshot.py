@@ -105,4 +105,4 @@ def test_no_portion_encodes_more_than_it_may_and_then_little_is_left(
     assert len(portions) <= sources + sources * tasks // 10 + 1
     snapshot = coordinator.snapshot()
     assert len(encoded) == sources * tasks
-    assert LowWatermarkCoordinator.restore(snapshot, now_us=0).state() == coordinator.state()
+    assert LowWatermarkCoordinator.restore(snapshot, now_us=0).snapshot() == snapshot

@@ -118,19 +118,10 @@ class SplitTracker:
         return BatchCounts(*(sum(column) for column in zip(*self._counts.values(), strict=True)))
 
     def to_wire(self) -> Wire:
-        """Plain nested tuples, sorted: small to pickle, and equal when the trackers are."""
+        """Plain nested tuples, sorted: equal when the trackers are."""
         marks = ((s, cell, m.max_us, m.min_us, m.rows) for (s, cell), m in self._marks.items())
         counts = ((cell, *numbers) for cell, numbers in self._counts.items())
         return tuple(sorted(marks, key=lambda mark: (split_order(mark[0]), mark[1]))), tuple(sorted(counts))
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> SplitTracker:
-        """The tracker that ``to_wire`` was called on."""
-        tracker = cls()
-        marks, counts = wire
-        tracker._marks = {(split, cell): SplitMark(top, first, rows) for split, cell, top, first, rows in marks}
-        tracker._counts = {cell: (a, b, c, d, e) for cell, a, b, c, d, e in counts}
-        return tracker
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SplitTracker) and self.to_wire() == other.to_wire()

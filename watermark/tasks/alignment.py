@@ -11,20 +11,18 @@ equal is allowed.
 
 Rule 1: a member's newest report counts, by the time it was made. So reports may come twice or in any order, and a
         low watermark that regressed is followed: the cap is no low watermark and may go down.
-Rule 2: who is idle or finished is left out. Who has not spoken is waited for: the cap does not rise above the one
-        it found when it joined, until it speaks or its grace is over.
+Rule 2: who is idle is left out. Who has not spoken is waited for: the cap does not rise above the one it found when
+        it joined, until it speaks.
 Rule 3: what a member wants next counts as how far it is. So nobody waits for a gap in the data: if all want beyond
         the cap, the smallest of them jumps.
-Rule 4: a member may not pass what a member of a higher priority has sent. While it waits for that one, that one
-        does not wait for it.
-Rule 5: announcements may be lost, repeated or overtaken: each holds the whole cap, and an epoch that grows. The
+Rule 4: announcements may be lost, repeated or overtaken: each holds the whole cap, and an epoch that grows. The
         receiver keeps the newest.
 
 In every state some member may go on: the one whose limit is the cap. Tasks are known by all three parts of their
 id, for two jobs may read a stream of the same name.
 
 Source: FLIP-182, FLIP-217; FLINK-10887 (what is wanted next counts); ``connectors/synchronization.rs`` of Pathway
-    (rules 3 and 4); FLINK-31632, 35157, 35933 and 40505 for what went wrong without rules 2 and 5.
+    (rule 3); FLINK-31632, 35157, 35933 and 40505 for what went wrong without rules 2 and 4.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
-from lowmark.watermark.duration import format_duration_us, rough_duration_us
+from lowmark.watermark.duration import format_duration_us
 from lowmark.watermark.errors import DisagreeingGroup, InvalidWatermark, UnknownTask
 from lowmark.watermark.protocol import TaskId
 from lowmark.watermark.splits.status import need
@@ -45,6 +43,7 @@ from lowmark.watermark.strategy import AlignmentParams
 from .cap import Cap, CapAnnounced
 from .snapshot import EncodedParts, json_object, to_json
 
+_BY_PARTS = attrgetter("parts")
 _LEAST_US, _MOST_US = -(2**63), 2**63 - 1
 
 
@@ -54,16 +53,16 @@ class MemberStatus:
 
     Attributes:
         task: who.
-        state: PENDING (has not spoken), ACTIVE, IDLE or FINISHED.
+        state: PENDING (has not spoken), ACTIVE or IDLE.
         low_us: its low watermark, microseconds since the epoch; also while it is idle.
         next_wanted_us: the watermark it would have after the next row, if it said so.
         ahead_us: how far its low watermark is ahead of the group's minimum.
         cap: how far it may read by now.
         throttled: whether it obeys the cap; a stream that Spark reads by itself takes part and does not.
-        priority: it may not pass what a higher one has sent.
         waiting: whether the cap keeps it from going on.
         left_out: whether the others do not wait for it.
         why: why it is waiting or left out, or what it is doing.
+        priority: always 0; who reads this status with version 0.1.0 expects it.
     """
 
     task: TaskId
@@ -73,10 +72,10 @@ class MemberStatus:
     ahead_us: int | None
     cap: Cap
     throttled: bool
-    priority: int
     waiting: bool
     left_out: bool
     why: str
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class GroupStatus:
     Attributes:
         group: its name.
         params: what its members agreed on; None while it has none.
-        cap: how far members may read by now, priorities aside.
+        cap: how far members may read by now.
         epoch: of the newest announcement; 0 before the first.
         minimum_us: smallest low watermark of the members that take part.
         holder: whose limit the cap is; None if there is no limit.
@@ -122,18 +121,13 @@ class _Report:
 @dataclass(slots=True)
 class _Member:
     throttled: bool
-    priority: int
-    silent_since_us: int  # when it joined, or was last idle
     floor_us: int | None  # the cap it found when it joined; None: none, or no limit
     report: _Report | None = None
     low_us: int | None = None  # of the newest report that held one: a later one without leaves it (MillWheel)
     low_at_us: int | None = None
-    finished: bool = False
 
     @property
     def state(self) -> SplitState:
-        if self.finished:
-            return SplitState.FINISHED
         if self.report is not None and not self.report.active:
             return SplitState.IDLE
         return SplitState.PENDING if self.next_us is None else SplitState.ACTIVE
@@ -160,10 +154,6 @@ class _Member:
 class _Decision:
     cap: Cap
     holder: TaskId | None
-    bounds: Mapping[int, Cap]  # priority -> what the members of higher ones have sent
-
-    def cap_of(self, member: _Member) -> Cap:
-        return min(self.cap, self.bounds[member.priority])
 
 
 class AlignmentGroup:
@@ -171,41 +161,37 @@ class AlignmentGroup:
 
     Args:
         name: the group's name.
-        grace_us: how long a member that has not spoken is waited for; None: for as long as it takes.
 
     >>> group, params = AlignmentGroup("g"), AlignmentParams("g", max_drift_us=30, update_interval_us=10)
     >>> orders, clicks = TaskId("job", "orders", "0"), TaskId("job", "clicks", "0")
     >>> for task in (orders, clicks): group.join(task, params, now_us=0)
-    >>> group.report(orders, 100, at_us=1); str(group.cap(now_us=1))    # clicks is waited for
+    >>> group.report(orders, 100, at_us=1); str(group.cap())    # clicks is waited for
     'hold'
-    >>> group.report(clicks, 50, at_us=2); str(group.cap(now_us=2))
+    >>> group.report(clicks, 50, at_us=2); str(group.cap())
     '80 us'
     >>> [str(told.cap) for told in group.announce(now_us=10)], group.wake_at_us
     (['80 us', '80 us'], 20)
     """
 
-    def __init__(self, name: str, *, grace_us: int | None = None) -> None:
-        self._name, self._grace_us = name, grace_us
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._params: AlignmentParams | None = None
         self._members: dict[TaskId, _Member] = {}
         self._next_us: int | None = None  # when the next announcement is due
         self._announced_us: int | None = None  # the newest cap that was announced, if it was a number
         self._epoch = 0
-        self._encoded_members: EncodedParts[TaskId] = EncodedParts(self._encoded_member, attrgetter("parts"))
+        self._encoded_members: EncodedParts[TaskId] = EncodedParts(self._encoded_member, _BY_PARTS)
 
     # -- who is there
 
-    def join(
-        self, task: TaskId, params: AlignmentParams, *, now_us: int, throttled: bool = True, priority: int = 0
-    ) -> None:
-        """Become a member; who is one already stays as it is, but for ``throttled`` and ``priority``.
+    def join(self, task: TaskId, params: AlignmentParams, *, now_us: int, throttled: bool = True) -> None:
+        """Become a member; who is one already stays as it is, but for ``throttled``.
 
         Args:
             task: who.
             params: of its strategy; of this group.
             now_us: now, the same clock that reports are dated by.
             throttled: whether it obeys the cap.
-            priority: it may not pass what a member with a larger one has sent.
 
         Raises:
             DisagreeingGroup: another member joined with other parameters; nothing was changed.
@@ -214,14 +200,14 @@ class AlignmentGroup:
         other = next((member for member in self._members if member != task), None)
         if other is not None and self._params is not None and params != self._params:
             raise DisagreeingGroup(self._name, str(task), _in_words(params), str(other), _in_words(self._params))
-        if not self._anybody():
+        if not self._members:
             self._next_us = now_us + params.update_interval_us
         self._params = params
         known = self._members.get(task)
         if known is None:
-            self._members[task] = _Member(throttled, priority, now_us, self._announced_us)
+            self._members[task] = _Member(throttled, self._announced_us)
         else:
-            known.throttled, known.priority = throttled, priority
+            known.throttled = throttled
         self._encoded_members.changed(task)
 
     def leave(self, task: TaskId) -> bool:
@@ -275,54 +261,41 @@ class AlignmentGroup:
         """A member says that it is quiet and caught up: leave it out until it reports. Raises UnknownTask."""
         member = self._find(task)
         self._encoded_members.changed(task)
-        member.silent_since_us = max(member.silent_since_us, at_us)
         self._take(member, _Report(at_us, False, None))
-
-    def finish(self, task: TaskId) -> None:
-        """A member says that it will never deliver again: leave it out for good. Raises UnknownTask."""
-        self._find(task).finished = True
-        self._encoded_members.changed(task)
 
     # -- what follows
 
-    def cap(self, now_us: int) -> Cap:
-        """How far members may read, priorities aside. O(n)."""
-        return self._decide(now_us).cap
-
-    def cap_of(self, task: TaskId, now_us: int) -> Cap:
-        """How far one member may read. O(n). Raises UnknownTask."""
-        return self._decide(now_us).cap_of(self._find(task))
+    def cap(self) -> Cap:
+        """How far members may read. O(n)."""
+        return self._decide().cap
 
     @property
     def wake_at_us(self) -> int | None:
         """When the next announcement is due; None while there is nobody to tell."""
-        return self._next_us if self._anybody() else None
+        return self._next_us if self._members else None
 
     def announce(self, now_us: int) -> list[CapAnnounced]:
-        """Tell every live member its cap, if the interval is over. O(n).
+        """Tell every member the cap, if the interval is over. O(n).
 
         Announcements keep to their beat: intervals that were slept through are not made up for.
 
         Returns:
-            One per member that is not finished, sorted; none before its time, or while nobody has spoken.
+            One per member, sorted; none before its time, or while nobody has spoken.
         """
         if self._params is None or self._next_us is None or now_us < self._next_us:
             return []
         interval_us = self._params.update_interval_us
         self._next_us += interval_us * ((now_us - self._next_us) // interval_us + 1)
-        live = sorted(self._live(), key=lambda each: each[0].parts)
-        silent = all(member.state is SplitState.PENDING for _, member in live) and self._taking_part(now_us)
-        if silent or not live:
+        if all(member.state is SplitState.PENDING for member in self._members.values()):
             return []
-        decision = self._decide(now_us)
-        self._announced_us, self._epoch = decision.cap.us, max(self._epoch + 1, now_us)
-        caps = {priority: min(decision.cap, bound) for priority, bound in decision.bounds.items()}
-        return [CapAnnounced(self._name, task, self._epoch, caps[member.priority]) for task, member in live]
+        cap = self._decide().cap
+        self._announced_us, self._epoch = cap.us, max(self._epoch + 1, now_us)
+        return [CapAnnounced(self._name, task, self._epoch, cap) for task in sorted(self._members, key=_BY_PARTS)]
 
-    def status(self, now_us: int, limit: int | None = None) -> GroupStatus:
+    def status(self, limit: int | None = None) -> GroupStatus:
         """What a person wants to know. O(n log n); with a limit, of the members that need attention first, O(n)."""
-        decision = self._decide(now_us)
-        lows = [member.low_us for _, member in self._taking_part(now_us) if member.low_us is not None]
+        decision = self._decide()
+        lows = [member.low_us for _, member in self._taking_part() if member.low_us is not None]
         minimum_us = min(lows, default=None)
         shown = sorted(self._members) if limit is None else heapq.nsmallest(limit, self._members, key=self._need)
         return GroupStatus(
@@ -332,16 +305,12 @@ class AlignmentGroup:
             epoch=self._epoch,
             minimum_us=minimum_us,
             holder=decision.holder,
-            why=self._why(decision, now_us),
-            members=tuple(self._member_status(task, decision, minimum_us, now_us) for task in shown),
+            why=self._why(decision),
+            members=tuple(self._member_status(task, decision, minimum_us) for task in shown),
             members_not_shown=len(self._members) - len(shown),
         )
 
     # -- restart
-
-    def snapshot(self) -> dict[str, Any]:
-        """All of it, as what ``json.dumps`` takes."""
-        return {**self._own_snapshot(), "members": [self._member_snapshot(task) for task in sorted(self._members)]}
 
     def encode(self, most: int) -> bool:
         """Do a part of the work of ``encoded``: up to so many members. Returns whether there is more."""
@@ -353,18 +322,25 @@ class AlignmentGroup:
 
     @classmethod
     def restore(cls, data: Mapping[str, Any]) -> AlignmentGroup:
-        """The group that ``snapshot`` was called on.
+        """The group that ``encoded`` was called on; also one of version 0.1.0, which kept more of each member.
 
         Raises:
-            KeyError, TypeError: the data is not what ``snapshot`` gives.
+            KeyError, TypeError: the data is not what ``encoded`` gives.
         """
-        group = cls(data["name"], grace_us=data["grace_us"])
+        group = cls(data["name"])
         group._params = None if data["params"] is None else AlignmentParams(**data["params"])
         group._next_us, group._announced_us, group._epoch = data["next_us"], data["announced_us"], data["epoch"]
         for saved in data["members"]:
-            fields = dict(saved)
-            task, report = TaskId(**fields.pop("task")), fields.pop("report")
-            group._members[task] = _Member(**fields, report=None if report is None else _Report(**report))
+            task, report = TaskId(**saved["task"]), saved["report"]
+            if saved.get("finished", False):
+                continue  # which was a way to leave once
+            group._members[task] = _Member(
+                saved["throttled"],
+                saved["floor_us"],
+                None if report is None else _Report(**report),
+                saved["low_us"],
+                saved["low_at_us"],
+            )
             group._encoded_members.changed(task)
         return group
 
@@ -373,7 +349,6 @@ class AlignmentGroup:
     def _own_snapshot(self) -> dict[str, Any]:
         return {
             "name": self._name,
-            "grace_us": self._grace_us,
             "params": None if self._params is None else asdict(self._params),
             "next_us": self._next_us,
             "announced_us": self._announced_us,
@@ -389,13 +364,10 @@ class AlignmentGroup:
         return {
             "task": dict(zip(("job_id", "source_id", "task_id"), task.parts, strict=True)),
             "throttled": member.throttled,
-            "priority": member.priority,
-            "silent_since_us": member.silent_since_us,
             "floor_us": member.floor_us,
             "report": None if report is None else _plain(report),
             "low_us": member.low_us,
             "low_at_us": member.low_at_us,
-            "finished": member.finished,
         }
 
     def _find(self, task: TaskId) -> _Member:
@@ -408,53 +380,14 @@ class AlignmentGroup:
         if member.report is None or report.order > member.report.order:
             member.report = report
 
-    def _anybody(self) -> bool:
-        """Whether a member is live; as a rule the first one is."""
-        return any(not member.finished for member in self._members.values())
+    def _taking_part(self) -> list[tuple[TaskId, _Member]]:
+        return [(task, member) for task, member in self._members.items() if member.state is not SplitState.IDLE]
 
-    def _live(self) -> list[tuple[TaskId, _Member]]:
-        return [(task, member) for task, member in self._members.items() if not member.finished]
-
-    def _waited_for_us(self, member: _Member, now_us: int) -> int | None:
-        """How much longer a silent member is waited for; None: for as long as it takes."""
-        return None if self._grace_us is None else member.silent_since_us + self._grace_us - now_us
-
-    def _takes_part(self, member: _Member, now_us: int) -> bool:
-        if member.state is not SplitState.PENDING:
-            return member.state is SplitState.ACTIVE
-        left_us = self._waited_for_us(member, now_us)
-        return left_us is None or left_us >= 0
-
-    def _taking_part(self, now_us: int) -> list[tuple[TaskId, _Member]]:
-        return [(task, member) for task, member in self._members.items() if self._takes_part(member, now_us)]
-
-    def _decide(self, now_us: int) -> _Decision:
-        """The definition: a function of what the members said, and of the time where a grace is set."""
-        taking_part = self._taking_part(now_us)
-        bounds = self._bounds([member for _, member in taking_part])
+    def _decide(self) -> _Decision:
+        """The definition: a function of what the members said."""
         drift_us = 0 if self._params is None else self._params.max_drift_us
-        limits = [
-            (member.limit(drift_us), task)
-            for task, member in taking_part
-            if not member.throttled or bounds[member.priority].allows(member.next_us)  # else it waits itself: rule 4
-        ]
-        if not limits:
-            return _Decision(Cap.free(), None, bounds)
-        cap, holder = min(limits)
-        return _Decision(cap, holder, bounds)
-
-    def _bounds(self, taking_part: list[_Member]) -> dict[int, Cap]:
-        """For every priority the most that its members may read, by what the higher ones have sent."""
-        bounds, bound = {}, Cap.free()
-        for priority in sorted({member.priority for member in self._members.values()}, reverse=True):
-            bounds[priority] = bound
-            sent = [member.low_us for member in taking_part if member.priority == priority]
-            spoken = [low_us for low_us in sent if low_us is not None]
-            if len(spoken) < len(sent):
-                bound = Cap.hold()
-            elif spoken:
-                bound = min(bound, Cap.up_to(min(spoken)))
-        return bounds
+        limits = [(member.limit(drift_us), task) for task, member in self._taking_part()]
+        return _Decision(*min(limits, default=(Cap.free(), None)))
 
     # -- in words
 
@@ -462,14 +395,12 @@ class AlignmentGroup:
         member = self._members[task]
         return need(member.state, member.low_us), task.parts
 
-    def _why(self, decision: _Decision, now_us: int) -> str:
+    def _why(self, decision: _Decision) -> str:
         if decision.holder is None:
             return "every task is left out, so there is no limit." if self._members else "no task has joined."
         member, holder = self._members[decision.holder], f"task {decision.holder}"
         if member.state is SplitState.PENDING:
-            left_us = self._waited_for_us(member, now_us)
-            until = "as long as it takes" if left_us is None else f"{rough_duration_us(left_us)} more at most"
-            return f"{holder} has not spoken yet; the group waits for it, {until}."
+            return f"{holder} has not spoken yet; the group waits for it, as long as it takes."
         if decision.cap.us == member.next_wanted_us:
             return f"{holder} has nothing to read before that and wants it next: it may jump the gap."
         return f"{holder} has the smallest low watermark, and the others may be {self._drift()} ahead of it."
@@ -477,19 +408,18 @@ class AlignmentGroup:
     def _drift(self) -> str:
         return "" if self._params is None else format_duration_us(self._params.max_drift_us)
 
-    def _member_status(self, task: TaskId, decision: _Decision, minimum_us: int | None, now_us: int) -> MemberStatus:
+    def _member_status(self, task: TaskId, decision: _Decision, minimum_us: int | None) -> MemberStatus:
         member = self._members[task]
-        cap, takes_part = decision.cap_of(member), self._takes_part(member, now_us)
-        beyond = takes_part and not cap.allows(member.next_us)
+        takes_part = member.state is not SplitState.IDLE
+        beyond = takes_part and not decision.cap.allows(member.next_us)
         return MemberStatus(
             task=task,
             state=member.state,
             low_us=member.low_us,
             next_wanted_us=member.next_wanted_us,
             ahead_us=None if member.low_us is None or minimum_us is None else _within(member.low_us - minimum_us),
-            cap=cap,
+            cap=decision.cap,
             throttled=member.throttled,
-            priority=member.priority,
             waiting=beyond and member.throttled,
             left_out=not takes_part,
             why=self._member_why(member, decision, takes_part=takes_part, beyond=beyond),
@@ -497,17 +427,11 @@ class AlignmentGroup:
 
     def _member_why(self, member: _Member, decision: _Decision, *, takes_part: bool, beyond: bool) -> str:
         if not takes_part:
-            grace = "" if self._grace_us is None else format_duration_us(self._grace_us)
-            return {
-                SplitState.PENDING: f"silent for longer than its grace of {grace}: left out until it speaks",
-                SplitState.IDLE: "idle: left out until it reports",
-            }.get(member.state, "finished: left out for good")
+            return "idle: left out until it reports"
         if not beyond:
             return "has not spoken: waited for" if member.state is SplitState.PENDING else "may go on"
         if not member.throttled:
             return "beyond the cap, and nobody can stop it: Spark reads it by itself"
-        if decision.bounds[member.priority] < decision.cap:
-            return "waits: members of a higher priority have not sent that yet"
         return f"waits: it is beyond the cap, which task {decision.holder} holds"
 
 

@@ -1,5 +1,9 @@
 """The cap of an alignment group: what is announced, and the one comparison with it that there is.
 
+A cap is a watermark, and stays one on every wire. Only who plans what to read needs a time of rows, and
+``WatermarkStrategy.first_time_beyond`` makes it of the cap: with a bound of 10 s, a cap of 12:00:00 lets rows be read
+from before 12:00:10.002.
+
 Three kinds instead of two magic numbers: in Flink "nobody takes part" is Long.MAX_VALUE, and adding a drift to it
 was a bug (FLINK-31632).
 """
@@ -27,7 +31,7 @@ class CapKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cap:
-    """How far one may read; the tighter cap is the smaller one.
+    """The watermark up to which one may go on, inclusive; the tighter cap is the smaller one.
 
     >>> Cap.up_to(10).allows(10), Cap.up_to(10).allows(11), Cap.hold().allows(None)
     (True, False, True)
@@ -36,7 +40,7 @@ class Cap:
 
     Attributes:
         kind: whether there is a number.
-        us: the number, microseconds of event time; None unless the kind is UP_TO.
+        us: the watermark, microseconds of event time; None unless the kind is UP_TO.
 
     Raises:
         InvalidMessage: the number is missing, or one too many.
@@ -57,7 +61,7 @@ class Cap:
 
     @classmethod
     def up_to(cls, us: int) -> Cap:
-        """Read up to this event time and with it, microseconds."""
+        """Read while the watermark is at most this one, microseconds."""
         return cls(CapKind.UP_TO, us)
 
     @classmethod

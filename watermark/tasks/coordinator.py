@@ -22,7 +22,7 @@ Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the autho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -35,7 +35,6 @@ from lowmark.watermark.protocol import (
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
-    TaskFinished,
     TaskId,
     TaskLost,
     TaskRegistered,
@@ -53,7 +52,7 @@ from .rounds import SourceRounds
 from .snapshot import EncodedParts, decode, encode, json_object, to_json
 from .status import CoordinatorStatus, source_status
 
-CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskFinished | TaskDeregistered | Tick
+CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered | Tick
 CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced | TaskLost | TaskReturnedLate
 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
@@ -72,11 +71,9 @@ class LowWatermarkCoordinator:
 
     Args:
         interval_us: a round is begun this often, and the coordinator wants to be called this often.
-        lease_us: how long a task may be silent before it is lost, unless it asks for another lease.
+        lease_us: how long a task may be silent before it is lost.
         quorum: the share of live tasks that must have answered for a round to end: more than 0, at most 1. Who has not
             answered holds with what it said before.
-        alignment_grace_us: how long a member of a group that has not spoken is waited for; None: as long as it
-            takes.
 
     Raises:
         ValueError: a value is out of range.
@@ -97,19 +94,17 @@ class LowWatermarkCoordinator:
         interval_us: int = 1_000_000,
         lease_us: int = 30_000_000,
         quorum: float = 1.0,
-        alignment_grace_us: int | None = None,
     ) -> None:
-        for what, us in (("interval", interval_us), ("lease", lease_us), ("alignment grace", alignment_grace_us)):
-            if us is not None and us <= 0:
+        for what, us in (("interval", interval_us), ("lease", lease_us)):
+            if us <= 0:
                 raise ValueError(f"coordinator: expected a {what} of more than 0 us, got {us}")
         if lease_us > MOST_LEASE_US:
             raise ValueError(f"coordinator: expected a lease of at most {MOST_LEASE_US} us (7 days), got {lease_us}")
         if not 0 < quorum <= 1:
             raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {quorum}")
         self._interval_us, self._lease_us, self._quorum = interval_us, lease_us, quorum
-        self._alignment_grace_us = alignment_grace_us
         # A little late is not silent: one interval more than the coordinator asks to be called in.
-        self._members = Membership(most_gap_us=2 * interval_us)
+        self._members = Membership(lease_us=lease_us, most_gap_us=2 * interval_us)
         self._sources: dict[tuple[str, str], SourceRounds] = {}
         self._emptied_us: dict[tuple[str, str], int] = {}  # sources without tasks, and since when (as listened)
         self._groups: dict[str, AlignmentGroup] = {}
@@ -159,8 +154,6 @@ class LowWatermarkCoordinator:
                 effects = self._renew(event, now_us)
             case TaskRegistered():
                 effects = self._register(event, now_us)
-            case TaskFinished():
-                effects = self._finish(event, now_us)
             case TaskDeregistered():
                 effects = self._deregister(event, now_us)
             case Tick():
@@ -209,24 +202,12 @@ class LowWatermarkCoordinator:
                 source_status(self._sources[key], self._members, self._group_of, now_us, limit)
                 for key in sorted(self._sources)
             ),
-            groups=tuple(self._groups[name].status(now_us, limit) for name in sorted(self._groups)),
+            groups=tuple(self._groups[name].status(limit) for name in sorted(self._groups)),
             lost=self._lost,
             clock_steps_back=self._clock_steps_back,
         )
 
     # -- restart
-
-    def state(self) -> dict[str, Any]:
-        """What a restart needs: everything but open rounds, what is left of leases, and the history. O(n log n)."""
-        return {
-            "lost": self._lost,
-            "runs": self._members.runs,
-            "retired": self._members.retired,
-            "sources": [self._sources[key].snapshot() for key in sorted(self._sources)],
-            "groups": [self._groups[name].snapshot() for name in sorted(self._groups)],
-            "group_of": [[*task.parts, self._group_of[task]] for task in sorted(self._group_of)],
-            "spoke_us": [[*task.parts, self._spoke_us[task]] for task in sorted(self._spoke_us)],
-        }
 
     def encode(self, most: int) -> bool:
         """Do a part of the work of ``snapshot`` in advance: up to so many sources and tasks of theirs, or tasks of a
@@ -244,7 +225,10 @@ class LowWatermarkCoordinator:
         return own or self._encoded_spoke_us.encode(most) or any(g.encode(most) for g in self._groups.values())
 
     def snapshot(self) -> bytes:
-        """``state`` as bytes, for ``restore``. Deterministic. Encodes only what was changed since the last time."""
+        """What a restart needs, for ``restore``: everything but open rounds, what is left of leases, and the history.
+
+        Deterministic. Encodes only what was changed since the last time.
+        """
         groups = ",".join(self._groups[name].encoded() for name in sorted(self._groups))
         return encode(
             json_object(
@@ -267,16 +251,13 @@ class LowWatermarkCoordinator:
         interval_us: int = 1_000_000,
         lease_us: int = 30_000_000,
         quorum: float = 1.0,
-        alignment_grace_us: int | None = None,
     ) -> LowWatermarkCoordinator:
         """The coordinator that ``snapshot`` was called on. Leases begin anew, and every task is asked at once.
 
         Raises:
             CorruptSnapshot: the bytes are no snapshot this version can read.
         """
-        coordinator = cls(
-            interval_us=interval_us, lease_us=lease_us, quorum=quorum, alignment_grace_us=alignment_grace_us
-        )
+        coordinator = cls(interval_us=interval_us, lease_us=lease_us, quorum=quorum)
         try:
             coordinator._load(decode(data), now_us)
         except CorruptSnapshot:
@@ -287,7 +268,10 @@ class LowWatermarkCoordinator:
 
     def _load(self, saved: dict[str, Any], now_us: int) -> None:
         self._now_us, self._lost = now_us, saved["lost"]
-        self._members.restore(saved["runs"], saved["retired"], now_us)
+        over = _finished(saved["sources"])
+        runs = [row for row in saved["runs"] if _task(row[:3]) not in over]
+        ended = [row[:4] for row in saved["runs"] if _task(row[:3]) in over]
+        self._members.restore(runs, [*saved["retired"], *ended], now_us)
         for source in saved["sources"]:
             key = source["job_id"], source["source_id"]
             rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
@@ -298,13 +282,15 @@ class LowWatermarkCoordinator:
             due_us = group["next_us"]
             if due_us is not None:  # no later than an interval from now, even if the clock went back meanwhile
                 due_us = min(due_us, now_us + group["params"]["update_interval_us"])
-            self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us})
-        self._group_of = {_task(parts): name for *parts, name in saved["group_of"]}
-        self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"]}
+            restored = AlignmentGroup.restore({**group, "next_us": due_us})
+            if len(restored):
+                self._groups[group["name"]] = restored
+        self._group_of = {_task(parts): name for *parts, name in saved["group_of"] if _task(parts) not in over}
+        self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"] if _task(parts) not in over}
         if not self._groups.keys() >= set(self._group_of.values()):
             raise ValueError("a task is in a group that is not there")
         known = {(*key, task_id) for key, rounds in self._sources.items() for task_id in rounds.answers}
-        if not known >= {tuple(parts) for *parts, _, _ in saved["runs"]}:
+        if not known >= {tuple(parts) for *parts, _, _ in runs}:
             raise ValueError("a task is not known to its source")
         for task in self._group_of:
             self._encoded_group_of.changed(task)
@@ -340,8 +326,7 @@ class LowWatermarkCoordinator:
             return self._tell(task, now_us)
         self._check_room(task)
         self._join_group(event, now_us)  # which may refuse it, so it comes before what changes something
-        lease_us = self._lease_us if event.lease_us is None else event.lease_us
-        self._members.register(task, event.run, lease_us=lease_us, now_us=now_us)
+        self._members.register(task, event.run, now_us=now_us)
         key = _key(task)
         if key not in self._sources:
             self._sources[key] = SourceRounds(*key, quorum=self._quorum, on_change=self._changed(*key))
@@ -352,23 +337,9 @@ class LowWatermarkCoordinator:
         self._epoch += 1
         if key not in self._beats_us:
             self._begin_beat(key, now_us)
-        questions = rounds.ask_newcomer(task.task_id, now_us + lease_us)
+        questions = rounds.ask_newcomer(task.task_id)
         self._plan_look(key)
         return [*_late(task, behind_us), *self._tell(task, now_us), *questions]
-
-    def _finish(self, event: TaskFinished, now_us: int) -> list[CoordinatorEffect]:
-        check_sender(event)
-        task = event.task
-        self._members.renew(task, event.run, now_us)
-        rounds = self._sources[_key(task)]
-        if rounds.state(task.task_id) is SplitState.FINISHED:
-            return []
-        rounds.finish(task.task_id)
-        self._epoch += 1
-        if task in self._group_of:
-            self._groups[self._group_of[task]].finish(task)
-            self._plan_announcement(self._group_of[task])
-        return self._end_if_complete(task, now_us)
 
     def _deregister(self, event: TaskDeregistered, now_us: int) -> list[CoordinatorEffect]:
         check_sender(event)
@@ -391,12 +362,9 @@ class LowWatermarkCoordinator:
         if params is not None:
             group = self._groups.get(params.group)
             if group is None:
-                group = AlignmentGroup(params.group, grace_us=self._alignment_grace_us)
-            group.join(task, params, now_us=now_us, throttled=event.throttled, priority=event.priority)
+                group = AlignmentGroup(params.group)
+            group.join(task, params, now_us=now_us, throttled=event.throttled)
             self._groups[params.group] = group
-            if self._state(task) is SplitState.FINISHED:  # the run before it; for a group that is for good
-                group.leave(task)
-                group.join(task, params, now_us=now_us, throttled=event.throttled, priority=event.priority)
         if task in self._group_of and (params is None or params.group != self._group_of[task]):
             self._leave_group(task)
         if params is not None:
@@ -415,10 +383,6 @@ class LowWatermarkCoordinator:
                 del self._groups[name]
                 self._announced_us.pop(name, None)
             self._plan_announcement(name)
-
-    def _state(self, task: TaskId) -> SplitState | None:
-        rounds = self._sources.get(_key(task))
-        return rounds.state(task.task_id) if rounds is not None and task.task_id in rounds.answers else None
 
     def _tell_group(self, task: TaskId, now_us: int) -> None:
         """Report what is known of a task. The newest report of a group counts, so each is dated later than the last."""
@@ -470,12 +434,11 @@ class LowWatermarkCoordinator:
 
     def _lose(self, now_us: int) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
-        for task, lease_us in self._members.expired(now_us):
+        for task in self._members.expired(now_us):
             rounds = self._sources[_key(task)]
-            if rounds.state(task.task_id) is not SplitState.FINISHED:  # else it had said farewell
-                self._lost += 1
-                lease = format_duration_us(lease_us)
-                effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
+            self._lost += 1
+            lease = format_duration_us(self._lease_us)
+            effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
             self._leave_group(task)
             rounds.forget(task.task_id)
             self._epoch += 1
@@ -499,7 +462,7 @@ class LowWatermarkCoordinator:
         if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
             effects += self._end(rounds, now_us)
         if now_us >= beat_us and not rounds.idles:
-            effects += rounds.ask(now_us, now_us + self._shortest_lease_us(rounds))
+            effects += rounds.ask(now_us, now_us + self._lease_us)
             if rounds.complete:  # nobody to ask: they have all left
                 effects += self._end(rounds, now_us)
         if rounds.idles:
@@ -544,11 +507,6 @@ class LowWatermarkCoordinator:
             self._beats_us.pop(key, None)
             self._stop_looking(key)
             self._epoch += 1
-
-    def _shortest_lease_us(self, rounds: SourceRounds) -> int:
-        live = (task_id for task_id, answer in rounds.answers.items() if answer.live)
-        leases = (self._members.lease_us(TaskId(rounds.job_id, rounds.source_id, task_id)) for task_id in live)
-        return min(leases, default=self._lease_us)
 
     def _end_if_complete(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
         rounds = self._sources[_key(task)]
@@ -599,6 +557,16 @@ def _late(task: TaskId, behind_us: int | None) -> list[CoordinatorEffect]:
 
 def _key(task: TaskId) -> tuple[str, str]:
     return task.job_id, task.source_id
+
+
+def _finished(sources: Iterable[Mapping[str, Any]]) -> set[TaskId]:
+    """The tasks that said to a coordinator of version 0.1.0 that they are finished: they have left."""
+    return {
+        TaskId(source["job_id"], source["source_id"], task["task_id"])
+        for source in sources
+        for task in source["tasks"]
+        if task.get("finished", False)
+    }
 
 
 def _task(parts: Iterable[str]) -> TaskId:

@@ -23,7 +23,6 @@ from lowmark.watermark.errors import StaleRun, UnknownTask
 from lowmark.watermark.protocol import TaskId
 from sortedcontainers import SortedList
 
-from .message_check import MOST_LEASE_US
 from .snapshot import EncodedParts, to_json
 
 RETIRED_RUNS = 4_096
@@ -33,7 +32,6 @@ RETIRED_RUNS = 4_096
 @dataclass(slots=True, eq=False)
 class _Lease:
     run: str
-    lease_us: int
     heard_us: int  # on the clock of listening; never decreases
     look_us: int = 0  # when it is looked at next: not after it ends
 
@@ -42,24 +40,25 @@ class Membership:
     """The tasks that are alive, each with its run token and its lease. O(log n).
 
     Args:
+        lease_us: how long a task may be silent.
         most_gap_us: the longest time between two calls in which silence counts.
 
     Raises:
         ValueError: the gap is not positive.
 
-    >>> members, task = Membership(most_gap_us=100), TaskId("job", "orders", "0")
-    >>> members.register(task, "run-1", lease_us=10, now_us=0), members.register(task, "run-1", lease_us=10, now_us=1)
+    >>> members, task = Membership(lease_us=10, most_gap_us=100), TaskId("job", "orders", "0")
+    >>> members.register(task, "run-1", now_us=0), members.register(task, "run-1", now_us=1)
     (True, False)
     >>> members.expired(now_us=11), members.expired(now_us=12)     # exactly the lease is in time
-    ([], [(TaskId(job_id='job', source_id='orders', task_id='0'), 10)])
+    ([], [TaskId(job_id='job', source_id='orders', task_id='0')])
     >>> members.is_over(task, "run-1")
     True
     """
 
-    def __init__(self, *, most_gap_us: int) -> None:
+    def __init__(self, *, lease_us: int, most_gap_us: int) -> None:
         if most_gap_us <= 0:
             raise ValueError(f"membership: expected a gap of more than 0 us, got {most_gap_us}")
-        self._most_gap_us = most_gap_us
+        self._lease_us, self._most_gap_us = lease_us, most_gap_us
         self._leases: dict[TaskId, _Lease] = {}
         self._looks: SortedList[tuple[int, tuple[str, str, str]]] = SortedList()  # of every lease; see `_look`
         self._retired: dict[tuple[TaskId, str], str] = {}  # in the order in which they ended, with the text of each
@@ -80,28 +79,14 @@ class Membership:
         """Time that has counted since this object was made (rule 3): no step of a clock is in it."""
         return self._listened_us
 
-    @property
-    def runs(self) -> list[list[Any]]:
-        """The parts of the id, the run token and the lease (microseconds) of every member, sorted."""
-        return [self._run_snapshot(task) for task in sorted(self._leases)]
-
-    @property
-    def retired(self) -> list[list[Any]]:
-        """The parts of the id and the token of the runs that are over, as far as they are remembered, oldest first."""
-        return [[*task.parts, run] for task, run in self._retired]
-
     def run(self, task: TaskId) -> str:
         """The token of the task's run. Raises UnknownTask."""
         return self._find(task).run
 
-    def lease_us(self, task: TaskId) -> int:
-        """How long the task may be silent, microseconds. Raises UnknownTask."""
-        return self._find(task).lease_us
-
     def lease_left_us(self, task: TaskId, now_us: int) -> int:
         """How long the task may still be silent; less than 0: it is expired. Raises UnknownTask."""
         lease = self._find(task)
-        return lease.heard_us + lease.lease_us - self._listened_until(now_us)
+        return lease.heard_us + self._lease_us - self._listened_until(now_us)
 
     # -- what they do
 
@@ -130,7 +115,7 @@ class Membership:
         known = self._leases.get(task)
         return known is None or known.run != run
 
-    def register(self, task: TaskId, run: str, *, lease_us: int, now_us: int) -> bool:
+    def register(self, task: TaskId, run: str, *, now_us: int) -> bool:
         """Begin a run; the one before it is over.
 
         Returns:
@@ -144,7 +129,7 @@ class Membership:
             return False
         self.leave(task)
         self._listen(now_us)
-        self._begin(task, _Lease(run, lease_us, self._listened_us))
+        self._begin(task, _Lease(run, self._listened_us))
         return True
 
     def renew(self, task: TaskId, run: str, now_us: int) -> None:
@@ -167,14 +152,13 @@ class Membership:
         self._retire(task, lease.run)
         return True
 
-    def expired(self, now_us: int) -> list[tuple[TaskId, int]]:
-        """End the runs that were silent for longer than their lease; name task and lease, sorted, each once."""
+    def expired(self, now_us: int) -> list[TaskId]:
+        """End the runs that were silent for longer than their lease; name the tasks, sorted, each once."""
         self._listen(now_us)
         named = []
         while (first := self._first()) is not None and first[1].look_us < self._listened_us:
-            task, lease = first
-            named.append((task, lease.lease_us))
-            self.leave(task)
+            named.append(first[0])
+            self.leave(first[0])
         return sorted(named)
 
     def next_deadline_us(self, now_us: int) -> int | None:
@@ -191,19 +175,24 @@ class Membership:
     # -- restart
 
     def encoded_runs(self) -> str:
-        """``runs`` as JSON. Encodes only what was changed since the last time."""
+        """As JSON the parts of the id, the run token and the lease (microseconds) of every member, sorted.
+
+        Encodes only what was changed since the last time.
+        """
         return self._encoded_runs.text()
 
     def encoded_retired(self) -> str:
-        """``retired`` as JSON; each was encoded when it ended."""
+        """As JSON the parts of the id and the token of the runs that are over, as far as they are remembered, oldest
+        first; each was encoded when it ended.
+        """
         return f"[{','.join(self._retired.values())}]"
 
     def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[str]], now_us: int) -> None:
-        """Take in what ``runs`` and ``retired`` gave before a restart. Every lease begins anew."""
+        """Take in what was encoded before a restart. Every lease begins anew, and is what this coordinator gives."""
         self._listen(now_us)
-        for *parts, run, lease_us in runs:
+        for *parts, run, _ in runs:
             task = TaskId(*parts)
-            self._begin(task, _Lease(run, min(lease_us, MOST_LEASE_US), self._listened_us))
+            self._begin(task, _Lease(run, self._listened_us))
         for *parts, run in retired:
             self._retire(TaskId(*parts), run)
 
@@ -214,12 +203,9 @@ class Membership:
         self._encoded_runs.changed(task)
         self._look(task, lease)
 
-    def _run_snapshot(self, task: TaskId) -> list[Any]:
-        lease = self._leases[task]
-        return [*task.parts, lease.run, lease.lease_us]
-
     def _encoded_run(self, task: TaskId) -> str | None:
-        return to_json(self._run_snapshot(task)) if task in self._leases else None
+        lease = self._leases.get(task)
+        return None if lease is None else to_json([*task.parts, lease.run, self._lease_us])
 
     def _find(self, task: TaskId) -> _Lease:
         lease = self._leases.get(task)
@@ -237,7 +223,7 @@ class Membership:
 
     def _look(self, task: TaskId, lease: _Lease) -> None:
         """Look at a lease when it ends, if it is not renewed: a renewal moves nothing here, so it is O(1)."""
-        lease.look_us = lease.heard_us + lease.lease_us
+        lease.look_us = lease.heard_us + self._lease_us
         self._looks.add((lease.look_us, task.parts))
 
     def _first(self) -> tuple[TaskId, _Lease] | None:
@@ -246,7 +232,7 @@ class Membership:
             look_us, parts = self._looks[0]
             task = TaskId(*parts)
             lease = self._leases[task]
-            if look_us == lease.heard_us + lease.lease_us:
+            if look_us == lease.heard_us + self._lease_us:
                 return task, lease
             del self._looks[0]
             self._look(task, lease)

@@ -8,7 +8,6 @@ from lowmark.watermark.protocol import (
     LeftOut,
     ReplyLowWatermark,
     TaskDeregistered,
-    TaskFinished,
     TaskId,
     TaskRegistered,
 )
@@ -39,7 +38,7 @@ def check_reply(reply: ReplyLowWatermark) -> None:
         raise _invalid(reply, "left_out", reply.left_out, "a LeftOut or None")
 
 
-def check_sender(message: TaskRegistered | LeaseRenewed | TaskFinished | TaskDeregistered) -> None:
+def check_sender(message: TaskRegistered | LeaseRenewed | TaskDeregistered) -> None:
     """Raises InvalidMessage."""
     if not isinstance(message.task, TaskId):
         raise _invalid(message, "task", message.task, "a TaskId")
@@ -53,12 +52,9 @@ def check_sender(message: TaskRegistered | LeaseRenewed | TaskFinished | TaskDer
 def check_registration(message: TaskRegistered) -> None:
     """Raises InvalidMessage."""
     check_sender(message)
-    _number(message, "priority", message.priority)
     _number(message, "expected_tasks", message.expected_tasks, least=1, most=MOST_TASKS)
     if message.low_watermark_us is not None:
         _number(message, "low_watermark_us", message.low_watermark_us)
-    if message.lease_us is not None:
-        _number(message, "lease_us", message.lease_us, least=1, most=MOST_LEASE_US)
     if not isinstance(message.throttled, bool):
         raise _invalid(message, "throttled", message.throttled, "True or False")
     if message.alignment is None:

@@ -7,7 +7,7 @@ Rule 2: it is the minimum over the live tasks of the largest low watermark each 
         never "ignore"). So what a quorum or a deadline gives up is freshness, never correctness.
 Rule 3: only what is larger than the last aggregate moves it: a task that comes in below it is waited for, and the
         low watermark stays.
-Rule 4: who leaves (it is idle, has no splits any more, has finished, has deregistered) counts once more in the round
+Rule 4: who leaves (it is idle, has no splits any more, has deregistered) counts once more in the round
         in which it says so, or says more than before, unless others go on without it; and until then while a silent
         task holds them all. While nobody takes part, the smallest that those who are left out have said is
         published: nobody of them has anything below it. So the last values of a source that drains are published,
@@ -50,7 +50,6 @@ class Answer:
         order: sequence and time of the newest reply, and what decides between two of the same; None before any.
         left_out: why it asked to be left out, by its newest reply.
         next_wanted_us: by its newest reply.
-        finished: it will never deliver again.
         gone: it has deregistered, and is forgotten at the end of the round.
         counted: in the minimum, or holding it; after it left, for as long as rule 4 says.
         expected: how many tasks its source has, by its registration.
@@ -59,7 +58,6 @@ class Answer:
     order: tuple[int, ...] | None = None
     left_out: LeftOut | None = None
     next_wanted_us: int | None = None
-    finished: bool = False
     gone: bool = False
     counted: bool = True
     expected: int = 1
@@ -67,12 +65,12 @@ class Answer:
     @property
     def live(self) -> bool:
         """Whether it is asked."""
-        return not self.finished and not self.gone
+        return not self.gone
 
     @property
     def leaves(self) -> bool:
         """Whether it is left out from the next round on."""
-        return self.finished or self.gone or self.left_out is not None
+        return self.gone or self.left_out is not None
 
 
 class SourceRounds:
@@ -185,7 +183,7 @@ class SourceRounds:
     def state(self, task_id: str) -> SplitState:
         """PENDING (has not said a low watermark), ACTIVE, IDLE (left out) or FINISHED."""
         answer = self._answers[task_id]
-        if answer.finished or answer.gone:
+        if answer.gone:
             return SplitState.FINISHED
         if answer.left_out is not None:
             return SplitState.IDLE
@@ -232,25 +230,15 @@ class SourceRounds:
         news = confirmed and (answer.order is None or order > answer.order)
         if news:
             answer.order, answer.left_out, answer.next_wanted_us = order, reply.left_out, reply.next_wanted_us
-        if low_us is not None and (answer.counted or not answer.finished):
+        if low_us is not None:
             seen_us = self.task_low_us(task_id)
             answer.counted |= seen_us is None or low_us > seen_us  # rule 4, also if it is left out already
             self._coalescer.report(task_id, low_us)  # which makes it active
-        elif answer.left_out is None and not answer.finished:
+        elif answer.left_out is None:
             self._coalescer.wake(task_id)
         self._place(task_id, answer)
         came_in = before in (SplitState.PENDING, SplitState.IDLE) and self.state(task_id) is SplitState.ACTIVE
         return self._behind(self.task_low_us(task_id)) if came_in and news else None
-
-    def finish(self, task_id: str) -> None:
-        """The task will never deliver again: leave it out for good, from the next round on."""
-        answer = self._answers[task_id]
-        self._changed(task_id)
-        self._live -= answer.live
-        answer.finished = True
-        self._confirm(task_id)
-        self._unanswered.discard(task_id)
-        self._place(task_id, answer)
 
     def leave(self, task_id: str) -> None:
         """The run of the task is over: forget it at the end of the round, or at once if it is left out already."""
@@ -294,12 +282,11 @@ class SourceRounds:
             self._unanswered = {task_id for task_id, answer in self._answers.items() if answer.live}
         return [self._question(task_id, self.asked_at_us) for task_id in sorted(self._unanswered)]
 
-    def ask_newcomer(self, task_id: str, deadline_us: int) -> list[RetrieveLowWatermark]:
+    def ask_newcomer(self, task_id: str) -> list[RetrieveLowWatermark]:
         """The open round, if there is one, waits for a task that came after it began."""
-        if self.asked_at_us is None or self.deadline_us is None:
+        if self.asked_at_us is None:
             return []
         self._unanswered.add(task_id)
-        self.deadline_us = min(self.deadline_us, deadline_us)
         return [self._question(task_id, self.asked_at_us)]
 
     def end(self, now_us: int) -> list[NotifyNewLowWatermark]:
@@ -328,10 +315,6 @@ class SourceRounds:
 
     # -- restart
 
-    def snapshot(self) -> dict[str, Any]:
-        """All but the open round and the history, as what ``json.dumps`` takes. Deterministic."""
-        return {**self._own_snapshot(), "tasks": [self._task_snapshot(task_id) for task_id in sorted(self._answers)]}
-
     def encode(self, most: int) -> int:
         """Do a part of the work of ``encoded``: up to so many tasks. Returns how many it were."""
         tasks = len(self._encoded_tasks.waiting(most))
@@ -339,30 +322,34 @@ class SourceRounds:
         return tasks
 
     def encoded(self) -> str:
-        """The snapshot as JSON. Encodes only the tasks that were changed since the last time."""
+        """All but the open round and the history, as JSON. Deterministic.
+
+        Encodes only the tasks that were changed since the last time.
+        """
         return json_object(self._own_snapshot(), tasks=self._encoded_tasks.text())
 
     @classmethod
     def restore(
         cls, data: Mapping[str, Any], *, quorum: float, on_change: Callable[[], None] = _nobody_asks
     ) -> SourceRounds:
-        """The rounds that ``snapshot`` was called on, between two rounds: who was asked is asked anew.
+        """The rounds that ``encoded`` was called on, between two rounds: who was asked is asked anew.
 
         Raises:
-            KeyError, TypeError, ValueError: the data is not what ``snapshot`` gives.
+            KeyError, TypeError, ValueError: the data is not what ``encoded`` gives.
         """
         rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], on_change=on_change)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
         rounds._last_asked_us = data["last_asked_us"]
         rounds._came = set(data["came"])
         for saved in data["tasks"]:
-            task_id = saved["task_id"]
+            task_id, farewell = saved["task_id"], saved.get("finished", False)  # which was a way to leave once
+            if farewell and not saved["counted"]:
+                continue
             answer = rounds._answers[task_id] = Answer(
                 order=None if saved["order"] is None else tuple(saved["order"]),
                 left_out=None if saved["left_out"] is None else LeftOut(saved["left_out"]),
                 next_wanted_us=saved["next_wanted_us"],
-                finished=saved["finished"],
-                gone=saved["gone"],
+                gone=saved["gone"] or farewell,
                 counted=saved["counted"],
                 expected=saved.get("expected", data["expected"]),
             )
@@ -372,7 +359,7 @@ class SourceRounds:
                     rounds._doubtful.add(task_id)
             rounds._live += answer.live
             if not answer.counted:
-                state = SplitState.FINISHED if answer.finished else SplitState.IDLE
+                state = SplitState.IDLE
             else:
                 state = SplitState.PENDING if saved["low_us"] is None else SplitState.ACTIVE
                 if answer.leaves:
@@ -404,7 +391,6 @@ class SourceRounds:
             "order": answer.order,
             "left_out": None if answer.left_out is None else answer.left_out.value,
             "next_wanted_us": answer.next_wanted_us,
-            "finished": answer.finished,
             "gone": answer.gone,
             "counted": answer.counted,
             "expected": answer.expected,
@@ -447,8 +433,7 @@ class SourceRounds:
                 continue
             answer.counted = False
             self._changed(task_id)
-            leave = self._coalescer.finish if answer.finished else self._coalescer.idle
-            leave(task_id)
+            self._coalescer.idle(task_id)
         self._leaving -= task_ids
 
     def _place(self, task_id: str, answer: Answer) -> None:
@@ -458,7 +443,7 @@ class SourceRounds:
             self._leaving.discard(task_id)
         elif answer.counted:
             self._leaving.add(task_id)
-        elif not answer.finished:
+        else:
             self._coalescer.idle(task_id)  # old news of it
 
     def _behind(self, low_us: int | None) -> int | None:

@@ -189,8 +189,6 @@ _ANSWER = _fields(
 _MEMBER = _fields(
     task=_TASK,
     throttled=_flag,
-    priority=_number,
-    silent_since_us=_number,
     floor_us=_maybe(_number),
     report=_maybe(_fields(at_us=_number, active=_flag, next_wanted_us=_maybe(_number))),
     low_us=_maybe(_number),
@@ -217,7 +215,6 @@ _PARTS: dict[str, _Check] = {
     "groups": _all(
         _fields(
             name=_text,
-            grace_us=_maybe(_number),
             params=_maybe(_fields(group=_text, max_drift_us=_number, update_interval_us=_number)),
             next_us=_maybe(_number),
             announced_us=_maybe(_number),

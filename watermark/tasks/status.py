@@ -26,7 +26,7 @@ class TaskStatus:
     Attributes:
         task: who.
         run: what tells its run from others, 12 characters; not the token, with which anybody could speak for it.
-        state: PENDING (has not said a low watermark), ACTIVE, IDLE (left out) or FINISHED.
+        state: PENDING (has not said a low watermark), ACTIVE, IDLE (left out) or FINISHED (has deregistered).
         low_watermark_us: the largest it said; also while it is left out.
         lease_left_us: how long it may still be silent; None once it has deregistered.
         waited_for: whether the open round waits for its answer.
@@ -180,8 +180,6 @@ def _task_why(rounds: SourceRounds, task_id: str) -> str:
     answer = rounds.answers[task_id]
     if answer.gone:
         return "it has deregistered"
-    if answer.finished:
-        return "every row of it was processed"
     if answer.left_out is LeftOut.WITHOUT_SPLITS:
         return "it has no splits"
     if answer.left_out is LeftOut.IDLE:

@@ -1,0 +1,123 @@
+"""Alignment groups that are kept in the driver, behind the face that a coordinator elsewhere has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from lowmark.watermark import AlignmentGroup, AlignmentParams, Cap, GroupStatus, LeftOut, TaskId
+
+__all__ = ["Coordinating", "OwnGroups"]
+
+
+class Coordinating(Protocol):
+    """Where tasks say how far they are, and hear how far they may go: the groups of this driver, or a `Member`."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it answers; if not, low watermarks and caps stay as they are."""
+        ...
+
+    def register(
+        self,
+        task: TaskId,
+        *,
+        run: str | None = None,
+        low_watermark_us: int | None = None,
+        alignment: AlignmentParams | None = None,
+        throttled: bool = True,
+        expected_tasks: int = 1,
+    ) -> str:
+        """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns its token."""
+        ...
+
+    def report(
+        self,
+        task: TaskId,
+        low_watermark_us: int | None,
+        *,
+        left_out: LeftOut | None = None,
+        next_wanted_us: int | None = None,
+    ) -> None:
+        """Say how far a task is; see `lowmark.watermark.ReplyLowWatermark`."""
+        ...
+
+    def deregister(self, task: TaskId) -> None:
+        """The run of the task is over."""
+        ...
+
+    def low_us(self, task: TaskId) -> int | None:
+        """The low watermark that the task shares with others, microseconds; None: none."""
+        ...
+
+    def cap(self, task: TaskId) -> Cap | None:
+        """How far the task may read; None: not known yet."""
+        ...
+
+
+class OwnGroups:
+    """The groups of one driver. Belongs to its loop; nothing is sent, so nothing is lost.
+
+    Args:
+        now_us: the service's clock.
+    """
+
+    connected = True
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._groups: dict[str, AlignmentGroup] = {}
+        self._group_of: dict[TaskId, AlignmentGroup] = {}
+
+    def register(
+        self,
+        task: TaskId,
+        *,
+        run: str | None = None,
+        low_watermark_us: int | None = None,  # noqa: ARG002  # it is reported at once
+        alignment: AlignmentParams | None = None,
+        throttled: bool = True,
+        expected_tasks: int = 1,  # noqa: ARG002  # of a job, which is never kept here
+    ) -> str:
+        """Join the group, if the task wants one. Who is a member already stays one: a restart took its place."""
+        if alignment is not None:
+            group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
+            group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
+            self._group_of[task] = group
+        return run or ""
+
+    def report(
+        self,
+        task: TaskId,
+        low_watermark_us: int | None,
+        *,
+        left_out: LeftOut | None = None,
+        next_wanted_us: int | None = None,
+    ) -> None:
+        """Count what the task says at once, and announce a cap if its time has come."""
+        group, now_us = self._group_of[task], self._now_us()
+        if left_out is None:
+            group.report(task, low_watermark_us, at_us=now_us, next_wanted_us=next_wanted_us)
+        else:
+            group.idle(task, at_us=now_us)
+        group.announce(now_us)
+
+    def deregister(self, task: TaskId) -> None:
+        """The others do not wait for it any more."""
+        self._group_of.pop(task).leave(task)
+
+    def low_us(self, task: TaskId) -> int | None:  # noqa: ARG002
+        """None: nothing is shared here."""
+        return None
+
+    def cap(self, task: TaskId) -> Cap | None:
+        """What the group decides by now, not what it announced last."""
+        return self._group_of[task].cap()
+
+    def group_status(self, task: TaskId) -> GroupStatus:
+        """The status of the task's group."""
+        return self._group_of[task].status()
+
+    def statuses(self) -> tuple[GroupStatus, ...]:
+        """Every group that has ever had a member, by name."""
+        return tuple(self._groups[name].status() for name in sorted(self._groups))

@@ -1,0 +1,49 @@
+"""A method of a service of ours: its path, and the two messages it carries. Both ends of both wires use it."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+from lowmark.integration.errors import MalformedMessage
+
+__all__ = ["Method", "encode"]
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+encode = msgspec.msgpack.encode
+"""A message as msgpack."""
+
+
+class Method(Generic[Question, Answer]):
+    """One method's name and the two types it carries: the same object serves both ends.
+
+    Args:
+        service: the service's name on the wire.
+        name: the method's.
+        question, answer: what is decoded, and checked against its types.
+    """
+
+    def __init__(self, service: str, name: str, question: type[Question], answer: type[Answer]) -> None:
+        self.name, self.path = name, f"/{service}/{name}"
+        self._message = question.__name__
+        self._decode_question = msgspec.msgpack.Decoder(question).decode
+        self.decode_answer = msgspec.msgpack.Decoder(answer).decode
+
+    def decode_question(self, data: bytes) -> Question:
+        """Read a message.
+
+        Raises:
+            MalformedMessage: the bytes are not that message; names the field.
+
+        >>> class Ask(msgspec.Struct):
+        ...     limit: int
+        >>> Method("service", "Ask", Ask, Ask).decode_question(encode({"limit": "1"}))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        lowmark.integration.errors.MalformedMessage: Ask: Expected `int`, got `str` - at `$.limit`; nothing ...
+        """
+        try:
+            return self._decode_question(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedMessage(self._message, f"{error!s:.300}") from None  # it may show a name of any length
