@@ -49,20 +49,12 @@ AnyEnumerator = SplitEnumerator[Any, Any]
 
 
 class InvalidHybrid(LowmarkError, ValueError):
-    """Sources that cannot be read one after the other.
+    """Sources that cannot be read one after the other."""
 
-    Attributes:
-        index: the source at fault, from 0.
-        reason: what is wrong.
-        hint: what to do.
-    """
-
-    def __init__(self, index: int, reason: str, hint: str) -> None:
-        super().__init__(index, reason, hint)
-        self.index, self.reason, self.hint = index, reason, hint
-
-    def __str__(self) -> str:
-        return f"source {self.index} of a HybridSource: {self.reason}. Hint: {self.hint}"
+    index: int  # the source at fault, from 0
+    reason: str  # what is wrong
+    hint: str  # what to do
+    _fact = "source {index} of a HybridSource: {reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from typing import Any, Generic
 
 from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
-from lowmark.sources.hints import hinted
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import HeldReason, NextRow, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
 from lowmark.watermark import LowmarkError, format_duration_us
@@ -79,42 +78,26 @@ class PlanOptions:
 
 
 class PlanningFailed(LowmarkError, RuntimeError):
-    """What a batch reads could not be planned.
+    """What a batch reads could not be planned."""
 
-    Attributes:
-        source: name of the source.
-        batch: which batch, as its checkpoint counts them.
-        cause: the error's type and text.
-    """
-
-    def __init__(self, source: str, batch: int, cause: str) -> None:
-        super().__init__(source, batch, cause)
-        self.source, self.batch, self.cause = source, batch, cause
-
-    def __str__(self) -> str:
-        return hinted(
-            f"source {self.source!r}: cannot plan batch {self.batch}: {self.cause}",
-            "remove the cause and start the query again; it goes on from its checkpoint.",
-        )
+    source: str  # name of the source
+    batch: int  # which batch, as its checkpoint counts them
+    cause: str  # the error's type and text
+    _fact = "source {source!r}: cannot plan batch {batch}: {cause}"
+    _hint = "remove the cause and start the query again; it goes on from its checkpoint."
+    _cause_knows_best = True
 
 
 class NoSplits(LowmarkError, TimeoutError):
-    """An enumerator was silent for too long: nobody knows whether there is anything to read.
+    """An enumerator was silent for too long: nobody knows whether there is anything to read."""
 
-    Attributes:
-        source: name of the source.
-        seconds: how long it was waited for.
-    """
-
-    def __init__(self, source: str, seconds: float) -> None:
-        super().__init__(source, seconds)
-        self.source, self.seconds = source, seconds
-
-    def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: its enumerator has neither assigned a split nor said that there is none within "
-            f"{self.seconds:g} seconds. Hint: is the system reachable? The run ends here, since it would read nothing."
-        )
+    source: str  # name of the source
+    seconds: float  # how long it was waited for
+    _fact = (
+        "source {source!r}: its enumerator has neither assigned a split nor said that there is none within {seconds:g} "
+        "seconds"
+    )
+    _hint = "is the system reachable? The run ends here, since it would read nothing."
 
 
 class BatchPlanner(Generic[SplitT]):

@@ -14,20 +14,13 @@ _MILLISECOND_US = 1_000
 
 
 class InvalidSliceLimits(LowmarkError, ValueError):
-    """A limit that allows no rows, or a list of splits that names one twice.
+    """A limit that allows no rows, or a list of splits that names one twice."""
 
-    Attributes:
-        setting: which.
-        got: its value (``repr``).
-        expected: what would have been accepted.
-    """
-
-    def __init__(self, setting: str, got: str, expected: str) -> None:
-        super().__init__(setting, got, expected)
-        self.setting, self.got, self.expected = setting, got, expected
-
-    def __str__(self) -> str:
-        return f"limits of a slice: {self.setting} is {self.got}, expected {self.expected}. Hint: None means no limit."
+    setting: str  # which
+    got: str  # its value (``repr``)
+    expected: str  # what would have been accepted
+    _fact = "limits of a slice: {setting} is {got}, expected {expected}"
+    _hint = "None means no limit."
 
 
 class HeldReason(Enum):

@@ -61,21 +61,14 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 class SourceBroken(LowmarkError, AssertionError):
-    """A source broke a law.
+    """A source broke a law."""
 
-    Attributes:
-        source: its class.
-        law: one of those in the module's table.
-        what: what happened, with split and positions, and what was expected.
-        seed: the `seed` that shows it again.
-    """
-
-    def __init__(self, source: str, law: str, what: str, seed: int) -> None:
-        super().__init__(source, law, what, seed)
-        self.source, self.law, self.what, self.seed = source, law, what, seed
-
-    def __str__(self) -> str:
-        return f"{self.source} breaks the law of {self.law}: {self.what} (seed {self.seed})"
+    source: str  # its class
+    law: str  # one of those in the module's table
+    what: str  # what happened, with split and positions, and what was expected
+    seed: int  # the `seed` that shows it again
+    _fact = "{source} breaks the law of {law}: {what} (seed {seed})"
+    _hint = ""
 
 
 @dataclass(frozen=True, slots=True)
