@@ -152,11 +152,6 @@ class EvenSpread:
         """The split was given to its reader."""
         self._waiting.pop(split_id, None)
 
-    def came_back(self, splits: int, subtask: int) -> None:
-        """A reader has so many splits no more, and is the first to get some."""
-        if subtask < len(self._given):
-            self._given[subtask] -= splits
-
 
 class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
     """Looks for splits, assigns the new ones, and says when there will be none.
@@ -252,15 +247,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
 
     def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
         """Splits are given without being asked for."""
-
-    def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        self._spread.came_back(len(splits), subtask)
-        for split in splits:
-            self._assigned.pop(split.split_id, None)
-            self._older.discard(split.split_id)
-            self._pending[split.split_id] = split
-        self._snapshot = None
-        self._assign_pending()
 
     def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SplitT]:
         del checkpoint_id
