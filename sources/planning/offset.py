@@ -87,7 +87,7 @@ class BatchOffset:
     Attributes:
         source: the source's name.
         checkpoint: how many batches were planned before and with this one: FLIP-27's checkpoint id.
-        run: token of the process that planned it; None in the very first.
+        run: token of the planner that planned it, no run of Spark's; None in the very first.
         positions: split id -> where it goes on, of the splits that are live.
         state: compressed; see `decode`. Empty in the very first.
 

@@ -137,17 +137,12 @@ class BatchPlanner(Generic[SplitT]):
         self._requested: Future[None] | None = None
         self._targets: dict[str, int] | None = None
         self._available_now = False
-        self._waits = False  # rows that are there were kept from being read, when a batch was planned last
+        self._waits = False  # the newest plan left rows unread that alignment or the rate held back
         self._empty_until_us: int | None = None
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._told: Planned | None = None
         self._inducer: ExternallyInducedSourceReader[SplitT] | None = None
         self._induced_ids: dict[int, int] = {}  # checkpoint -> what the inducer calls it, until it is committed
-
-    @property
-    def run(self) -> str:
-        """The planner's token, which is in every offset that it plans."""
-        return self._token
 
     def initial(self) -> BatchOffset:
         """Return the offset before the first batch. It decides nothing, so it may be asked for more than once."""
@@ -395,9 +390,10 @@ class BatchPlanner(Generic[SplitT]):
         return next_row(planner, splits, near_us=near_us, until_us=until_us)
 
     def _moves(self, plan: SlicePlan, candidates: Mapping[str, Placed[SplitT]], guidance: Guidance) -> bool:
-        """Whether the plan is worth a batch: rows, an end, or a split that no offset knows yet.
+        """Whether the plan is worth a batch: it has rows, an end, or a split that no offset knows yet.
 
-        Or the first that others shall hear of this planner: a batch is what ties it to its query.
+        While the peer waits to hear of this planner, its first plan is worth one too, even an empty one: by the offset
+        of a batch the peer learns which query this planner belongs to.
         """
         new = candidates.keys() - self._live.keys()
         unheard = guidance.hold and (self._at is None or self._at.run != self._token)

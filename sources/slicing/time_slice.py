@@ -132,7 +132,9 @@ class _TimeSlice:
         ahead = search.reached(time_us) & ~(self._bad & (self._bad_at <= table.start))
         unfit = at.there & (at.position < table.start) & ~search.unsearchable & ~ahead & ~(table.observed_us >= time_us)
         if after is not None and (cut or after.time_us - time_us <= GRID_US):
-            unfit &= after.there & (after.position < table.start)  # else it is inside the very millisecond of the cut
+            unfit &= after.there & (
+                after.position < table.start
+            )  # else its row may lie in the millisecond that was cut
         claimed = at.there & (at.position >= table.start) & (at.position <= stops) & (at.position < table.end)
         claimed &= ~(self._bad & (at.position >= self._bad_at))
         claimed = (claimed | ahead) & ~search.unsearchable

@@ -130,7 +130,7 @@ def test_a_lease_without_end_in_a_journal_of_before_ends(monkeypatch: pytest.Mon
 
 
 def test_there_is_room_for_so_many_tasks_and_sources_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.watermark.tasks.message_check.MOST_TASKS", 2)
+    monkeypatch.setattr("lowmark.watermark.tasks.coordinator.MOST_TASKS", 2)
     world = World(A, TaskId("job", "clicks", "0"))
     before = world.coordinator.snapshot()
     with pytest.raises(TooManyTasks, match="job/orders/b was not registered: the coordinator has 2 tasks"):
