@@ -61,396 +61,250 @@ __all__ = [
 
 
 class WrapRefused(LowmarkError, ValueError):
-    """A DataFrame that `LowWatermarkService.wrap` cannot take, with the reason and what to do.
+    """A DataFrame that `LowWatermarkService.wrap` cannot take, with the reason and what to do."""
 
-    Attributes:
-        stream: name given to `wrap`.
-        fact: what is wrong, one sentence without its full stop.
-        hint: what to do about it.
-    """
-
-    def __init__(self, stream: str, fact: str, hint: str) -> None:
-        super().__init__(stream, fact, hint)
-        self.stream, self.fact, self.hint = stream, fact, hint
-
-    def __str__(self) -> str:
-        return f'stream "{self.stream}": {self.fact}. Hint: {self.hint}'
+    stream: str  # name given to `wrap`
+    fact: str  # what is wrong, one sentence without its full stop
+    hint: str  # what to do about it
+    _fact = 'stream "{stream}": {fact}'
 
 
 class WorkersUnfit(LowmarkError, RuntimeError):
-    """The Python of Spark's workers cannot run what lowmark sends there.
+    """The Python of Spark's workers cannot run what lowmark sends there."""
 
-    Attributes:
-        where: "on this host" or on which executor.
-        python: its path, as far as known.
-        fact: what is wrong with it, one sentence without its full stop.
-        missing: packages that it lacks, by the names under which they are installed.
-    """
+    where: str  # "on this host" or on which executor
+    python: str  # its path, as far as known
+    fact: str  # what is wrong with it, one sentence without its full stop
+    missing: tuple[str, ...]  # packages that it lacks, by the names under which they are installed
+    _fact = "Spark's workers {where} run {python}: {fact}"
+    _hint = (
+        "set PYSPARK_PYTHON (or spark.pyspark.python for spark-submit) to a Python that has lowmark, before the "
+        "session is made{_else}."
+    )
 
-    def __init__(self, where: str, python: str, fact: str, missing: tuple[str, ...]) -> None:
-        super().__init__(where, python, fact, missing)
-        self.where, self.python, self.fact, self.missing = where, python, fact, missing
-
-    def __str__(self) -> str:
-        hint = (
-            "set PYSPARK_PYTHON (or spark.pyspark.python for spark-submit) to a Python that has lowmark, before the "
-            "session is made"
-        )
-        if "lowmark" in self.missing:
-            hint += "; or call lowmark.integration.ship(spark) first"
+    @property
+    def _else(self) -> str:
         others = sorted(set(self.missing) - {"lowmark"})
-        if others:
-            hint += f"; or install there: {' '.join(others)}"
-        return f"Spark's workers {self.where} run {self.python}: {self.fact}. Hint: {hint}."
+        shipped = "; or call lowmark.integration.ship(spark) first" if "lowmark" in self.missing else ""
+        return shipped + (f"; or install there: {' '.join(others)}" if others else "")
 
 
 class StreamNameTaken(LowmarkError, ValueError):
     """Two streams of one service were given one name; metrics and status could not tell them apart."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self.stream = stream
-
-    def __str__(self) -> str:
-        return (
-            f'stream "{self.stream}": this service already has a stream of that name. '
-            "Hint: give each wrapped DataFrame its own name; one wrapped DataFrame may feed several queries."
-        )
+    stream: str
+    _fact = 'stream "{stream}": this service already has a stream of that name'
+    _hint = "give each wrapped DataFrame its own name; one wrapped DataFrame may feed several queries."
 
 
 class UnknownStream(LowmarkError, LookupError):
-    """A stream was asked for that nobody wrapped under that name.
+    """A stream was asked for that nobody wrapped under that name."""
 
-    Attributes:
-        stream: the name asked for.
-        known: the names there are, sorted.
-    """
+    stream: str  # the name asked for
+    known: tuple[str, ...]  # the names there are, sorted
+    _fact = 'no stream "{stream}" in this service, which has: {_names}'
+    _hint = "{_next}"
 
-    def __init__(self, stream: str, known: tuple[str, ...]) -> None:
-        super().__init__(stream, known)
-        self.stream, self.known = stream, known
+    @property
+    def _names(self) -> str:
+        return ", ".join(f'"{name}"' for name in self.known) if self.known else "none yet"
 
-    def __str__(self) -> str:
+    @property
+    def _next(self) -> str:
         near = get_close_matches(self.stream, self.known, n=1)
-        names = ", ".join(f'"{name}"' for name in self.known) if self.known else "none yet"
-        hint = f'did you mean "{near[0]}"?' if near else "wrap a DataFrame under that name first."
-        return f'no stream "{self.stream}" in this service, which has: {names}. Hint: {hint}'
+        return f'did you mean "{near[0]}"?' if near else "wrap a DataFrame under that name first."
 
 
 class ServiceStopped(LowmarkError, RuntimeError):
     """A service was used after `stop()` or after its `with` block ended."""
 
-    def __init__(self, action: str) -> None:
-        super().__init__(action)
-        self.action = action
-
-    def __str__(self) -> str:
-        return (
-            f"cannot {self.action}: this LowWatermarkService was stopped. Hint: keep the service open for as long "
-            "as its queries run; queries that are still running keep the watermark they have."
-        )
+    action: str
+    _fact = "cannot {action}: this LowWatermarkService was stopped"
+    _hint = (
+        "keep the service open for as long as its queries run; queries that are still running keep the watermark they "
+        "have."
+    )
 
 
 class ServiceUnreachable(LowmarkError, ConnectionError):
-    """Nobody answered at a service's address.
+    """Nobody answered at a service's address."""
 
-    Attributes:
-        address: where it was expected, such as ``unix:/run/lowmark/service.sock``.
-        action: what was attempted.
-        cause: what the transport said.
-    """
-
-    def __init__(self, address: str, action: str, cause: str) -> None:
-        super().__init__(address, action, cause)
-        self.address, self.action, self.cause = address, action, cause
-
-    def __str__(self) -> str:
-        return (
-            f"cannot {self.action}: no lowmark service answers at {self.address} ({self.cause}). Hint: start the "
-            "query while its LowWatermarkService is open, in the driver that created the wrapped DataFrame."
-        )
+    address: str  # where it was expected, such as ``unix:/run/lowmark/service.sock``
+    action: str  # what was attempted
+    cause: str  # what the transport said
+    _fact = "cannot {action}: no lowmark service answers at {address} ({cause})"
+    _hint = "start the query while its LowWatermarkService is open, in the driver that created the wrapped DataFrame."
 
 
 class ServiceFailed(ServiceUnreachable):
     """A service answers at its address, with an error; arguments as of `ServiceUnreachable`."""
 
-    def __str__(self) -> str:
-        return (
-            f"cannot {self.action}: the lowmark service at {self.address} answers with an error ({self.cause}). "
-            "Hint: the driver's log says more; no row is lost, a query that ended goes on from its checkpoint."
-        )
+    _fact = "cannot {action}: the lowmark service at {address} answers with an error ({cause})"
+    _hint = "the driver's log says more; no row is lost, a query that ended goes on from its checkpoint."
 
 
 class QueryRefused(LowmarkError, RuntimeError):
-    """A query that must not go on: its low watermark could not be trusted.
+    """A query that must not go on: its low watermark could not be trusted."""
 
-    Attributes:
-        reason: whose, why, and what to do; as the service gave it.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
+    reason: str  # whose, why, and what to do; as the service gave it
+    _fact = "{reason}"
+    _hint = ""
 
 
 class MetricsUnavailable(LowmarkError, OSError):
-    """The Prometheus endpoint cannot listen at its address.
+    """The Prometheus endpoint cannot listen at its address."""
 
-    Attributes:
-        host: the address as given.
-        port: the port as given.
-        cause: what the system said.
-    """
-
-    def __init__(self, host: str, port: int, cause: str) -> None:
-        super().__init__(host, port, cause)
-        self.host, self.port, self.cause = host, port, cause
-
-    def __str__(self) -> str:
-        return (
-            f"cannot serve metrics on port {self.port} of {self.host}: {self.cause}. Hint: pass metrics_port=0 for any "
-            "free port (service.metrics_port tells which), another metrics_port or metrics_host, or metrics_port=None "
-            "for no endpoint."
-        )
+    host: str  # the address as given
+    port: int  # the port as given
+    cause: str  # what the system said
+    _fact = "cannot serve metrics on port {port} of {host}: {cause}"
+    _hint = (
+        "pass metrics_port=0 for any free port (service.metrics_port tells which), another metrics_port or "
+        "metrics_host, or metrics_port=None for no endpoint."
+    )
 
 
 class TooManySplits(LowmarkError, OverflowError):
-    """A batch held more distinct splits than the sketch counts exactly, so some are missing in its report.
+    """A batch held more distinct splits than the sketch counts exactly, so some are missing in its report."""
 
-    Attributes:
-        stream: the stream's name.
-        batch_id: Spark's id of the batch.
-        seen: about how many splits the batch held.
-        capacity: how many the sketch holds exactly.
-    """
+    stream: str  # the stream's name
+    batch_id: int  # Spark's id of the batch
+    seen: int  # about how many splits the batch held
+    capacity: int  # how many the sketch holds exactly
+    _fact = (
+        'stream "{stream}", batch {batch_id}: about {seen} splits in one batch, but only {capacity} can be told apart, '
+        "so the low watermark cannot be trusted"
+    )
+    _hint = (
+        "pass max_splits={_enough} to wrap(), or choose a coarser split; the watermark stays where it was, no row was "
+        "dropped because of this."
+    )
 
-    def __init__(self, stream: str, batch_id: int, seen: int, capacity: int) -> None:
-        super().__init__(stream, batch_id, seen, capacity)
-        self.stream, self.batch_id, self.seen, self.capacity = stream, batch_id, seen, capacity
-
-    def __str__(self) -> str:
-        return (
-            f'stream "{self.stream}", batch {self.batch_id}: about {self.seen} splits in one batch, but only '
-            f"{self.capacity} can be told apart, so the low watermark cannot be trusted. Hint: pass "
-            f"max_splits={max(2 * self.seen, 2 * self.capacity)} to wrap(), or choose a coarser split; "
-            "the watermark stays where it was, no row was dropped because of this."
-        )
+    @property
+    def _enough(self) -> int:
+        return 2 * max(self.seen, self.capacity)
 
 
 class UnreadableReport(LowmarkError, ValueError):
-    """A measurement came in a format that this version does not read.
+    """A measurement came in a format that this version does not read."""
 
-    Attributes:
-        where: stream, batch and metric it came from, as far as known.
-        fact: what was found and expected.
-    """
-
-    def __init__(self, where: str, fact: str) -> None:
-        super().__init__(where, fact)
-        self.where, self.fact = where, fact
-
-    def __str__(self) -> str:
-        return (
-            f"{self.where}: {self.fact}. Hint: driver and executors must run one version of lowmark and Spark "
-            ">= 4.2; the watermark stays where it was."
-        )
+    where: str  # stream, batch and metric it came from, as far as known
+    fact: str  # what was found and expected
+    _fact = "{where}: {fact}"
+    _hint = "driver and executors must run one version of lowmark and Spark >= 4.2; the watermark stays where it was."
 
 
 class CheckpointUnreadable(LowmarkError, ValueError):
-    """A folder given as a checkpoint holds no offsets that can be used.
+    """A folder given as a checkpoint holds no offsets that can be used."""
 
-    Attributes:
-        checkpoint: the folder as given.
-        fact: what is wrong with it.
-        hint: what to do about it.
-    """
-
-    def __init__(self, checkpoint: str, fact: str, hint: str) -> None:
-        super().__init__(checkpoint, fact, hint)
-        self.checkpoint, self.fact, self.hint = checkpoint, fact, hint
-
-    def __str__(self) -> str:
-        return f'checkpoint "{self.checkpoint}": {self.fact}. Hint: {self.hint}'
+    checkpoint: str  # the folder as given
+    fact: str  # what is wrong with it
+    hint: str  # what to do about it
+    _fact = 'checkpoint "{checkpoint}": {fact}'
 
 
 class UnreadableHeartbeat(LowmarkError, ValueError):
-    """An offset of a heartbeat, from a checkpoint or a progress event, is not what was written there.
+    """An offset of a heartbeat, from a checkpoint or a progress event, is not what was written there."""
 
-    Attributes:
-        stream: the stream's name.
-        field: the field at fault.
-        got: what it holds.
-        expected: what it should hold.
-    """
-
-    def __init__(self, stream: str, field: str, got: str, expected: str) -> None:
-        super().__init__(stream, field, got, expected)
-        self.stream, self.field, self.got, self.expected = stream, field, got, expected
-
-    def __str__(self) -> str:
-        return (
-            f'stream "{self.stream:.200}": the offset of its heartbeat cannot be used: expected {self.expected} as '
-            f"{self.field}, got {self.got}. Hint: was the checkpoint edited, or written by a later version of lowmark? "
-            "Go on with that version, or with a copy of the checkpoint from before."
-        )
+    stream: str  # the stream's name
+    field: str  # the field at fault
+    got: str  # what it holds
+    expected: str  # what it should hold
+    _fact = (
+        'stream "{stream:.200}": the offset of its heartbeat cannot be used: expected {expected} as {field}, got {got}'
+    )
+    _hint = (
+        "was the checkpoint edited, or written by a later version of lowmark? Go on with that version, or with a copy "
+        "of the checkpoint from before."
+    )
 
 
 class SocketsRefused(LowmarkError, OSError):
-    """The folder in which services put their sockets cannot be used safely.
+    """The folder in which services put their sockets cannot be used safely."""
 
-    Attributes:
-        folder: its path.
-        fact: what is wrong with it.
-        hint: what to do about it.
-    """
-
-    def __init__(self, folder: str, fact: str, hint: str) -> None:
-        super().__init__(folder, fact, hint)
-        self.folder, self.fact, self.hint = folder, fact, hint
-
-    def __str__(self) -> str:
-        return f"socket folder {self.folder}: {self.fact}. Hint: {self.hint}"
+    folder: str  # its path
+    fact: str  # what is wrong with it
+    hint: str  # what to do about it
+    _fact = "socket folder {folder}: {fact}"
 
 
 class NoService(LowmarkError, LookupError):
-    """Nobody of this user's services runs on this machine.
+    """Nobody of this user's services runs on this machine."""
 
-    Attributes:
-        folders: where their sockets would lie.
-    """
+    folders: tuple[str, ...]  # where their sockets would lie
+    _fact = "no lowmark service of this user runs here (looked in {_looked_in})"
+    _hint = (
+        "a service lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); ask on "
+        "that machine, or pass --connect with its service.address."
+    )
 
-    def __init__(self, folders: tuple[str, ...]) -> None:
-        super().__init__(folders)
-        self.folders = folders
-
-    def __str__(self) -> str:
-        return (
-            f"no lowmark service of this user runs here (looked in {', '.join(self.folders)}). Hint: a service "
-            "lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); ask on that "
-            "machine, or pass --connect with its service.address."
-        )
+    @property
+    def _looked_in(self) -> str:
+        return ", ".join(self.folders)
 
 
 class DemoImpossible(LowmarkError, RuntimeError):
-    """Something that the demo needs is not there.
+    """Something that the demo needs is not there."""
 
-    Attributes:
-        fact: what is missing or failed, one sentence without its full stop.
-        hint: what to do about it.
-    """
-
-    def __init__(self, fact: str, hint: str) -> None:
-        super().__init__(fact, hint)
-        self.fact, self.hint = fact, hint
-
-    def __str__(self) -> str:
-        return f"{self.fact}. Hint: {self.hint}"
+    fact: str  # what is missing or failed, one sentence without its full stop
+    hint: str  # what to do about it
+    _fact = "{fact}"
 
 
 class AddressRefused(LowmarkError, ValueError):
-    """An address of a coordinator that cannot be used as it was given.
+    """An address of a coordinator that cannot be used as it was given."""
 
-    Attributes:
-        address: as given.
-        fact: what is wrong with it, one sentence without its full stop.
-        hint: what to do about it.
-    """
-
-    def __init__(self, address: str, fact: str, hint: str) -> None:
-        super().__init__(address, fact, hint)
-        self.address, self.fact, self.hint = address, fact, hint
-
-    def __str__(self) -> str:
-        return f"address {self.address}: {self.fact}. Hint: {self.hint}"
+    address: str  # as given
+    fact: str  # what is wrong with it, one sentence without its full stop
+    hint: str  # what to do about it
+    _fact = "address {address}: {fact}"
 
 
 class TokenRefused(LowmarkError, OSError):
-    """A token file that cannot be used. What is in it is never shown.
+    """A token file that cannot be used. What is in it is never shown."""
 
-    Attributes:
-        file: its path.
-        fact: what is wrong with it.
-        hint: what to do about it.
-    """
-
-    def __init__(self, file: str, fact: str, hint: str) -> None:
-        super().__init__(file, fact, hint)
-        self.file, self.fact, self.hint = file, fact, hint
-
-    def __str__(self) -> str:
-        return f"token file {self.file}: {self.fact}. Hint: {self.hint}"
+    file: str  # its path
+    fact: str  # what is wrong with it
+    hint: str  # what to do about it
+    _fact = "token file {file}: {fact}"
 
 
 class JournalRefused(LowmarkError, OSError):
-    """The file in which a coordinator keeps its state cannot be used.
+    """The file in which a coordinator keeps its state cannot be used."""
 
-    Attributes:
-        journal: its path.
-        fact: what is wrong with it.
-        hint: what to do about it.
-    """
-
-    def __init__(self, journal: str, fact: str, hint: str) -> None:
-        super().__init__(journal, fact, hint)
-        self.journal, self.fact, self.hint = journal, fact, hint
-
-    def __str__(self) -> str:
-        return f"journal {self.journal}: {self.fact}. Hint: {self.hint}"
+    journal: str  # its path
+    fact: str  # what is wrong with it
+    hint: str  # what to do about it
+    _fact = "journal {journal}: {fact}"
 
 
 class MalformedMessage(LowmarkError, ValueError):
-    """Bytes that are not the message they should be.
+    """Bytes that are not the message they should be."""
 
-    Attributes:
-        message: the name of the message.
-        fact: which field is at fault, and why.
-    """
-
-    def __init__(self, message: str, fact: str) -> None:
-        super().__init__(message, fact)
-        self.message, self.fact = message, fact
-
-    def __str__(self) -> str:
-        return (
-            f"{self.message}: {self.fact}; nothing of it was counted. Hint: both ends must run one version of lowmark."
-        )
+    message: str  # the name of the message
+    fact: str  # which field is at fault, and why
+    _fact = "{message}: {fact}; nothing of it was counted"
+    _hint = "both ends must run one version of lowmark."
 
 
 class CoordinatorUnreachable(LowmarkError, ConnectionError):
-    """No coordinator answered at its address, or it did not let the caller in.
+    """No coordinator answered at its address, or it did not let the caller in."""
 
-    Attributes:
-        address: where it was expected.
-        action: what was attempted.
-        cause: what the transport said.
-    """
-
-    def __init__(self, address: str, action: str, cause: str) -> None:
-        super().__init__(address, action, cause)
-        self.address, self.action, self.cause = address, action, cause
-
-    def __str__(self) -> str:
-        return (
-            f"cannot {self.action}: no coordinator answers at {self.address} ({self.cause}). Hint: start one with "
-            "`lowmark serve`; over TCP both ends need the same token, and the caller the coordinator's certificate."
-        )
+    address: str  # where it was expected
+    action: str  # what was attempted
+    cause: str  # what the transport said
+    _fact = "cannot {action}: no coordinator answers at {address} ({cause})"
+    _hint = (
+        "start one with `lowmark serve`; over TCP both ends need the same token, and the caller the coordinator's "
+        "certificate."
+    )
 
 
 class RefusedByCoordinator(LowmarkError, RuntimeError):
-    """A coordinator refused what a task said, and the task was given up.
+    """A coordinator refused what a task said, and the task was given up."""
 
-    Attributes:
-        task: who said it.
-        error: the name of the coordinator's error, such as ``DisagreeingGroup``.
-        text: its sentence.
-    """
-
-    def __init__(self, task: str, error: str, text: str) -> None:
-        super().__init__(task, error, text)
-        self.task, self.error, self.text = task, error, text
-
-    def __str__(self) -> str:
-        return f"task {self.task} was refused by its coordinator ({self.error}): {self.text}"
+    task: str  # who said it
+    error: str  # the name of the coordinator's error, such as ``DisagreeingGroup``
+    text: str  # its sentence
+    _fact = "task {task} was refused by its coordinator ({error}): {text}"
+    _hint = ""

@@ -13,17 +13,12 @@ ValueT = TypeVar("ValueT")
 
 
 class UnreadableState(LowmarkError, ValueError):
-    """Bytes of a checkpoint that are not the split or state they should be.
+    """Bytes of a checkpoint that are not the split or state they should be."""
 
-    Attributes:
-        kind: what they should be.
-        fact: what is wrong with them.
-        hint: what to do about it.
-    """
-
-    def __init__(self, kind: str, fact: str, hint: str = "is this the checkpoint of another source?") -> None:
-        super().__init__(kind, fact, hint)
-        self.kind, self.fact, self.hint = kind, fact, hint
+    kind: str  # what they should be
+    fact: str  # what is wrong with them
+    hint: str = "is this the checkpoint of another source?"  # what to do about it
+    _fact = "{kind}: {fact}"
 
     @classmethod
     def newer(cls, kind: str, version: int, newest: int) -> UnreadableState:
@@ -38,9 +33,6 @@ class UnreadableState(LowmarkError, ValueError):
     def broken(cls, kind: str, version: int, error: Exception) -> UnreadableState:
         """The error for data that could not be read."""
         return cls(kind, f"these are no data of version {version}: {described(error)}")
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.fact}. Hint: {self.hint}"
 
 
 def described(error: Exception) -> str:

@@ -91,3 +91,38 @@ def test_whatever_a_constructor_takes(error: LowmarkError) -> None:
     again = pickle.loads(pickle.dumps(error))  # noqa: TID251  # our own bytes
 
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+class Refused(LowmarkError, OSError):
+    """Declared, with an attribute that is no field in its text."""
+
+    door: str
+    cause: str = "it is locked."
+    _fact = "cannot open {door!r} {_twice}: {cause}"
+    _hint = "ring the bell."
+    _cause_knows_best = True
+
+    @property
+    def _twice(self) -> str:
+        return f"nor {self.door.upper()}"
+
+
+def test_a_declared_error_takes_its_fields_by_place_or_by_name() -> None:
+    error = Refused("a", cause="it {creaks}")
+
+    assert (error.door, error.cause, str(error)) == (
+        "a",
+        "it {creaks}",
+        "cannot open 'a' nor A: it {creaks}. Hint: ring the bell.",
+    )
+    assert error != Refused("a", cause="it {creaks}")  # it stays an exception, which is itself and no value
+    assert hash(error) == object.__hash__(error)
+    with pytest.raises(TypeError, match="door"):
+        Refused()  # type: ignore[call-arg]
+
+
+def test_a_cause_that_brought_its_own_hint_has_the_last_word() -> None:
+    assert str(Refused("a")) == "cannot open 'a' nor A: it is locked. Hint: ring the bell."
+    assert str(Refused("a", "locked. Hint: the key is under the mat.")) == (
+        "cannot open 'a' nor A: locked. Hint: the key is under the mat."
+    )

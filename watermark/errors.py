@@ -23,10 +23,22 @@ own: what is wrong, what was expected, and a hint. Every error survives pickling
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Collection
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING or sys.version_info >= (3, 11):
+    from typing import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        """Tell type checkers what is made of a class, which `typing` has from Python 3.11 on."""
+        return lambda kind: kind
+
 
 # Looking for a similar name is a courtesy; among this many it stays instant.
 _NAMES_COMPARED = 1_000
@@ -46,13 +58,63 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
+@dataclass_transform(eq_default=False)
 class LowmarkError(Exception):
-    """Base of this library's errors: catch this one to catch them all."""
+    """Base of this library's errors: catch this one to catch them all.
+
+    An error is declared like a dataclass: its fields, in the order of its constructor's arguments, which are its `args`
+    too, and its text. `_fact` says what happened, where, and what was expected; `_hint` what to do. Both are templates
+    of `str.format`, filled with the error's attributes. A class with a constructor of its own gets nothing from here.
+
+    >>> class DoorLocked(LowmarkError, OSError):
+    ...     door: str
+    ...     tried: int = 1
+    ...     _fact = "door {door!r} is locked, tried {tried} times"
+    ...     _hint = "ring the bell."
+    >>> DoorLocked("front", tried=3)
+    DoorLocked('front', 3)
+    >>> print(DoorLocked("front"))
+    door 'front' is locked, tried 1 times. Hint: ring the bell.
+    """
+
+    _fact: ClassVar[str | None] = None
+    _hint: ClassVar[str] = "{hint}"  # a field of that name; "" for none
+    # Whether the text ends with the hint of a cause that is told in it: the cause knows best what to do.
+    _cause_knows_best: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if inspect.get_annotations(cls) and "__init__" not in vars(cls):
+            dataclass(eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        super().__init__(*(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]  # it is one
+
+    def __str__(self) -> str:
+        if self._fact is None:
+            return super().__str__()
+        attributes = _Attributes(self)
+        fact, hint = self._fact.format_map(attributes), self._hint.format_map(attributes)
+        if self._cause_knows_best:
+            if "Hint: " in fact:
+                return fact
+            fact = fact.removesuffix(".")
+        return f"{fact}. Hint: {hint}" if hint else fact
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the constructor: what it takes is not what `args` holds where it composes a text, has arguments by
         # name, or an OSError, which cuts `args` short.
         return _unpickled, (type(self), self.args), vars(self)
+
+
+class _Attributes:
+    """The attributes of an error by name, for its templates: fields, and properties that make a part of the text."""
+
+    def __init__(self, error: LowmarkError) -> None:
+        self._error = error
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._error, name)
 
 
 def _unpickled(kind: type[LowmarkError], args: tuple[Any, ...]) -> LowmarkError:
@@ -62,106 +124,59 @@ def _unpickled(kind: type[LowmarkError], args: tuple[Any, ...]) -> LowmarkError:
 
 
 class InvalidDuration(LowmarkError, ValueError):
-    """A value that is no length of time.
+    """A value that is no length of time."""
 
-    Attributes:
-        what: the setting it was given for, such as "max drift".
-        got: the value as the caller wrote it (``repr``).
-        reason: what is wrong with it.
-        hint: what to write instead.
-    """
-
-    def __init__(self, what: str, got: str, reason: str, hint: str) -> None:
-        super().__init__(what, got, reason, hint)
-        self.what, self.got, self.reason, self.hint = what, got, reason, hint
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.got} is not a duration: {self.reason}. Hint: {self.hint}"
+    what: str  # the setting it was given for, such as "max drift"
+    got: str  # the value as the caller wrote it (``repr``)
+    reason: str  # what is wrong with it
+    hint: str  # what to write instead
+    _fact = "{what}: {got} is not a duration: {reason}"
 
 
 class InvalidStrategy(LowmarkError, ValueError):
-    """Settings of a strategy that cannot work together, or at all.
+    """Settings of a strategy that cannot work together, or at all."""
 
-    Attributes:
-        setting: the method or field concerned.
-        got: the value as the caller wrote it.
-        expected: what would have been accepted.
-        hint: what to do.
-    """
-
-    def __init__(self, setting: str, got: str, expected: str, hint: str) -> None:
-        super().__init__(setting, got, expected, hint)
-        self.setting, self.got, self.expected, self.hint = setting, got, expected, hint
-
-    def __str__(self) -> str:
-        return f"{self.setting}: expected {self.expected}, got {self.got}. Hint: {self.hint}"
+    setting: str  # the method or field concerned
+    got: str  # the value as the caller wrote it
+    expected: str  # what would have been accepted
+    hint: str  # what to do
+    _fact = "{setting}: expected {expected}, got {got}"
 
 
 class InvalidSplitId(LowmarkError, ValueError):
-    """A split id of the wrong kind.
+    """A split id of the wrong kind."""
 
-    Attributes:
-        split: the id (``repr``).
-        expected: what ids this stream takes.
-    """
-
-    def __init__(self, split: str, expected: str) -> None:
-        super().__init__(split, expected)
-        self.split, self.expected = split, expected
-
-    def __str__(self) -> str:
-        return (
-            f"split id {self.split}: expected {self.expected}. Hint: use either names (str) or hashes (int) "
-            "for all the splits of one stream."
-        )
+    split: str  # the id (``repr``)
+    expected: str  # what ids this stream takes
+    _fact = "split id {split}: expected {expected}"
+    _hint = "use either names (str) or hashes (int) for all the splits of one stream."
 
 
 class InvalidWatermark(LowmarkError, ValueError):
-    """A watermark outside the range of a Spark timestamp.
+    """A watermark outside the range of a Spark timestamp."""
 
-    Attributes:
-        split: the split that reported it.
-        watermark_us: the value, microseconds since the epoch.
-    """
-
-    def __init__(self, split: int | str, watermark_us: int) -> None:
-        super().__init__(split, watermark_us)
-        self.split, self.watermark_us = split, watermark_us
-
-    def __str__(self) -> str:
-        return (
-            f"watermark of split {self.split!r}: expected microseconds since the epoch in 64 bits, "
-            f"got {self.watermark_us}. Hint: is the event time in nanoseconds?"
-        )
+    split: int | str  # the split that reported it
+    watermark_us: int  # the value, microseconds since the epoch
+    _fact = "watermark of split {split!r}: expected microseconds since the epoch in 64 bits, got {watermark_us}"
+    _hint = "is the event time in nanoseconds?"
 
 
 class DuplicateSplit(LowmarkError, ValueError):
-    """A split was assigned although it is known already.
+    """A split was assigned although it is known already."""
 
-    Attributes:
-        split: its id.
-    """
-
-    def __init__(self, split: int | str) -> None:
-        super().__init__(split)
-        self.split = split
-
-    def __str__(self) -> str:
-        return f"split {self.split!r} is assigned already. Hint: remove() it first if its id is used again."
+    split: int | str  # its id
+    _fact = "split {split!r} is assigned already"
+    _hint = "remove() it first if its id is used again."
 
 
 class UnknownSplit(LowmarkError, LookupError):
-    """A report named a split that was never assigned.
+    """A report named a split that was never assigned."""
 
-    Attributes:
-        split: the id in the report.
-        known: how many splits are assigned.
-        nearest: the most similar name that is assigned, if any.
-    """
-
-    def __init__(self, split: int | str, known: int, nearest: str | None = None) -> None:
-        super().__init__(split, known, nearest)
-        self.split, self.known, self.nearest = split, known, nearest
+    split: int | str  # the id in the report
+    known: int  # how many splits are assigned
+    nearest: str | None = None  # the most similar name that is assigned, if any
+    _fact = "split {split!r} was never assigned ({known} splits are)"
+    _hint = "{_next}"
 
     @classmethod
     def among(cls, split: int | str, known: Collection[int | str]) -> UnknownSplit:
@@ -170,166 +185,85 @@ class UnknownSplit(LowmarkError, LookupError):
         near = get_close_matches(split, names, n=1) if isinstance(split, str) else []
         return cls(split, len(known), near[0] if near else None)
 
-    def __str__(self) -> str:
-        hint = "call assign() before the first report." if self.nearest is None else f"did you mean {self.nearest!r}?"
-        return f"split {self.split!r} was never assigned ({self.known} splits are). Hint: {hint}"
+    @property
+    def _next(self) -> str:
+        return "call assign() before the first report." if self.nearest is None else f"did you mean {self.nearest!r}?"
 
 
 class FinishedSplit(LowmarkError, RuntimeError):
-    """A split reported after it finished.
+    """A split reported after it finished."""
 
-    Attributes:
-        split: its id.
-    """
-
-    def __init__(self, split: int | str) -> None:
-        super().__init__(split)
-        self.split = split
-
-    def __str__(self) -> str:
-        return (
-            f"split {self.split!r} reported after it finished. Hint: a source must call a split finished "
-            "only when it can never deliver another row."
-        )
+    split: int | str  # its id
+    _fact = "split {split!r} reported after it finished"
+    _hint = "a source must call a split finished only when it can never deliver another row."
 
 
 class CorruptSnapshot(LowmarkError, ValueError):
-    """Bytes that are not a snapshot this version can restore.
+    """Bytes that are not a snapshot this version can restore."""
 
-    Attributes:
-        reason: what is wrong with them.
-        size: how many bytes there were.
-    """
-
-    def __init__(self, reason: str, size: int) -> None:
-        super().__init__(reason, size)
-        self.reason, self.size = reason, size
-
-    def __str__(self) -> str:
-        return (
-            f"cannot restore a coordinator from {self.size} bytes: {self.reason}. Hint: pass the bytes of "
-            "snapshot() unchanged; a snapshot of a newer version needs that version."
-        )
+    reason: str  # what is wrong with them
+    size: int  # how many bytes there were
+    _fact = "cannot restore a coordinator from {size} bytes: {reason}"
+    _hint = "pass the bytes of snapshot() unchanged; a snapshot of a newer version needs that version."
 
 
 class DisagreeingGroup(LowmarkError, ValueError):
-    """A task asked for other alignment parameters than its group has.
+    """A task asked for other alignment parameters than its group has."""
 
-    Attributes:
-        group: the group's name.
-        task: who asked.
-        wanted: for what.
-        member: who is in the group already.
-        present: with what.
-    """
-
-    def __init__(self, group: str, task: str, wanted: str, member: str, present: str) -> None:
-        super().__init__(group, task, wanted, member, present)
-        self.group, self.task, self.wanted, self.member, self.present = group, task, wanted, member, present
-
-    def __str__(self) -> str:
-        return (
-            f"alignment group {self.group!r}: task {self.task} asks for {self.wanted}, but task {self.member} "
-            f"joined with {self.present}. Hint: give every stream of the group the same parameters, or this one "
-            "another group."
-        )
+    group: str  # the group's name
+    task: str  # who asked
+    wanted: str  # for what
+    member: str  # who is in the group already
+    present: str  # with what
+    _fact = "alignment group {group!r}: task {task} asks for {wanted}, but task {member} joined with {present}"
+    _hint = "give every stream of the group the same parameters, or this one another group."
 
 
 class UnknownTask(LowmarkError, LookupError):
-    """A message of a task that is not known here: it never joined, or it left.
+    """A message of a task that is not known here: it never joined, or it left."""
 
-    Attributes:
-        task: who sent it.
-        where: the group or coordinator that does not know it.
-        known: how many tasks it does know.
-    """
-
-    def __init__(self, task: str, where: str, known: int) -> None:
-        super().__init__(task, where, known)
-        self.task, self.where, self.known = task, where, known
-
-    def __str__(self) -> str:
-        return (
-            f"task {self.task} is not known to {self.where} ({self.known} tasks are). Hint: a task joins before "
-            "it reports, and joins again after its lease ran out."
-        )
+    task: str  # who sent it
+    where: str  # the group or coordinator that does not know it
+    known: int  # how many tasks it does know
+    _fact = "task {task} is not known to {where} ({known} tasks are)"
+    _hint = "a task joins before it reports, and joins again after its lease ran out."
 
 
 class InvalidReshard(LowmarkError, ValueError):
-    """A reshard that cannot have happened.
+    """A reshard that cannot have happened."""
 
-    Attributes:
-        parents: the splits that were said to end (``repr``).
-        children: the splits that were said to go on (``repr``).
-        expected: what would have been accepted.
-    """
-
-    def __init__(self, parents: str, children: str, expected: str) -> None:
-        super().__init__(parents, children, expected)
-        self.parents, self.children, self.expected = parents, children, expected
-
-    def __str__(self) -> str:
-        return (
-            f"reshard of {self.parents} into {self.children}: expected {self.expected}. Hint: name the ids as the "
-            "source does; the id of a split that ended is not used again."
-        )
+    parents: str  # the splits that were said to end (``repr``)
+    children: str  # the splits that were said to go on (``repr``)
+    expected: str  # what would have been accepted
+    _fact = "reshard of {parents} into {children}: expected {expected}"
+    _hint = "name the ids as the source does; the id of a split that ended is not used again."
 
 
 class StaleRun(LowmarkError, RuntimeError):
-    """A message of an older run of a task than the one that is registered, or of one that is over.
+    """A message of an older run of a task than the one that is registered, or of one that is over."""
 
-    Attributes:
-        task: who sent it.
-        run: the token in the message.
-        what: what the token is, completing "run r of task t <what>".
-    """
-
-    def __init__(self, task: str, run: str, what: str) -> None:
-        super().__init__(task, run, what)
-        self.task, self.run, self.what = task, run, what
-
-    def __str__(self) -> str:
-        return (
-            f"run {self.run!r} of task {self.task} {self.what}; its message was not counted. Hint: if this process "
-            "is the one that should run, let it register with a new run token; else stop it."
-        )
+    task: str  # who sent it
+    run: str  # the token in the message
+    what: str  # what the token is, completing "run r of task t <what>"
+    _fact = "run {run!r} of task {task} {what}; its message was not counted"
+    _hint = "if this process is the one that should run, let it register with a new run token; else stop it."
 
 
 class TooManyTasks(LowmarkError, RuntimeError):
-    """A task wants to register, and there is no room for another.
+    """A task wants to register, and there is no room for another."""
 
-    Attributes:
-        task: who.
-        most: how many a coordinator takes.
-    """
-
-    def __init__(self, task: str, most: int) -> None:
-        super().__init__(task, most)
-        self.task, self.most = task, most
-
-    def __str__(self) -> str:
-        return (
-            f"task {self.task} was not registered: the coordinator has {self.most:,} tasks, which is all it takes. "
-            "Hint: look in its status for tasks that nobody needs; else serve some of the jobs by another coordinator."
-        )
+    task: str  # who
+    most: int  # how many a coordinator takes
+    _fact = "task {task} was not registered: the coordinator has {most:,} tasks, which is all it takes"
+    _hint = "look in its status for tasks that nobody needs; else serve some of the jobs by another coordinator."
 
 
 class InvalidMessage(LowmarkError, ValueError):
-    """A message that cannot have been meant.
+    """A message that cannot have been meant."""
 
-    Attributes:
-        message: its type.
-        field: the field at fault.
-        got: what it held (``repr``, cut).
-        expected: what would have been accepted.
-    """
-
-    def __init__(self, message: str, field: str, got: str, expected: str) -> None:
-        super().__init__(message, field, got, expected)
-        self.message, self.field, self.got, self.expected = message, field, got, expected
-
-    def __str__(self) -> str:
-        return (
-            f"{self.message}.{self.field}: expected {self.expected}, got {self.got}; the message was not counted. "
-            "Hint: times are integers, microseconds since the epoch, and names are not empty."
-        )
+    message: str  # its type
+    field: str  # the field at fault
+    got: str  # what it held (``repr``, cut)
+    expected: str  # what would have been accepted
+    _fact = "{message}.{field}: expected {expected}, got {got}; the message was not counted"
+    _hint = "times are integers, microseconds since the epoch, and names are not empty."

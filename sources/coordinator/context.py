@@ -64,43 +64,30 @@ class ReaderGateway(Protocol[SplitT_contra]):
 
 
 class UnregisteredReader(LowmarkError, ValueError):
-    """Something was to be sent to a reader that is not there.
+    """Something was to be sent to a reader that is not there."""
 
-    Attributes:
-        source: name of the source.
-        what: what was to be sent.
-        subtask: to whom.
-        registered: who is there, sorted.
-    """
+    source: str  # name of the source
+    what: str  # what was to be sent
+    subtask: int  # to whom
+    registered: tuple[int, ...]  # who is there, sorted
+    _fact = (
+        "source {source!r}: cannot send {what} to reader {subtask}: it is not registered ({_there} are), and nothing "
+        "was sent"
+    )
+    _hint = "keep it until add_reader({subtask})."
 
-    def __init__(self, source: str, what: str, subtask: int, registered: tuple[int, ...]) -> None:
-        super().__init__(source, what, subtask, registered)
-        self.source, self.what, self.subtask, self.registered = source, what, subtask, registered
-
-    def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: cannot send {self.what} to reader {self.subtask}: it is not registered "
-            f"({list(self.registered)} are), and nothing was sent. Hint: keep it until add_reader({self.subtask})."
-        )
+    @property
+    def _there(self) -> str:
+        return str(list(self.registered))
 
 
 class WrongThread(LowmarkError, RuntimeError):
-    """The context was used on another thread than the coordinator's.
+    """The context was used on another thread than the coordinator's."""
 
-    Attributes:
-        source: name of the source.
-        what: what was called.
-    """
-
-    def __init__(self, source: str, what: str) -> None:
-        super().__init__(source, what)
-        self.source, self.what = source, what
-
-    def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: {self.what} was called on another thread than the coordinator's. Hint: "
-            "use what call_async's callable returns in its handler, or call run_in_coordinator_thread."
-        )
+    source: str  # name of the source
+    what: str  # what was called
+    _fact = "source {source!r}: {what} was called on another thread than the coordinator's"
+    _hint = "use what call_async's callable returns in its handler, or call run_in_coordinator_thread."
 
 
 class SourceCoordinatorContext(Generic[SplitT]):

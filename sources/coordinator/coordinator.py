@@ -33,7 +33,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from lowmark.sources.api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
-from lowmark.sources.hints import hinted
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.serializer import described
 from lowmark.watermark import LowmarkError
@@ -61,109 +60,65 @@ ResultT = TypeVar("ResultT")
 
 
 class CoordinatorNotStarted(LowmarkError, RuntimeError):
-    """A coordinator was used before `start`, or started twice.
+    """A coordinator was used before `start`, or started twice."""
 
-    Attributes:
-        source: name of the source.
-        action: what was asked for.
-        reason: what is wrong.
-    """
-
-    def __init__(self, source: str, action: str, reason: str) -> None:
-        super().__init__(source, action, reason)
-        self.source, self.action, self.reason = source, action, reason
-
-    def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: cannot {self.action}: {self.reason}. "
-            "Hint: reset_to_checkpoint, if at all, then start once, then everything else."
-        )
+    source: str  # name of the source
+    action: str  # what was asked for
+    reason: str  # what is wrong
+    _fact = "source {source!r}: cannot {action}: {reason}"
+    _hint = "reset_to_checkpoint, if at all, then start once, then everything else."
 
 
 class CoordinatorClosed(LowmarkError, RuntimeError):
-    """A coordinator was asked for something after `close`.
+    """A coordinator was asked for something after `close`."""
 
-    Attributes:
-        source: name of the source.
-        action: what was asked for.
-    """
-
-    def __init__(self, source: str, action: str) -> None:
-        super().__init__(source, action)
-        self.source, self.action = source, action
-
-    def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: cannot {self.action}: the coordinator is closed. Hint: a coordinator that was "
-            "closed is not started again; make a new one and reset it to the last checkpoint."
-        )
+    source: str  # name of the source
+    action: str  # what was asked for
+    _fact = "source {source!r}: cannot {action}: the coordinator is closed"
+    _hint = "a coordinator that was closed is not started again; make a new one and reset it to the last checkpoint."
 
 
 class CoordinatorHangs(LowmarkError, TimeoutError):
-    """The coordinator did not get to something in time.
+    """The coordinator did not get to something in time."""
 
-    Attributes:
-        source: name of the source.
-        action: what was asked for.
-        seconds: how long it was waited for.
-        running: what is done instead, "" if nothing.
-        where: the innermost calls of that, the last one first.
-    """
+    source: str  # name of the source
+    action: str  # what was asked for
+    seconds: float  # how long it was waited for
+    running: str  # what is done instead, "" if nothing
+    where: str  # the innermost calls of that, the last one first
+    _fact = "source {source!r}: cannot {action} within {seconds:g} seconds: {_doing}"
+    _hint = "an enumerator must not block; what may take time belongs in the callable of call_async."
 
-    def __init__(self, source: str, action: str, seconds: float, running: str, where: str) -> None:
-        super().__init__(source, action, seconds, running, where)
-        self.source, self.action, self.seconds, self.running, self.where = source, action, seconds, running, where
-
-    def __str__(self) -> str:
-        doing = f"it is still to {self.running}, at {self.where}" if self.running else "nothing runs"
-        return (
-            f"source {self.source!r}: cannot {self.action} within {self.seconds:g} seconds: {doing}. "
-            "Hint: an enumerator must not block; what may take time belongs in the callable of call_async."
-        )
+    @property
+    def _doing(self) -> str:
+        return f"it is still to {self.running}, at {self.where}" if self.running else "nothing runs"
 
 
 class SourceFailed(LowmarkError, RuntimeError):
-    """A source's enumerator failed too often. The last failure is the `__cause__`.
+    """A source's enumerator failed too often. The last failure is the `__cause__`."""
 
-    Attributes:
-        source: name of the source.
-        action: what failed last.
-        cause: type and text of what it raised.
-        restored: how often the enumerator was restored before.
-        window: within which time that is counted.
-    """
+    source: str  # name of the source
+    action: str  # what failed last
+    cause: str  # type and text of what it raised
+    restored: int  # how often the enumerator was restored before
+    window: str  # within which time that is counted
+    _fact = "source {source!r}: cannot {action} ({_tried}): {cause}"
+    _hint = "remove the cause and start the query again; it goes on from its checkpoint."
+    _cause_knows_best = True
 
-    def __init__(self, source: str, action: str, cause: str, restored: int, window: str) -> None:
-        super().__init__(source, action, cause, restored, window)
-        self.source, self.action, self.cause, self.restored, self.window = source, action, cause, restored, window
-
-    def __str__(self) -> str:
-        tried = f"it was restored {self.restored} times within {self.window}" if self.restored else "it is not restored"
-        return hinted(
-            f"source {self.source!r}: cannot {self.action} ({tried}): {self.cause}",
-            "remove the cause and start the query again; it goes on from its checkpoint.",
-        )
+    @property
+    def _tried(self) -> str:
+        return f"it was restored {self.restored} times within {self.window}" if self.restored else "it is not restored"
 
 
 class InvalidCheckpoint(LowmarkError, ValueError):
-    """Bytes from which an enumerator cannot be restored.
+    """Bytes from which an enumerator cannot be restored."""
 
-    Attributes:
-        source: name of the source.
-        checkpoint_id: of which checkpoint they are.
-        reason: what is wrong with them.
-    """
-
-    def __init__(self, source: str, checkpoint_id: int | None, reason: str) -> None:
-        super().__init__(source, checkpoint_id, reason)
-        self.source, self.checkpoint_id, self.reason = source, checkpoint_id, reason
-
-    def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: cannot restore the enumerator from checkpoint {self.checkpoint_id}: "
-            f"{self.reason}. "
-            "Hint: go on with the version of lowmark and of the connector that wrote it, or a later one."
-        )
+    source: str  # name of the source
+    checkpoint_id: int | None  # of which checkpoint they are
+    reason: str  # what is wrong with them
+    _fact = "source {source!r}: cannot restore the enumerator from checkpoint {checkpoint_id}: {reason}"
+    _hint = "go on with the version of lowmark and of the connector that wrote it, or a later one."
 
 
 class SourceCoordinator(Generic[SplitT, StateT]):

@@ -60,18 +60,11 @@ class MonotonicClock:
 
 
 class CallAbandoned(LowmarkError, RuntimeError):
-    """A call was still running when the enumerator that had asked for it was closed.
+    """A call was still running when the enumerator that had asked for it was closed."""
 
-    Attributes:
-        call: what was called.
-    """
-
-    def __init__(self, call: str) -> None:
-        super().__init__(call)
-        self.call = call
-
-    def __str__(self) -> str:
-        return f"{self.call} was still running when its enumerator was closed. Hint: nothing needs to be done."
+    call: str  # what was called
+    _fact = "{call} was still running when its enumerator was closed"
+    _hint = "nothing needs to be done."
 
 
 class ActionQueue:

@@ -46,20 +46,13 @@ _MOST = 1 << 62
 
 
 class InvalidScript(LowmarkError, ValueError):
-    """A script that describes no stream.
+    """A script that describes no stream."""
 
-    Attributes:
-        what: the part of it that is wrong.
-        expected: what would have been accepted.
-        got: what was given, as text.
-    """
-
-    def __init__(self, what: str, expected: str, got: str) -> None:
-        super().__init__(what, expected, got)
-        self.what, self.expected, self.got = what, expected, got
-
-    def __str__(self) -> str:
-        return f"{self.what:.200}: expected {self.expected:.500}, got {self.got:.200}"
+    what: str  # the part of it that is wrong
+    expected: str  # what would have been accepted
+    got: str  # what was given, as text
+    _fact = "{what:.200}: expected {expected:.500}, got {got:.200}"
+    _hint = ""
 
 
 @dataclass(frozen=True, slots=True)

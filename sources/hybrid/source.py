@@ -49,20 +49,12 @@ AnyEnumerator = SplitEnumerator[Any, Any]
 
 
 class InvalidHybrid(LowmarkError, ValueError):
-    """Sources that cannot be read one after the other.
+    """Sources that cannot be read one after the other."""
 
-    Attributes:
-        index: the source at fault, from 0.
-        reason: what is wrong.
-        hint: what to do.
-    """
-
-    def __init__(self, index: int, reason: str, hint: str) -> None:
-        super().__init__(index, reason, hint)
-        self.index, self.reason, self.hint = index, reason, hint
-
-    def __str__(self) -> str:
-        return f"source {self.index} of a HybridSource: {self.reason}. Hint: {self.hint}"
+    index: int  # the source at fault, from 0
+    reason: str  # what is wrong
+    hint: str  # what to do
+    _fact = "source {index} of a HybridSource: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +80,7 @@ class HybridState:
         state: its enumerator's state.
         complete: readers that were told that there is no more of it.
         unfinished: ids of its splits that are assigned and not finished, sorted.
-        returned: splits of earlier sources that were given back and wait for a reader.
+        returned: none. A checkpoint has a place for splits that were given back, and no reader gives any back.
     """
 
     source_index: int
@@ -210,11 +202,17 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
     def __init__(
         self, source: HybridSource, context: SplitEnumeratorContext[HybridSplit], state: HybridState | None
     ) -> None:
+        if state is not None and state.returned:
+            raise UnreadableState(
+                "HybridState",
+                f"it has splits that were given back ({', '.join(split.split_id for split in state.returned)}), which "
+                "nobody would read",
+                "go on with an earlier checkpoint of the query.",
+            )
         self._source, self._context, self._restored = source, context, state
         self._index = 0 if state is None else state.source_index
         self._complete = set[int]() if state is None else set(state.complete)
         self._unfinished = set[str]() if state is None else set(state.unfinished)
-        self._returned = list[HybridSplit]() if state is None else list(state.returned)
         self._child: AnyEnumerator | None = None
         self._child_context: ChildContext | None = None
         context.metric_group.gauge("source_index", lambda: self._index)
@@ -234,23 +232,12 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         self._child.start()
 
     def add_reader(self, subtask: int) -> None:
-        self._assign_returned()
         self._running.add_reader(subtask)
         self._switch_if_done()
 
     def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
         self._running.handle_split_request(subtask, requester_hostname)
         self._switch_if_done()
-
-    def add_splits_back(self, splits: Sequence[HybridSplit], subtask: int) -> None:
-        # The reader may have been told that there is no more; it is told again when it has registered again. What
-        # comes back is as unfinished as it was.
-        self._complete.discard(subtask)
-        present = [split for split in splits if split.source_index == self._index]
-        # Whose enumerator is gone, go to whichever reader is there, or to the next one that comes.
-        self._returned.extend(split for split in splits if split.source_index != self._index)
-        self._assign_returned()
-        self._running.add_splits_back([split.unwrap() for split in present], subtask)
 
     def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
         self._running.handle_source_event(subtask, event)
@@ -268,7 +255,6 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
             self._running.snapshot_state(checkpoint_id),
             tuple(sorted(self._complete)),
             tuple(sorted(self._unfinished)),
-            tuple(self._returned),
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -311,12 +297,6 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
         last = self._index == self._source.last_index
         self._context.set_is_processing_backlog(is_processing_backlog=not last)
         return ChildContext(self, self._context, last=last)
-
-    def _assign_returned(self) -> None:
-        if self._returned and (readers := sorted(self._context.registered_readers)):
-            shares = {reader: self._returned[at :: len(readers)] for at, reader in enumerate(readers)}
-            self._context.assign_splits(SplitsAssignment({reader: share for reader, share in shares.items() if share}))
-            self._returned.clear()
 
     def _switch_if_done(self) -> None:
         while (

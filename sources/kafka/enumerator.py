@@ -217,9 +217,6 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
     def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
         self._discovering.handle_split_request(subtask, requester_hostname)
 
-    def add_splits_back(self, splits: Sequence[KafkaSplit], subtask: int) -> None:
-        self._discovering.add_splits_back(splits, subtask)
-
     def snapshot_state(self, checkpoint_id: int) -> KafkaEnumeratorState:
         return KafkaEnumeratorState(self._discovering.snapshot_state(checkpoint_id), self._topic_ids)
 

@@ -59,24 +59,22 @@ _record_bytes: dict[str, float] = {}
 """Topic -> mean size of its records, as this process has seen them: a hint for the size of fetches, nothing else."""
 
 
-def fetch_properties(rows: Sequence[int | None], record_bytes: float) -> dict[str, int]:
+def fetch_properties(rows: Sequence[int], record_bytes: float) -> dict[str, int]:
     """Return librdkafka's properties for ranges of partitions.
 
     Args:
-        rows: how many offsets each has; None: it has no end.
+        rows: how many offsets each has, 1 or more.
         record_bytes: what a record takes, roughly.
 
     >>> fetch_properties([500, 20], 100.0)["fetch.message.max.bytes"]
     65536
-    >>> fetch_properties([None], 100.0)["queued.min.messages"]
+    >>> fetch_properties([10**9], 100.0)["queued.min.messages"]
     100000
     """
-    ends = [each for each in rows if each is not None]
-    whole = len(ends) < len(rows)
-    wanted = FETCH_BYTES[-1] if whole else max(ends) * (record_bytes + OVERHEAD_BYTES)
+    wanted = max(rows) * (record_bytes + OVERHEAD_BYTES)
     size = next((each for each in FETCH_BYTES if each >= wanted), FETCH_BYTES[-1])
     # The queue is one for all partitions, and none of them is fetched while it has so many.
-    queued = FETCH_ROWS[-1] if whole else next((each for each in FETCH_ROWS if each >= sum(ends)), FETCH_ROWS[-1])
+    queued = next((each for each in FETCH_ROWS if each >= sum(rows)), FETCH_ROWS[-1])
     return {
         "fetch.message.max.bytes": size,
         "queued.min.messages": queued,
@@ -94,7 +92,7 @@ class _Range:
 
     split: KafkaSplit
     position: int
-    stop: int | None
+    stop: int
     chunks: list[list[pa.Array[Any]]]
     rows: int = 0
 
@@ -145,7 +143,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if isinstance(change, SplitsAddition):
             added = []
             for split in change.splits:
-                if split.stop is not None and split.start >= split.stop:
+                assert split.stop is not None, "slices have one"
+                if split.start >= split.stop:
                     self._finished.add(split.split_id)
                     continue
                 new = _Range(split, split.start, split.stop, [[] for _ in self._columns.per_record or ("rows",)])
@@ -201,7 +200,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._kept.consumer.incremental_assign([_at(each) for each in added])
 
     def _properties(self, added: Sequence[_Range]) -> dict[str, Any]:
-        rows = [None if each.stop is None else each.stop - each.position for each in added]
+        rows = [each.stop - each.position for each in added]
         record_bytes = max(_record_bytes.get(each.split.topic, GUESSED_RECORD_BYTES) for each in added)
         return {
             **range_properties(self._settings),
@@ -221,7 +220,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         assert self._kept is not None, "splits were assigned"
         # Records come partition by partition: no more at once than one range still wants, since what a partition has
         # behind its range is dropped unseen once that is finished.
-        left = max(each.stop - each.position if each.stop is not None else CHUNK for each in active)
+        left = max(each.stop - each.position for each in active)
         with _collecting_nothing():
             messages = self._kept.consumer.consume(min(CHUNK, left), POLL_SECONDS)
             moved = bool(messages) and self._take_messages(messages)
@@ -256,7 +255,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if each is None or key in done:
                 continue  # it was finished or dropped a moment ago
             last = int(messages[end - 1].offset() or 0)
-            if each.stop is not None and last >= each.stop - 1:
+            if last >= each.stop - 1:
                 if last >= each.stop:
                     end = bisect_left(messages, each.stop, begin, end, key=_offset)
                 done.append(key)
@@ -283,7 +282,6 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _finish(self, key: TopicPartitionId) -> None:
         each = self._ranges[key]
-        assert each.stop is not None, "only ranges with a stop end"
         each.position = each.stop
         self._put_ready(each)
         self._finished.add(each.split.split_id)
@@ -318,7 +316,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             return True  # of a split that was finished a moment ago
         code = error.code()
         if code == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's own codes
-            if each is not None and each.stop is not None and int(message.offset() or 0) >= each.stop:
+            if each is not None and int(message.offset() or 0) >= each.stop:
                 self._finish(key)
             return True
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) and each is not None:  # noqa: SLF001
@@ -346,8 +344,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._seek(each)  # asks again
             return
         if low > each.position:
-            resume = low if each.stop is None else min(low, each.stop)
-            self._lost(key, each, resume, "they were deleted (retention, or delete-records)")
+            self._lost(key, each, min(low, each.stop), "they were deleted (retention, or delete-records)")
         elif high < each.position:
             self._lost(key, each, None, f"the partition ends at offset {high} now")
         else:
@@ -355,9 +352,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _lost(self, key: TopicPartitionId, each: _Range, resume: int | None, reason: str) -> None:
         self._loss.found(each.split, each.position, resume, reason)
-        if each.stop is not None and (resume is None or resume >= each.stop):
+        if resume is None or resume >= each.stop:
             self._finish(key)
-        elif resume is not None:
+        else:
             self._put_ready(each)
             each.position = resume
             self._seek(each)
@@ -372,17 +369,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return self._kept.consumer
 
     def _check_alive(self, active: Sequence[_Range]) -> None:
-        """Nothing came: an error if a range that has rows to come has waited for too long, or a login was refused."""
+        """Nothing came: an error if that has lasted for too long, or a login was refused."""
         assert self._kept is not None, "splits were assigned"
         if self._kept.errors.refused is not None:
             raise self._unavailable(active[0], self._kept.errors.refused, "check user, password and mechanism.")
-        waiting = [each for each in active if each.stop is not None]
-        if waiting and self._now_seconds() - self._moved_seconds > self._settings.give_up_after_seconds:
+        if self._now_seconds() - self._moved_seconds > self._settings.give_up_after_seconds:
             cause = self._kept.errors.said if self._kept.errors.said is not None else "no answer"
-            raise self._unavailable(waiting[0], cause, "check that the brokers run and can be reached from executors.")
-        if (waiting or self._kept.errors.said is not None) and (
-            self._now_seconds() - self._renewed_seconds > self._patience_seconds
-        ):
+            raise self._unavailable(active[0], cause, "check that the brokers run and can be reached from executors.")
+        if self._now_seconds() - self._renewed_seconds > self._patience_seconds:
             self._renew(self._kept)
 
     def _note_move(self) -> None:

@@ -69,4 +69,6 @@ class DataLoss:
         self._told.add((split.split_id, start))
         self._times.inc()
         self._offsets.inc(0 if resume is None else max(0, resume - start))
-        _log.warning("%s It was gone on, as asked for.", str(lost).partition(" Hint: ")[0])
+        _log.warning(
+            "%s Reading goes on without them, as failOnDataLoss=false asks.", str(lost).partition(" Hint: ")[0]
+        )

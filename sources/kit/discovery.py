@@ -33,7 +33,6 @@ from heapq import nlargest
 from typing import Generic
 
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
-from lowmark.sources.hints import hinted
 from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.packed import pack, unpack
@@ -47,26 +46,21 @@ MAX_FAILURES = 3
 
 
 class DiscoveryFailed(LowmarkError, RuntimeError):
-    """Splits could not be looked for, too often, or the answer cannot be right.
+    """Splits could not be looked for, too often, or the answer cannot be right."""
 
-    Attributes:
-        source: whose splits.
-        action: what failed.
-        failures: how often in a row.
-        cause: type and text of the last error.
-    """
+    source: str  # whose splits
+    action: str  # what failed
+    failures: int  # how often in a row
+    cause: str  # type and text of the last error
+    _fact = "{source}: cannot {action}, {_times}: {cause}"
+    _hint = (
+        "check that the system can be reached and what it is asked for exists; the query goes on from its checkpoint."
+    )
+    _cause_knows_best = True
 
-    def __init__(self, source: str, action: str, failures: int, cause: str) -> None:
-        super().__init__(source, action, failures, cause)
-        self.source, self.action, self.failures, self.cause = source, action, failures, cause
-
-    def __str__(self) -> str:
-        times = "at the first attempt" if self.failures == 1 else f"{self.failures} times in a row"
-        return hinted(
-            f"{self.source}: cannot {self.action}, {times}: {self.cause}",
-            "check that the system can be reached and what it is asked for exists; the query goes on from its "
-            "checkpoint.",
-        )
+    @property
+    def _times(self) -> str:
+        return "at the first attempt" if self.failures == 1 else f"{self.failures} times in a row"
 
 
 @dataclass(frozen=True)  # no slots: a frozen generic with slots cannot be made as DiscoveredSplits[MySplit](...)
@@ -157,11 +151,6 @@ class EvenSpread:
     def placed(self, split_id: str) -> None:
         """The split was given to its reader."""
         self._waiting.pop(split_id, None)
-
-    def came_back(self, splits: int, subtask: int) -> None:
-        """A reader has so many splits no more, and is the first to get some."""
-        if subtask < len(self._given):
-            self._given[subtask] -= splits
 
 
 class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
@@ -258,15 +247,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
 
     def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
         """Splits are given without being asked for."""
-
-    def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
-        self._spread.came_back(len(splits), subtask)
-        for split in splits:
-            self._assigned.pop(split.split_id, None)
-            self._older.discard(split.split_id)
-            self._pending[split.split_id] = split
-        self._snapshot = None
-        self._assign_pending()
 
     def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SplitT]:
         del checkpoint_id

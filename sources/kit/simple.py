@@ -13,7 +13,6 @@ rows. That is all `read` must do: give the same rows for the same range, always.
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -49,7 +48,6 @@ __all__ = ["Rows", "SimpleSource"]
 Rows: TypeAlias = "pa.RecordBatch | tuple[pa.RecordBatch | pa.Table, int]"
 """Rows, where a position is a row; else (rows, the position after them). A table is one step, put out as batches."""
 
-_POLL_SECONDS = 1.0
 _BATCH_ROWS = 65_536
 
 
@@ -191,33 +189,27 @@ def _bounded(end: SplitEnd, stop: int | None) -> SplitEnd:
 
 
 class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
-    """Reads one split after the other through `SimpleSource.read`, one batch a fetch.
-
-    A split without a stop is read up to its `latest`, again and again, until that is `finished`.
-    """
+    """Reads one split after the other through `SimpleSource.read`, one batch a fetch, each up to its stop."""
 
     def __init__(self, source: SimpleSource[SplitT]) -> None:
         self._source, self._name = source, type(source).__name__
-        # Those that are to be read, the next first; `start` moves on. Ordered: a dict looks through what was removed.
+        # Those that are to be read, the next first. Ordered: a dict looks through what was removed.
         self._splits: OrderedDict[str, SplitT] = OrderedDict()
         self._reading: _Reading[SplitT] | None = None
-        self._woken = threading.Event()
 
     def fetch(self) -> Fetched:
         if self._reading is None:
-            for split_id in self._splits:
-                split, ends = self._bounds(self._splits[split_id])
-                if split.stop == split.start and ends:
-                    del self._splits[split_id]
-                    return Fetched(finished_splits=frozenset([split_id]))
-                if split.stop != split.start:
-                    self._reading = _Reading(self._name, self._source.read(split), split, ends=ends)
-                    break
-            else:
-                self._woken.wait(_POLL_SECONDS)
-                self._woken.clear()
+            split = next(iter(self._splits.values()), None)
+            if split is None:
                 return Fetched()
-        return self._next(self._reading)
+            if split.start == split.stop:
+                return self._finished(split.split_id)
+            self._reading = _Reading(self._name, self._source.read(split), split)
+        parts = self._reading.next()
+        if parts:
+            return Fetched(batches=parts)
+        split_id, self._reading = self._reading.split.split_id, None
+        return self._finished(split_id)
 
     def handle_splits_changes(self, change: SplitChange[SplitT]) -> None:
         if isinstance(change, SplitsAddition):
@@ -228,33 +220,15 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
             self._stop_reading(split.split_id)
 
     def wake_up(self) -> None:
-        self._woken.set()
+        """Nothing to do: a fetch waits for nothing but `SimpleSource.read`."""
 
     def close(self) -> None:
         if self._reading is not None:
             self._stop_reading(self._reading.split.split_id)
 
-    def _bounds(self, split: SplitT) -> tuple[SplitT, bool]:
-        """The split with a stop, and whether that is its end."""
-        if split.stop is not None:
-            return split, True
-        end = self._source.latest([split]).get(split.split_id)
-        if end is None:
-            return replace(split, stop=split.start), False
-        return replace(split, stop=max(split.start, end.position)), end.finished
-
-    def _next(self, reading: _Reading[SplitT]) -> Fetched:
-        split_id = reading.split.split_id
-        parts = reading.next()
-        if parts:
-            self._splits[split_id] = replace(self._splits[split_id], start=parts[-1].position)
-            return Fetched(batches=parts)
-        self._reading = None
-        split = self._splits.pop(split_id)
-        if reading.ends:
-            return Fetched(finished_splits=frozenset([split_id]))
-        self._splits[split_id] = replace(split, start=reading.stop)  # the others first, then on from here
-        return Fetched()
+    def _finished(self, split_id: str) -> Fetched:
+        del self._splits[split_id]
+        return Fetched(finished_splits=frozenset([split_id]))
 
     def _stop_reading(self, split_id: str) -> None:
         if self._reading is not None and self._reading.split.split_id == split_id:
@@ -265,9 +239,9 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
 class _Reading(Generic[SplitT]):
     """One range of one split, on the way."""
 
-    def __init__(self, source: str, rows: Iterator[Rows], split: SplitT, *, ends: bool) -> None:
-        assert split.stop is not None
-        self.split, self.stop, self.ends = split, split.stop, ends
+    def __init__(self, source: str, rows: Iterator[Rows], split: SplitT) -> None:
+        assert split.stop is not None, "slices have one"
+        self.split, self._stop = split, split.stop
         self._source, self._rows = source, iter(rows)
         self._position, self._dense = split.start, False
 
@@ -290,12 +264,12 @@ class _Reading(Generic[SplitT]):
         return (*inside, SplitRows(split_id, batches[-1], self._position))
 
     def _check_end(self) -> None:
-        if self._dense and self._position < self.stop:
+        if self._dense and self._position < self._stop:
             raise BrokenSplitReader(
                 self._source,
                 self.split.split_id,
                 f"ended at position {self._position}",
-                f"rows up to {self.stop}, as no gaps were given (yield rows, position where there are)",
+                f"rows up to {self._stop}, as no gaps were given (yield rows, position where there are)",
             )
 
     def close(self) -> None:

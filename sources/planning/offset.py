@@ -28,22 +28,15 @@ _FORMAT = 1
 
 
 class UnreadableOffset(LowmarkError, ValueError):
-    """An offset in a checkpoint is not one of this source, or was cut short.
+    """An offset in a checkpoint is not one of this source, or was cut short."""
 
-    Attributes:
-        source: the source's name.
-        why: what is wrong with the offset.
-    """
-
-    def __init__(self, source: str, why: str) -> None:
-        super().__init__(source, why)
-        self.source, self.why = source, why
-
-    def __str__(self) -> str:
-        return (
-            f'source "{self.source:.200}": its offset in the checkpoint cannot be read: {self.why}. Expected what '
-            "lowmark wrote for this source. Hint: is this the checkpoint of another query? Else start with a new one."
-        )
+    source: str  # the source's name
+    why: str  # what is wrong with the offset
+    _fact = (
+        'source "{source:.200}": its offset in the checkpoint cannot be read: {why}. Expected what lowmark wrote for '
+        "this source"
+    )
+    _hint = "is this the checkpoint of another query? Else start with a new one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +87,7 @@ class BatchOffset:
     Attributes:
         source: the source's name.
         checkpoint: how many batches were planned before and with this one: FLIP-27's checkpoint id.
-        run: token of the process that planned it; None in the very first.
+        run: token of the planner that planned it, no run of Spark's; None in the very first.
         positions: split id -> where it goes on, of the splits that are live.
         state: compressed; see `decode`. Empty in the very first.
 

@@ -26,9 +26,8 @@ from typing import Any, Generic
 
 from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
 from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
-from lowmark.sources.hints import hinted
 from lowmark.sources.metric_group import MetricGroup
-from lowmark.sources.slicing import HeldReason, NextRow, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
+from lowmark.sources.slicing import NextRow, NoRowsReason, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
 from lowmark.watermark import LowmarkError, format_duration_us
 
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
@@ -79,42 +78,26 @@ class PlanOptions:
 
 
 class PlanningFailed(LowmarkError, RuntimeError):
-    """What a batch reads could not be planned.
+    """What a batch reads could not be planned."""
 
-    Attributes:
-        source: name of the source.
-        batch: which batch, as its checkpoint counts them.
-        cause: the error's type and text.
-    """
-
-    def __init__(self, source: str, batch: int, cause: str) -> None:
-        super().__init__(source, batch, cause)
-        self.source, self.batch, self.cause = source, batch, cause
-
-    def __str__(self) -> str:
-        return hinted(
-            f"source {self.source!r}: cannot plan batch {self.batch}: {self.cause}",
-            "remove the cause and start the query again; it goes on from its checkpoint.",
-        )
+    source: str  # name of the source
+    batch: int  # which batch, as its checkpoint counts them
+    cause: str  # the error's type and text
+    _fact = "source {source!r}: cannot plan batch {batch}: {cause}"
+    _hint = "remove the cause and start the query again; it goes on from its checkpoint."
+    _cause_knows_best = True
 
 
 class NoSplits(LowmarkError, TimeoutError):
-    """An enumerator was silent for too long: nobody knows whether there is anything to read.
+    """An enumerator was silent for too long: nobody knows whether there is anything to read."""
 
-    Attributes:
-        source: name of the source.
-        seconds: how long it was waited for.
-    """
-
-    def __init__(self, source: str, seconds: float) -> None:
-        super().__init__(source, seconds)
-        self.source, self.seconds = source, seconds
-
-    def __str__(self) -> str:
-        return (
-            f"source {self.source!r}: its enumerator has neither assigned a split nor said that there is none within "
-            f"{self.seconds:g} seconds. Hint: is the system reachable? The run ends here, since it would read nothing."
-        )
+    source: str  # name of the source
+    seconds: float  # how long it was waited for
+    _fact = (
+        "source {source!r}: its enumerator has neither assigned a split nor said that there is none within {seconds:g} "
+        "seconds"
+    )
+    _hint = "is the system reachable? The run ends here, since it would read nothing."
 
 
 class BatchPlanner(Generic[SplitT]):
@@ -142,7 +125,7 @@ class BatchPlanner(Generic[SplitT]):
     ) -> None:
         self._source, self._name, self._options = source, name, options
         self._now_us, self._peer = now_us, peer
-        self._run = uuid.uuid4().hex
+        self._token = uuid.uuid4().hex
         self._slots: Slots[SplitT] = Slots()
         self._coordinator: SourceCoordinator[SplitT, Any] | None = None
         self._planner: SplitPlanner[SplitT] | None = None
@@ -154,17 +137,12 @@ class BatchPlanner(Generic[SplitT]):
         self._requested: Future[None] | None = None
         self._targets: dict[str, int] | None = None
         self._available_now = False
-        self._waits = False  # rows that are there were kept from being read, when a batch was planned last
+        self._waits = False  # the newest plan left rows unread that alignment or the rate held back
         self._empty_until_us: int | None = None
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._told: Planned | None = None
         self._inducer: ExternallyInducedSourceReader[SplitT] | None = None
         self._induced_ids: dict[int, int] = {}  # checkpoint -> what the inducer calls it, until it is committed
-
-    @property
-    def run(self) -> str:
-        """The planner's token, which is in every offset that it plans."""
-        return self._run
 
     def initial(self) -> BatchOffset:
         """Return the offset before the first batch. It decides nothing, so it may be asked for more than once."""
@@ -206,7 +184,7 @@ class BatchPlanner(Generic[SplitT]):
             self._restore(start)
         elif self._empty_until_us is not None and now_us < self._empty_until_us:
             return start
-        guidance = Guidance() if self._peer is None else self._peer.ask(self._run)
+        guidance = Guidance() if self._peer is None else self._peer.ask(self._token)
         self._pass_on(guidance.events)
         self._ask_for_splits()
         candidates = self._live | self._slots.arrived()
@@ -221,7 +199,7 @@ class BatchPlanner(Generic[SplitT]):
         except Exception as cause:
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
         self._budget.take(plan.rows, more=plan.more)
-        self._waits = guidance.hold or HeldReason.CAP in plan.held.values()
+        self._waits = guidance.hold or NoRowsReason.CAP in plan.without_rows.values()
         if not self._moves(plan, candidates, guidance):
             self._empty_until_us = now_us + _EMPTY_PLAN_LASTS_US
             self._tell(start.checkpoint, candidates, plan, next_us)
@@ -355,7 +333,7 @@ class BatchPlanner(Generic[SplitT]):
             rows=min(budgets, default=None),
             size_bytes=self._options.max_bytes,
             cap_us=guidance.cap_us,
-            held=guidance.held,
+            paused=guidance.held,
             observed_us=guidance.observed_us,
             now_us=now_us,
             future_guard_us=self._options.future_guard_us,
@@ -382,7 +360,7 @@ class BatchPlanner(Generic[SplitT]):
         if guidance.hold:
             return self._look_ahead(self._planner, splits, limits)
         plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
-        if plan.rows or limits.cap_us is None or HeldReason.CAP not in plan.held.values():
+        if plan.rows or limits.cap_us is None or NoRowsReason.CAP not in plan.without_rows.values():
             return plan, None
         # Near the cap: what is found is as far into its millisecond as the cap is, so that the two compare exactly.
         return plan, self._next_row(self._planner, splits, limits, limits.cap_us).wanted_us
@@ -399,7 +377,7 @@ class BatchPlanner(Generic[SplitT]):
         if not found.searchable and not limits.observed_us:
             return plan_slices(planner, splits, limits, previous_time_us=None), None
         if found.time_us is None:
-            limits = replace(limits, held=frozenset(split.split_id for split in splits))
+            limits = replace(limits, paused=frozenset(split.split_id for split in splits))
         else:
             limits = replace(limits, cap_us=found.time_us)
         return plan_slices(planner, splits, limits, previous_time_us=self._previous_time_us), found.wanted_us
@@ -412,12 +390,13 @@ class BatchPlanner(Generic[SplitT]):
         return next_row(planner, splits, near_us=near_us, until_us=until_us)
 
     def _moves(self, plan: SlicePlan, candidates: Mapping[str, Placed[SplitT]], guidance: Guidance) -> bool:
-        """Whether the plan is worth a batch: rows, an end, or a split that no offset knows yet.
+        """Whether the plan is worth a batch: it has rows, an end, or a split that no offset knows yet.
 
-        Or the first that others shall hear of this planner: a batch is what ties it to its query.
+        While the peer waits to hear of this planner, its first plan is worth one too, even an empty one: by the offset
+        of a batch the peer learns which query this planner belongs to.
         """
         new = candidates.keys() - self._live.keys()
-        unheard = guidance.hold and (self._at is None or self._at.run != self._run)
+        unheard = guidance.hold and (self._at is None or self._at.run != self._token)
         return bool(new) or unheard or any(cut.stop > cut.start or cut.finished for cut in plan.slices.values())
 
     def _write(
@@ -444,7 +423,7 @@ class BatchPlanner(Generic[SplitT]):
             if not cut.finished:
                 live[split_id] = replace(placed, split=replace(placed.split, start=cut.stop))
         state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
-        end = BatchOffset.encode(self._name, checkpoint, self._run, state, self._source.split_serializer)
+        end = BatchOffset.encode(self._name, checkpoint, self._token, state, self._source.split_serializer)
         self._tell(checkpoint, candidates, plan, next_us)
         self._tasks = {checkpoint: self._slots.take_events()}
         self._slots.settle(candidates)
@@ -473,12 +452,12 @@ class BatchPlanner(Generic[SplitT]):
             rows={name: cut.rows for name, cut in slices.items() if cut.rows},
             backlog_rows={name: cut.backlog_rows for name, cut in slices.items()},
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
-            held=frozenset(name for name, why in plan.held.items() if why is HeldReason.CAP),
+            held=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
             next_us=next_us,
             metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
         )
         if replace(planned, metrics={}) != self._told:
-            self._peer.tell(self._run, planned)
+            self._peer.tell(self._token, planned)
             self._told = replace(planned, metrics={})
 
     # -- sources whose system decides when a checkpoint is

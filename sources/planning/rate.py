@@ -19,21 +19,13 @@ _SECOND_US = 1_000_000
 
 
 class InvalidRate(LowmarkError, ValueError):
-    """A rate that lets nothing through.
+    """A rate that lets nothing through."""
 
-    Attributes:
-        what: the setting or request.
-        got: its value.
-        expected: what would have been accepted.
-        hint: what to do.
-    """
-
-    def __init__(self, what: str, got: float, expected: str, hint: str) -> None:
-        super().__init__(what, got, expected, hint)
-        self.what, self.got, self.expected, self.hint = what, got, expected, hint
-
-    def __str__(self) -> str:
-        return f"{self.what}: expected {self.expected}, got {self.got:g}. Hint: {self.hint}"
+    what: str  # the setting or request
+    got: float  # its value
+    expected: str  # what would have been accepted
+    hint: str  # what to do
+    _fact = "{what}: expected {expected}, got {got:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,53 +23,40 @@ _SPLITS_NAMED = 10
 
 
 class BrokenSplitReader(LowmarkError, RuntimeError):
-    """A split reader did what its contract forbids.
+    """A split reader did what its contract forbids."""
 
-    Attributes:
-        source: whose reader.
-        split: id of the split.
-        fact: what it did, completing "split 'x' ...".
-        expected: what would have been right.
-    """
-
-    def __init__(self, source: str, split: str, fact: str, expected: str) -> None:
-        super().__init__(source, split, fact, expected)
-        self.source, self.split, self.fact, self.expected = source, split, fact, expected
-
-    def __str__(self) -> str:
-        return (
-            f"{self.source}: split {self.split!r} {self.fact}; expected {self.expected}. Nothing after it was read. "
-            "Hint: this is a fault of the connector; check_source(source) finds it without Spark."
-        )
+    source: str  # whose reader
+    split: str  # id of the split
+    fact: str  # what it did, completing "split 'x' ..."
+    expected: str  # what would have been right
+    _fact = "{source}: split {split!r} {fact}; expected {expected}. Nothing after it was read"
+    _hint = "this is a fault of the connector; check_source(source) finds it without Spark."
 
 
 class SplitReadFailed(LowmarkError, RuntimeError):
-    """A split reader raised an error. What it raised is the cause.
+    """A split reader raised an error. What it raised is the cause."""
 
-    Attributes:
-        source: whose reader.
-        splits: ids of the splits it was reading, any of which may be at fault.
-        action: what it was asked for.
-        cause: type and text of the error.
-    """
-
-    def __init__(self, source: str, splits: tuple[str, ...], action: str, cause: str) -> None:
-        super().__init__(source, splits, action, cause)
-        self.source, self.splits, self.action, self.cause = source, splits, action, cause
+    source: str  # whose reader
+    splits: tuple[str, ...]  # ids of the splits it was reading, any of which may be at fault
+    action: str  # what it was asked for
+    cause: str  # type and text of the error
 
     @classmethod
     def of(cls, source: str, splits: Collection[str], action: str, cause: BaseException) -> SplitReadFailed:
         """The error for what was raised."""
         return cls(source, tuple(splits), action, f"{type(cause).__name__}: {cause}")
 
-    def __str__(self) -> str:
+    _fact = "{source}: cannot {action}{_of}: {cause}"
+    _hint = (
+        "no row is lost; the same rows are read again when the query goes on from its checkpoint, once the cause is "
+        "gone."
+    )
+
+    @property
+    def _of(self) -> str:
         named = ", ".join(repr(split) for split in islice(self.splits, _SPLITS_NAMED))
         more = len(self.splits) - _SPLITS_NAMED
-        of = f" of {named}" + (f" and {more} more" if more > 0 else "") if self.splits else ""
-        return (
-            f"{self.source}: cannot {self.action}{of}: {self.cause}. Hint: no row is lost; the same rows are read "
-            "again when the query goes on from its checkpoint, once the cause is gone."
-        )
+        return f" of {named}" + (f" and {more} more" if more > 0 else "") if self.splits else ""
 
 
 class CheckedReader(Generic[SplitT]):

@@ -8,29 +8,22 @@ from enum import Enum
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["HeldReason", "InvalidSliceLimits", "PlannedSlice", "SliceLimits", "SlicePlan"]
+__all__ = ["InvalidSliceLimits", "NoRowsReason", "PlannedSlice", "SliceLimits", "SlicePlan"]
 
 _MILLISECOND_US = 1_000
 
 
 class InvalidSliceLimits(LowmarkError, ValueError):
-    """A limit that allows no rows, or a list of splits that names one twice.
+    """A limit that allows no rows, or a list of splits that names one twice."""
 
-    Attributes:
-        setting: which.
-        got: its value (``repr``).
-        expected: what would have been accepted.
-    """
-
-    def __init__(self, setting: str, got: str, expected: str) -> None:
-        super().__init__(setting, got, expected)
-        self.setting, self.got, self.expected = setting, got, expected
-
-    def __str__(self) -> str:
-        return f"limits of a slice: {self.setting} is {self.got}, expected {self.expected}. Hint: None means no limit."
+    setting: str  # which
+    got: str  # its value (``repr``)
+    expected: str  # what would have been accepted
+    _fact = "limits of a slice: {setting} is {got}, expected {expected}"
+    _hint = "None means no limit."
 
 
-class HeldReason(Enum):
+class NoRowsReason(Enum):
     """Why a split gets no rows."""
 
     CAP = "its next rows are at or after the alignment cap"
@@ -49,7 +42,7 @@ class SliceLimits:
         rows: how many rows, 1 or more; None: all there are.
         size_bytes: how many bytes, roughly, 1 or more; None: any number, and so it is where no split knows its size.
         cap_us: no row at or after this event time is read; None: there is no cap.
-        held: ids of splits that alignment holds because of what was observed of them.
+        paused: ids of splits that alignment keeps from being read because of what was observed of them.
         observed_us: id -> largest event time observed of the split so far. For as many as known: it is what tells a
             split that is ahead from one that a bad row hides, where lookups cannot.
         future_guard_us: rows from further ahead of `now_us` than this are not believed; None: all are.
@@ -67,7 +60,7 @@ class SliceLimits:
     rows: int | None = None
     size_bytes: int | None = None
     cap_us: int | None = None
-    held: Collection[str] = frozenset()
+    paused: Collection[str] = frozenset()
     observed_us: Mapping[str, int] = field(default_factory=dict)
     future_guard_us: int | None = None
     targets: Mapping[str, int] | None = None
@@ -122,13 +115,13 @@ class SlicePlan:
     Attributes:
         slices: id -> its slice, for every split that the source answered for.
         time_us: the event time up to which splits are read; None if all were read to their ends, or not by time.
-        held: id -> why it gets no rows though it has some, or may have.
+        without_rows: id -> why it gets no rows though it has some, or may have.
         lookups: how often the source was asked where a time begins.
     """
 
     slices: Mapping[str, PlannedSlice]
     time_us: int | None
-    held: Mapping[str, HeldReason]
+    without_rows: Mapping[str, NoRowsReason]
     lookups: int
 
     @property
@@ -140,6 +133,6 @@ class SlicePlan:
     def more(self) -> bool:
         """Whether rows are left that a larger budget would have read."""
         return any(
-            planned.backlog_rows > 0 and self.held.get(name) in (None, HeldReason.AHEAD)
+            planned.backlog_rows > 0 and self.without_rows.get(name) in (None, NoRowsReason.AHEAD)
             for name, planned in self.slices.items()
         )

@@ -69,15 +69,15 @@ class TimeSearch:
 
     Attributes:
         lookups: how often the planner was asked.
-        left_out: splits whose rows are not counted, because they are not chosen by time: those that a lookup did not
-            answer for, and whom the caller adds.
+        unsearchable: splits that are not chosen by time, so their rows are not counted: those that a lookup did not
+            answer for, and those that the caller adds.
     """
 
     def __init__(self, table: SliceTable, *, now_us: int) -> None:
         self._table, self._now_us = table, now_us
         self._ids = [split.split_id for split in table.splits]
         self.lookups = 0
-        self.left_out: Booleans = np.zeros(len(self._ids), np.bool_)
+        self.unsearchable: Booleans = np.zeros(len(self._ids), np.bool_)
         nobody = np.zeros(len(self._ids), np.bool_)
         self._known = {
             EARLIEST_US: Lookup(EARLIEST_US, nobody, table.start, table.start, 0.0 * table.cost),
@@ -105,7 +105,7 @@ class TimeSearch:
         for i in np.flatnonzero(position < 0).tolist():
             raise InvalidPosition(self._ids[i], f"find_time({time_us})", int(position[i]), "0 or more, or None")
         if not answers.keys() >= set(self._ids):
-            self.left_out |= np.array([name not in answers for name in self._ids])
+            self.unsearchable |= np.array([name not in answers for name in self._ids])
         stop = np.clip(position, table.start, table.limit)
         lookup = Lookup(time_us, there, position, stop, table.rows_to(stop) * table.cost)
         self._known[time_us] = lookup
@@ -113,7 +113,7 @@ class TimeSearch:
 
     def total(self, lookup: Lookup) -> float:
         """Return what the rows before a time cost."""
-        return float(lookup.cost[~self.left_out].sum())
+        return float(lookup.cost[~self.unsearchable].sum())
 
     def reached(self, time_us: int) -> Booleans:
         """Return which splits are known to go on with a row at or after a time, all rows before which are read.
@@ -181,7 +181,7 @@ class TimeSearch:
 
     def _by_model(self, low: Lookup, high: Lookup, behind: Lookup | None, aim: float) -> int:
         """Return the time up to which rows cost `aim` if they grow evenly."""
-        counted = ~self.left_out
+        counted = ~self.unsearchable
         few, many = low.cost[counted], high.cost[counted]
         slope = (many - few) / (high.time_us - low.time_us)
         if behind is not None:

@@ -32,7 +32,7 @@ from dataclasses import replace
 import numpy as np
 from lowmark.sources.api import EARLIEST_US, SourceSplit, SplitEnd, SplitPlanner, SplitT
 
-from .plan import HeldReason, InvalidSliceLimits, PlannedSlice, SliceLimits, SlicePlan
+from .plan import InvalidSliceLimits, NoRowsReason, PlannedSlice, SliceLimits, SlicePlan
 from .table import InvalidPosition, SliceTable
 from .time_slice import Decision, decide
 
@@ -75,20 +75,20 @@ def plan_slices(
     """
     ends = planner.latest(splits)
     _check(splits, ends)
-    held: dict[str, HeldReason] = {}
+    without_rows: dict[str, NoRowsReason] = {}
     parts: list[tuple[SourceSplit, SplitEnd, int]] = []
     unfinished = {split.split_id for split in splits if not _done(split, ends.get(split.split_id))}
     for split in splits:
         name, end = split.split_id, ends.get(split.split_id)
         if end is None:
-            held[name] = HeldReason.NOT_REACHABLE
+            without_rows[name] = NoRowsReason.NOT_REACHABLE
             continue
         if split.start == end.position:
             continue
         if not unfinished.isdisjoint(split.parents):
-            held[name] = HeldReason.PARENTS
-        elif name in limits.held:
-            held[name] = HeldReason.CAP
+            without_rows[name] = NoRowsReason.PARENTS
+        elif name in limits.paused:
+            without_rows[name] = NoRowsReason.CAP
         else:
             parts.append((split, end, _limit(split, end, limits.targets)))
     table = SliceTable(
@@ -102,7 +102,7 @@ def plan_slices(
         believed_until_us=limits.believed_until_us,
     )
     decision = decide(table, limits, previous_time_us)
-    return _plan(planner, splits, ends, table, decision, held, limits.believed_until_us)
+    return _plan(planner, splits, ends, table, decision, without_rows, limits.believed_until_us)
 
 
 def _check(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> None:
@@ -133,7 +133,7 @@ def _plan(
     ends: Mapping[str, SplitEnd],
     table: SliceTable,
     decision: Decision,
-    held: dict[str, HeldReason],
+    without_rows: dict[str, NoRowsReason],
     believed_until_us: int | None,
 ) -> SlicePlan:
     """Write the decision down for every split that was answered for."""
@@ -142,9 +142,11 @@ def _plan(
     left_rows = table.rows_to(table.end) - rows
     columns = zip(decision.stops.tolist(), rows.tolist(), left_rows.tolist(), strict=True)
     parts = dict(zip((split.split_id for split in table.splits), columns, strict=True))
-    for i in np.flatnonzero((decision.stops == table.start) & ((table.limit == table.start) | decision.held)).tolist():
+    for i in np.flatnonzero(
+        (decision.stops == table.start) & ((table.limit == table.start) | decision.waiting)
+    ).tolist():
         ends_here = table.limit[i] == table.start[i]
-        held[table.splits[i].split_id] = HeldReason.TARGET if ends_here else decision.why
+        without_rows[table.splits[i].split_id] = NoRowsReason.TARGET if ends_here else decision.why
     slices: dict[str, PlannedSlice] = {}
     for split in splits:
         name, end = split.split_id, ends.get(split.split_id)
@@ -159,7 +161,7 @@ def _plan(
         finished = end.finished and stop == end.position
         time_us = decision.time_us if finished else reached_us.get(name)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
-    return SlicePlan(slices, decision.time_us, held, decision.lookups)
+    return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)
 
 
 def _reached_us(

@@ -19,25 +19,17 @@ Booleans = npt.NDArray[np.bool_]
 
 
 class InvalidPosition(LowmarkError, ValueError):
-    """A planner answered a position that cannot be.
+    """A planner answered a position that cannot be."""
 
-    Attributes:
-        split: of which split.
-        action: what it was asked.
-        got: the position.
-        expected: which ones would have been accepted.
-    """
-
-    def __init__(self, split: str, action: str, got: int, expected: str) -> None:
-        super().__init__(split, action, got, expected)
-        self.split, self.action, self.got, self.expected = split, action, got, expected
-
-    def __str__(self) -> str:
-        return (
-            f"split {self.split!r}: {self.action} answered position {self.got}, expected {self.expected}; nothing was "
-            "planned. Hint: positions of a split never go back. If what it reads was deleted and made anew, give it a "
-            "new split id; else repair the planner."
-        )
+    split: str  # of which split
+    action: str  # what it was asked
+    got: int  # the position
+    expected: str  # which ones would have been accepted
+    _fact = "split {split!r}: {action} answered position {got}, expected {expected}; nothing was planned"
+    _hint = (
+        "positions of a split never go back. If what it reads was deleted and made anew, give it a new split id; else "
+        "repair the planner."
+    )
 
 
 class SliceTable:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from lowmark.sources.api import EARLIEST_US
 
-from .plan import HeldReason, SliceLimits
+from .plan import NoRowsReason, SliceLimits
 from .search import GRID_US, LATEST_US, Lookup, NotSearchable, TimeSearch
 from .shares import share_out
 from .table import Booleans, Integers, SliceTable
@@ -23,13 +23,13 @@ _DAY_US = 86_400 * 1_000_000
 
 @dataclass(slots=True)
 class Decision:
-    """Where the splits of a table stop; who is claimed to have reached the time, and who is held."""
+    """Where the splits of a table stop; who is claimed to have reached the time, and who waits."""
 
     stops: Integers
     time_us: int | None
     claimed: Booleans
-    held: Booleans
-    why: HeldReason = HeldReason.CAP
+    waiting: Booleans
+    why: NoRowsReason = NoRowsReason.CAP
     lookups: int = 0
 
 
@@ -46,8 +46,8 @@ def decide(table: SliceTable, limits: SliceLimits, previous_time_us: int | None)
             return slicing.decide()
         except NotSearchable:
             lookups = slicing.search.lookups
-    held = nobody if limits.cap_us is None else table.observed_us >= limits.cap_us
-    return Decision(share_out(table, ~held, table.budget, table.limit), None, nobody, held, lookups=lookups)
+    waiting = nobody if limits.cap_us is None else table.observed_us >= limits.cap_us
+    return Decision(share_out(table, ~waiting, table.budget, table.limit), None, nobody, waiting, lookups=lookups)
 
 
 class _TimeSlice:
@@ -70,11 +70,12 @@ class _TimeSlice:
         """
         ceiling = self._ceiling()
         while True:
-            before = self.search.left_out.copy()
+            before = self.search.unsearchable.copy()
             decision, unfit = self._slice(ceiling)
-            self.search.left_out |= unfit
-            # Who was left out on the way needs a share: again. What was looked up is known, so that costs few lookups.
-            if (self.search.left_out == before).all():
+            self.search.unsearchable |= unfit
+            # A split that was found unsearchable on the way needs a share: decide again. What was looked up is known,
+            # so that costs few lookups.
+            if (self.search.unsearchable == before).all():
                 decision.lookups = self.search.lookups
                 return decision
 
@@ -87,7 +88,7 @@ class _TimeSlice:
         if self._guard_us < LATEST_US and ceiling.there.any():
             guard = search.look_up(self._guard_us)
             self._bad, self._bad_at = guard.there, guard.position
-            search.left_out |= guard.there & (guard.position <= self._table.start)
+            search.unsearchable |= guard.there & (guard.position <= self._table.start)
         if limits.max_slice_us is not None and search.total(ceiling) > 0:
             return self._within_max_slice(ceiling, limits.max_slice_us)
         return ceiling
@@ -118,44 +119,46 @@ class _TimeSlice:
             at, after = search.enclose(budget, enough=_ENOUGH * budget, until=ceiling, hints_us=self._hints(budget))
         else:
             shared = table.budget - search.total(ceiling)
-        stops = np.where(search.left_out, table.start, at.stop)
+        stops = np.where(search.unsearchable, table.start, at.stop)
         if after is not None and not (stops > table.start).any():
             cut = True
-            stops = share_out(table, ~search.left_out & (after.stop > table.start), budget, after.stop)
+            stops = share_out(table, ~search.unsearchable & (after.stop > table.start), budget, after.stop)
         time_us = at.time_us if EARLIEST_US < at.time_us < self._guard_us else None
-        if time_us is not None and not at.there.any() and not search.left_out.any():
+        if time_us is not None and not at.there.any() and not search.unsearchable.any():
             time_us = None
         stops, waiting = self._add_shares(stops, shared, time_us)
         if time_us is None:
             return Decision(stops, None, self._nobody, self._nobody), self._nobody
         ahead = search.reached(time_us) & ~(self._bad & (self._bad_at <= table.start))
-        unfit = at.there & (at.position < table.start) & ~search.left_out & ~ahead & ~(table.observed_us >= time_us)
+        unfit = at.there & (at.position < table.start) & ~search.unsearchable & ~ahead & ~(table.observed_us >= time_us)
         if after is not None and (cut or after.time_us - time_us <= GRID_US):
-            unfit &= after.there & (after.position < table.start)  # else it is inside the very millisecond of the cut
+            unfit &= after.there & (
+                after.position < table.start
+            )  # else its row may lie in the millisecond that was cut
         claimed = at.there & (at.position >= table.start) & (at.position <= stops) & (at.position < table.end)
         claimed &= ~(self._bad & (at.position >= self._bad_at))
-        claimed = (claimed | ahead) & ~search.left_out
+        claimed = (claimed | ahead) & ~search.unsearchable
         if time_us == self._limits.cap_us:
-            return Decision(stops, time_us, claimed, ~search.left_out | waiting), unfit
-        return Decision(stops, time_us, claimed, waiting, HeldReason.AHEAD), unfit
+            return Decision(stops, time_us, claimed, ~search.unsearchable | waiting), unfit
+        return Decision(stops, time_us, claimed, waiting, NoRowsReason.AHEAD), unfit
 
     # -- splits that are not chosen by time
 
     def _add_shares(self, stops: Integers, budget: float, time_us: int | None) -> tuple[Integers, Booleans]:
         """Give each its share, unless it is ahead of the time."""
-        table, left_out = self._table, self.search.left_out
-        waiting = self._nobody if time_us is None else left_out & (table.observed_us >= time_us)
-        among = left_out & ~waiting
+        table, unsearchable = self._table, self.search.unsearchable
+        waiting = self._nobody if time_us is None else unsearchable & (table.observed_us >= time_us)
+        among = unsearchable & ~waiting
         nothing_else = not (stops > table.start).any()
         shares = share_out(table, among, budget, table.limit, at_least_one=nothing_else)
         return np.where(among, shares, stops), waiting
 
     def _shares_only(self) -> Decision:
         """Read nobody by time: there is nobody else, or it is their turn."""
-        others = (~self.search.left_out & (self._table.rows > 0)).any()
+        others = (~self.search.unsearchable & (self._table.rows > 0)).any()
         wait_us = self._wait_us() if others else self._limits.cap_us
         stops, waiting = self._add_shares(self._table.start, self._table.budget, wait_us)
-        why = HeldReason.CAP if wait_us == self._limits.cap_us else HeldReason.AHEAD
+        why = NoRowsReason.CAP if wait_us == self._limits.cap_us else NoRowsReason.AHEAD
         return Decision(stops, self._previous_us, self._nobody, waiting, why)
 
     def _wait_us(self) -> int | None:
@@ -169,19 +172,19 @@ class _TimeSlice:
         that a large backlog of one does not stop a trickle in many. A part too small for a row becomes the whole
         budget of some plans and nothing of the others.
         """
-        table, left_out, budget = self._table, self.search.left_out, self._table.budget
+        table, unsearchable, budget = self._table, self.search.unsearchable, self._table.budget
         cost = table.rows * table.cost
-        everything, others = float(cost.sum()), float(cost[~left_out].sum())
+        everything, others = float(cost.sum()), float(cost[~unsearchable].sum())
         if others == everything or everything <= budget:
             return 0.0  # what is left will do for them
         unread = table.rows > 0
-        equal = budget * int((unread & ~left_out).sum()) / int(unread.sum())
+        equal = budget * int((unread & ~unsearchable).sum()) / int(unread.sum())
         of_others = max(budget * others / everything, min(others, equal))
         row = float(table.cost.max())
         if budget - of_others >= row and of_others >= min(row, others):
             return budget - of_others
         wait_us = self._wait_us()
-        if wait_us is not None and not (left_out & unread & (table.observed_us < wait_us)).any():
+        if wait_us is not None and not (unsearchable & unread & (table.observed_us < wait_us)).any():
             return 0.0
         return budget if table.seed % 2**16 * budget < (budget - of_others) * 2**16 else 0.0
 

@@ -38,21 +38,14 @@ _INT64 = range(-(2**63), 2**63)
 
 
 class InvalidOption(LowmarkError, ValueError):
-    """An option of a format is missing, unknown, or not what it can be.
+    """An option of a format is missing, unknown, or not what it can be."""
 
-    Attributes:
-        format_name: the format.
-        option: its option.
-        got: what was given, as text.
-        expected: what would have been accepted.
-    """
-
-    def __init__(self, format_name: str, option: str, got: str, expected: str) -> None:
-        super().__init__(format_name, option, got, expected)
-        self.format_name, self.option, self.got, self.expected = format_name, option, got, expected
-
-    def __str__(self) -> str:
-        return f'format("{self.format_name}"): option {self.option} is {self.got}, expected {self.expected}.'
+    format_name: str  # the format
+    option: str  # its option
+    got: str  # what was given, as text
+    expected: str  # what would have been accepted
+    _fact = 'format("{format_name}"): option {option} is {got}, expected {expected}.'
+    _hint = ""
 
 
 @dataclass(frozen=True)

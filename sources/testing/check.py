@@ -61,21 +61,14 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 class SourceBroken(LowmarkError, AssertionError):
-    """A source broke a law.
+    """A source broke a law."""
 
-    Attributes:
-        source: its class.
-        law: one of those in the module's table.
-        what: what happened, with split and positions, and what was expected.
-        seed: the `seed` that shows it again.
-    """
-
-    def __init__(self, source: str, law: str, what: str, seed: int) -> None:
-        super().__init__(source, law, what, seed)
-        self.source, self.law, self.what, self.seed = source, law, what, seed
-
-    def __str__(self) -> str:
-        return f"{self.source} breaks the law of {self.law}: {self.what} (seed {self.seed})"
+    source: str  # its class
+    law: str  # one of those in the module's table
+    what: str  # what happened, with split and positions, and what was expected
+    seed: int  # the `seed` that shows it again
+    _fact = "{source} breaks the law of {law}: {what} (seed {seed})"
+    _hint = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +201,6 @@ class _Check(Generic[SplitT, StateT]):
             raise self.broken("discovery", f"it is bounded, and of {_READERS} readers it told {told} of no more splits")
         first.context.next_period()
         self.assigned_once(first)
-        self.add_back(first)
         for readers in range(_READERS):
             self.restored(splits, readers)
         return splits
@@ -219,17 +211,6 @@ class _Check(Generic[SplitT, StateT]):
         if twice:
             raise self.broken("discovery", f"split {twice[0]!r} was assigned twice")
         return splits
-
-    def add_back(self, enumeration: _Enumeration[SplitT, StateT]) -> None:
-        given = list(enumeration.context.assigned)
-        subtask = self.random.choice(given)[0]
-        back = [split for owner, split in given if owner == subtask]
-        enumeration.replace_reader(subtask, back)
-        again = [split for _, split in enumeration.context.assigned[len(given) :]]
-        if sorted(again, key=_id) != sorted(back, key=_id):
-            raise self.broken(
-                "discovery", f"{_named(back)} were added back by reader {subtask}, and {_named(again)} assigned again"
-            )
 
     def restored(self, splits: Sequence[SplitT], readers: int) -> None:
         """Restore what was snapshot when only some readers were there."""
@@ -515,14 +496,6 @@ class _Enumeration(Generic[SplitT, StateT]):
         for subtask in range(readers):
             self.context.register(subtask)
             self.enumerator.add_reader(subtask)
-        self.settle()
-
-    def replace_reader(self, subtask: int, splits: Sequence[SplitT]) -> None:
-        """Have a reader fail after a checkpoint without these splits, and another one come."""
-        self.context.unregister(subtask)
-        self.enumerator.add_splits_back(splits, subtask)
-        self.context.register(subtask)
-        self.enumerator.add_reader(subtask)
         self.settle()
 
     def settle(self) -> None:

@@ -73,7 +73,7 @@ def measure_client(bootstrap: str, splits: list[KafkaSplit]) -> Round:
 
     rows = sum(split.stop or 0 for split in splits)
     wall, processor = time.perf_counter(), time.process_time()
-    properties = fetch_properties([split.stop for split in splits], GUESSED_RECORD_BYTES)
+    properties = fetch_properties([split.stop or 0 for split in splits], GUESSED_RECORD_BYTES)
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **properties}
     )

@@ -31,14 +31,19 @@ def a_switch_waits_for_both_readers(driver: Driver, index: int) -> None:
     driver.finish(1 - index % 2)
 
 
+def waiting(like: Driver) -> Driver:
+    """An enumerator of the same sources, before any reader is there."""
+    driver = Driver.__new__(Driver)
+    driver.source, driver.context = like.source, type(like.context)(num_subtasks=2)
+    driver.enumerator = like.source.create_enumerator(driver.context)
+    driver.enumerator.start()
+    driver.run()
+    return driver
+
+
 def high_cardinality(case: Case) -> None:
-    waiting = Driver.__new__(Driver)
     full = many(130)
-    waiting.source, waiting.context = full.source, type(full.context)(num_subtasks=2)
-    waiting.enumerator = full.source.create_enumerator(waiting.context)
-    waiting.enumerator.start()
-    waiting.run()
-    assert waiting.ids() == []  # nobody is registered, which is Flink's finished(-1)
+    assert waiting(full).ids() == []  # nobody is registered, which is Flink's finished(-1)
     for index in range(129):
         a_switch_waits_for_both_readers(full, index)
 
@@ -54,15 +59,15 @@ def restore(case: Case) -> None:
     without.run()
     assert without.ids() == []  # all are the readers'
 
-    back = driver.ids(0)[0]
-    split = next(each for _, each in driver.context.assigned if each.split_id == back)
-    driver.context.unregister(0)
-    driver.enumerator.add_splits_back([split], 0)
-    remaining = driver.restored()
+    half = waiting(Driver(Numbers("a"), Numbers("b")))
+    half.register(0)
+    half.run()
+    remaining = half.restored()
     for subtask in (0, 1):
         remaining.register(subtask)
     remaining.run()
-    assert remaining.ids() == [back]
+    assert sorted([*half.ids(), *remaining.ids()]) == ["0:a0", "0:a4"]
+    assert len(remaining.ids()) == 1  # it waited for its reader
 
 
 def multi_subtask_switch(case: Case) -> None:

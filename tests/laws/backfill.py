@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from lowmark.sources import SourceSplit, SplitEnd, SplitPlanner
-from lowmark.sources.slicing import HeldReason, PlannedSlice, SliceLimits, SlicePlan, plan_slices
+from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SliceLimits, SlicePlan, plan_slices
 
 MS, SECOND, HOUR = 1_000, 1_000_000, 3_600_000_000
 NOW_US = 1_700_000_000 * SECOND
@@ -394,7 +394,7 @@ class Judge:
         unread = len(log.read(planned.stop, self.ends[name]))
         self.check(unread <= planned.backlog_rows, f"{name}: {unread} rows are left of {planned}")
         self.check(planned.finished == (log.finished and planned.stop == log.end), f"{name}: finished? {planned}")
-        self.check(name not in self.plan.held or not rows, f"{name} is held, and read")
+        self.check(name not in self.plan.without_rows or not rows, f"{name} is held, and read")
         waits = any(parent in self.ends and not self.world.done(parent) for parent in log.parents)
         self.check(not waits or not rows, f"{name} runs before its parents")
         believed = self.until_us is None and self.world.bad_clocks  # as it was asked for: nothing is a bad clock
@@ -451,10 +451,10 @@ class Judge:
             name = split.split_id
             if name not in self.plan.slices or split.start == self.stop_of(name):
                 continue
-            why = self.plan.held.get(name)
+            why = self.plan.without_rows.get(name)
             self.check(why is not None, f"{name} has rows, nothing is read, and nobody says why")
-            self.check(why is not HeldReason.AHEAD, f"{name} waits for nobody")
-            if why is HeldReason.CAP and not self.world.log.splits[name].marked:
+            self.check(why is not NoRowsReason.AHEAD, f"{name} waits for nobody")
+            if why is NoRowsReason.CAP and not self.world.log.splits[name].marked:
                 cap_us = self.limits.cap_us
                 log = self.world.log.splits[name]
                 assert cap_us is not None
@@ -494,7 +494,7 @@ class Judge:
             log = self.world.log.splits[split.split_id]
             if (
                 split.split_id in self.plan.slices
-                and split.split_id not in self.plan.held
+                and split.split_id not in self.plan.without_rows
                 and self.searchable(split, log, previous_us + longest_us)
             ):
                 begins = log.find(previous_us + longest_us)
@@ -505,7 +505,7 @@ class Judge:
                 )
 
     def check(self, kept: bool, what: str) -> None:
-        self.world.check(kept, f"{what}\n{self.limits}\nT={self.plan.time_us} held={dict(self.plan.held)}")
+        self.world.check(kept, f"{what}\n{self.limits}\nT={self.plan.time_us} held={dict(self.plan.without_rows)}")
 
 
 @dataclass

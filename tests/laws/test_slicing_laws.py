@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowmark.sources import SourceSplit
-from lowmark.sources.slicing import HeldReason, SliceLimits, SlicePlan, plan_slices
+from lowmark.sources.slicing import NoRowsReason, SliceLimits, SlicePlan, plan_slices
 from lowmark.sources.slicing.shares import share_out
 from lowmark.sources.slicing.table import SliceTable
 
@@ -101,7 +101,7 @@ def of_a(**fields: object) -> Callable[[SlicePlan], SlicePlan]:
         (of_a(finished=True), "finished?"),
         (of_a(stop=0, rows=0, backlog_rows=10), "nobody says why"),
         (lambda plan: replace(plan, slices={}), "not every split"),
-        (lambda plan: replace(plan, held={"a": HeldReason.CAP}), "is held, and read"),
+        (lambda plan: replace(plan, without_rows={"a": NoRowsReason.CAP}), "is held, and read"),
     ],
 )
 def test_a_plan_that_breaks_a_law_is_found(change: Callable[[SlicePlan], SlicePlan], said: str) -> None:

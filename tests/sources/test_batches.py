@@ -259,7 +259,7 @@ def test_who_waits_after_a_restart_makes_itself_known_by_a_batch_without_rows(ma
     again = make(source, Peer(Guidance(hold=True)))
     end = again.plan(before, 10)
 
-    assert (end.run, end.positions) == (again.run, before.positions)
+    assert (end.run, end.positions) == (again._token, before.positions)
     assert again.tasks(before, end) == []
     assert again.plan(end, 10) == end
 

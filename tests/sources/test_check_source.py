@@ -399,13 +399,6 @@ class Twice(Enumerated):
     names = ("a",)
 
 
-@breaks("discovery", "were added back by reader")
-class ForgetsBack(Enumerated):
-    class kind(DiscoveringEnumerator[SourceSplit]):  # noqa: N801
-        def add_splits_back(self, splits: Sequence[SourceSplit], subtask: int) -> None:
-            pass
-
-
 @breaks("discovery", "was assigned again by the restored enumerator")
 class ForgetsAssigned(Enumerated):
     class kind(DiscoveringEnumerator[SourceSplit]):  # noqa: N801

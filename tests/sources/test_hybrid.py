@@ -27,6 +27,7 @@ from lowmark.sources.hybrid.reader import HybridPlanner, HybridSplitReader
 from lowmark.sources.hybrid.source import HybridEnumerator
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.serializer import UnreadableState
 from lowmark.sources.testing import ManualEnumeratorContext, check_source
 
 from tests.sources.coordinating import DEADLINE_SECONDS, Gateway, ListSource, ManualClock, fail_on, settle
@@ -270,46 +271,12 @@ def test_a_restart_with_another_number_of_readers_waits_for_all_of_them() -> Non
     assert other.index == 1
 
 
-def test_splits_that_come_back_are_assigned_again_and_waited_for() -> None:
-    driver = Driver(Numbers("a", 4), Numbers("b"))
-    back = driver.ids(0)
-    assert back
-    driver.context.registered_readers.pop(0)
-    driver.enumerator.add_splits_back(tagged(*back), 0)
-    driver.finish(1)
-    assert driver.index == 0
-    before = len(driver.ids())
-    driver.register(0)
-    driver.run()
-    assert driver.ids()[before:] == back
-    driver.finish(0)
-
-    assert driver.index == 1
-
-
-def test_a_reset_reader_must_be_told_again_that_there_is_no_more() -> None:
-    driver = Driver(Numbers("a", 4), Numbers("b"))
-    back = driver.ids(0)
-    driver.context.registered_readers.pop(0)
-    driver.enumerator.add_splits_back(tagged(*back), 0)
-
-    assert driver.enumerator.snapshot_state(1).complete == (1,)
-
-
-def test_splits_of_an_earlier_source_that_come_back_are_read_once_more_also_after_a_restart() -> None:
-    driver = Driver(Numbers("a"), Numbers("b"), readers=1)
-    driver.finish(0)
-    assert driver.index == 1
-    driver.context.registered_readers.clear()
-    driver.enumerator.add_splits_back(tagged("0:a4", "1:b4"), 0)
-    assert [each.split_id for each in driver.enumerator.snapshot_state(2).returned] == ["0:a4"]
-    for each in (driver, driver.restored()):
-        before = len(each.ids())
-        each.register(0)
-        each.run()
-
-        assert sorted(each.ids()[before:]) == ["0:a4", "1:b4"]
-        assert each.enumerator.snapshot_state(3).returned == ()
+def test_a_checkpoint_with_splits_that_were_given_back_is_refused() -> None:
+    driver = Driver(Numbers("a"), Numbers("b"))
+    state = driver.enumerator.snapshot_state(1)
+    assert state.returned == ()
+    with pytest.raises(UnreadableState, match=r"splits that were given back \(0:a4\), which nobody would read"):
+        driver.source.restore_enumerator(driver.context, replace(state, returned=tuple(tagged("0:a4"))))
 
 
 # -- deferred

@@ -115,46 +115,29 @@ def test_the_planner_asks_the_source_and_keeps_to_the_stop() -> None:
     assert Growing().create_planner().find_time([], 0) is None
 
 
-def test_a_split_without_a_stop_is_read_as_it_grows_until_it_is_finished() -> None:
-    source = Growing({"a": SplitEnd(position=2), "b": SplitEnd(position=1)})
-    reader = source.create_split_reader()
-    reader.handle_splits_changes(SplitsAddition(tuple(source.discover())))
+def test_splits_are_read_one_after_the_other_up_to_their_stops() -> None:
+    reader = Growing().create_split_reader()
+    assert reader.fetch() == Fetched()
+    reader.handle_splits_changes(
+        SplitsAddition((Table(split_id="a", start=1, stop=3), Table(split_id="b", stop=1), Table(split_id="c", stop=0)))
+    )
     with closing(reader):
-        assert values(reader, until=3) == [("a", 0), ("a", 1), ("b", 0)]
-        source.ends["a"] = SplitEnd(position=4, finished=True)
-        assert values(reader, until=2) == [("a", 2), ("a", 3)]
-        assert reader.fetch().finished_splits == {"a"}
-        source.ends.pop("b")  # cannot be read at present
-        reader.wake_up()
+        fetches = [reader.fetch() for _ in range(6)]
         assert reader.fetch() == Fetched()
-        source.ends["b"] = SplitEnd(position=1, finished=True)
-        assert reader.fetch().finished_splits == {"b"}
+
+    rows = [(part.split_id, part.rows["value"].to_pylist()) for each in fetches for part in each.batches]
+    assert rows == [("a", [1]), ("a", [2]), ("b", [0])]
+    assert [sorted(each.finished_splits) for each in fetches] == [[], [], ["a"], [], ["b"], ["c"]]
 
 
-def values(reader: Any, *, until: int) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    while len(found) < until:
-        for part in reader.fetch().batches:
-            found += [(part.split_id, value) for value in part.rows["value"].to_pylist()]
-            assert part.position == found[-1][1] + 1
-    return found
-
-
-def test_a_gap_at_the_end_of_what_is_there_is_passed() -> None:
-    asked: list[int] = []
-
+def test_a_gap_at_the_end_of_a_range_is_passed() -> None:
     class Gaps(Growing):
         def read(self, split: Table) -> Iterator[Rows]:
-            asked.append(split.start)
             return iter(())
 
-    source = Gaps({"a": SplitEnd(position=5)})
-    reader = source.create_split_reader()
-    reader.handle_splits_changes(SplitsAddition(tuple(source.discover())))
-    assert reader.fetch() == Fetched()
-    source.ends["a"] = SplitEnd(position=9)
-    assert reader.fetch() == Fetched()
-    assert asked == [0, 5]
+    reader = Gaps().create_split_reader()
+    reader.handle_splits_changes(SplitsAddition((Table(split_id="a", stop=5),)))
+    assert reader.fetch().finished_splits == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -325,19 +308,6 @@ def test_without_splits_discovery_has_still_been() -> None:
     found = Found(readers=1).start(0)
     assert found.metric("discoveries") == 1
     assert found.enumerator.snapshot_state(1).discovered
-
-
-def test_splits_added_back_go_on_where_they_are_and_are_assigned_again() -> None:
-    found = Found(A, B, readers=1).start(0)
-    found.context.unregister(0)
-    back = replace(A, start=7)
-    found.enumerator.add_splits_back([back], 0)
-    assert found.enumerator.snapshot_state(1).assigned == ("b",)
-    assert found.enumerator.snapshot_state(1).pending == (back,)
-    found.register(0)
-    assert found.context.assigned == [(0, A), (0, B), (0, back)]
-    found.context.next_period()
-    assert len(found.assigned) == 3
 
 
 def test_the_state_restores_what_was_known() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from lowmark.sources import SourceSplit, SplitEnd
 from lowmark.sources.slicing import (
-    HeldReason,
     InvalidPosition,
     InvalidSliceLimits,
+    NoRowsReason,
     PlannedSlice,
     SliceLimits,
     SlicePlan,
@@ -90,7 +90,7 @@ def test_what_fits_is_taken_to_the_end_without_a_lookup() -> None:
     planned = plan(log, rows=15)
 
     assert stops(planned) == {"a": 10, "b": 5}
-    assert (planned.time_us, planned.lookups, log.asked, planned.held) == (None, 0, [], {})
+    assert (planned.time_us, planned.lookups, log.asked, planned.without_rows) == (None, 0, [], {})
     assert reached(planned) == {"a": None, "b": None}, "nobody knows what a live split brings next"
 
 
@@ -144,7 +144,7 @@ def test_zero_is_a_time_a_cap_and_a_position() -> None:
     assert planned.time_us == 0
     assert stops(planned) == {"a": 50, "b": 0}
     assert reached(planned) == {"a": 0, "b": 0}
-    assert planned.held == {"b": HeldReason.CAP}
+    assert planned.without_rows == {"b": NoRowsReason.CAP}
     assert plan(log, limits=replace(limits, cap_us=None, rows=60), previous_us=0).rows <= 60
 
 
@@ -310,7 +310,7 @@ def test_a_split_with_a_hidden_time_waits_when_its_rows_are_known_to_be_ahead() 
     starts = {"bad": 301, "good": 100}
 
     waits = plan(log, starts, rows=100, observed_us={"bad": BEGIN_US + 300 * SECOND})
-    assert (waits.slices["bad"].rows, waits.held) == (0, {"bad": HeldReason.AHEAD})
+    assert (waits.slices["bad"].rows, waits.without_rows) == (0, {"bad": NoRowsReason.AHEAD})
     assert waits.slices["bad"].reached_us is None
     reads = plan(log, starts, rows=100, observed_us={"bad": BEGIN_US + 50 * SECOND})
     assert reads.slices["bad"].rows > 0
@@ -360,7 +360,7 @@ def test_what_lies_before_the_start_proves_nothing() -> None:
     assert reached(planned) == {"begun": None, "good": planned.time_us}
     assert planned.slices["begun"].rows > 50
     waits = plan(log, starts, rows=200, observed_us={"begun": BEGIN_US + 5 * HOUR})
-    assert (waits.slices["begun"].rows, waits.held) == (0, {})
+    assert (waits.slices["begun"].rows, waits.without_rows) == (0, {})
     assert waits.rows >= 160, "no part of the budget is kept for who waits"
 
 
@@ -414,7 +414,7 @@ def test_the_cap_is_one_lookup_when_everything_before_it_fits() -> None:
     assert (planned.time_us, planned.lookups) == (cap_us, 2), "one for the cap, one for bad clocks"
     assert stops(planned) == {"a": 10, "b": 50}
     assert reached(planned) == {"a": cap_us, "b": None}
-    assert planned.held == {}
+    assert planned.without_rows == {}
 
 
 def test_the_cap_holds_and_says_whom() -> None:
@@ -423,7 +423,7 @@ def test_the_cap_holds_and_says_whom() -> None:
     planned = plan(log, {"read": 3}, cap_us=BEGIN_US)
 
     assert planned.rows == 0
-    assert planned.held == {"a": HeldReason.CAP, "b": HeldReason.CAP}
+    assert planned.without_rows == {"a": NoRowsReason.CAP, "b": NoRowsReason.CAP}
     assert reached(planned) == {"a": BEGIN_US, "b": BEGIN_US, "read": None}
 
 
@@ -441,12 +441,12 @@ def test_a_cap_is_kept_under_a_budget() -> None:
 def test_who_is_held_gets_nothing() -> None:
     log = Log({"a": every_second(BEGIN_US, 1000), "b": every_second(BEGIN_US, 1000)})
     for by_time in (True, False):
-        planned = plan(log, rows=100, held={"a"}, by_time=by_time)
+        planned = plan(log, rows=100, paused={"a"}, by_time=by_time)
 
-        assert planned.held == {"a": HeldReason.CAP}
+        assert planned.without_rows == {"a": NoRowsReason.CAP}
         assert planned.slices["a"] == PlannedSlice(0, 0, 0, None, 1000, finished=False)
         assert planned.slices["b"].rows >= 80
-    assert plan(log, held={"a", "b"}).rows == 0
+    assert plan(log, paused={"a", "b"}).rows == 0
 
 
 def test_shares_of_rows_obey_the_cap_by_what_was_observed() -> None:
@@ -456,7 +456,7 @@ def test_shares_of_rows_obey_the_cap_by_what_was_observed() -> None:
     planned = plan(log, rows=10, cap_us=BEGIN_US, observed_us=observed)
 
     assert stops(planned) == {"a": 0, "b": 10}
-    assert (planned.held, planned.lookups) == ({"a": HeldReason.CAP}, 1)
+    assert (planned.without_rows, planned.lookups) == ({"a": NoRowsReason.CAP}, 1)
 
 
 def test_a_split_that_cannot_be_asked_has_no_slice() -> None:
@@ -466,7 +466,7 @@ def test_a_split_that_cannot_be_asked_has_no_slice() -> None:
     planned = plan(log, rows=50)
 
     assert set(planned.slices) == {"a"}
-    assert planned.held == {"gone": HeldReason.NOT_REACHABLE}
+    assert planned.without_rows == {"gone": NoRowsReason.NOT_REACHABLE}
 
 
 def test_children_wait_for_their_parents() -> None:
@@ -474,19 +474,19 @@ def test_children_wait_for_their_parents() -> None:
     log = Log({"parent": every_second(BEGIN_US, 10, finished=True), "child": child})
 
     waits = plan(log)
-    assert (stops(waits), waits.held) == ({"parent": 10, "child": 0}, {"child": HeldReason.PARENTS})
+    assert (stops(waits), waits.without_rows) == ({"parent": 10, "child": 0}, {"child": NoRowsReason.PARENTS})
     assert waits.slices["child"].backlog_rows == 10
     goes = plan(log, {"parent": 10})
-    assert (stops(goes), goes.held) == ({"parent": 10, "child": 10}, {})
+    assert (stops(goes), goes.without_rows) == ({"parent": 10, "child": 10}, {})
     assert stops(plan(Log({"child": child}))) == {"child": 10}, "a parent that is not asked about is done"
     log.unreachable = {"parent"}
-    assert plan(log).held == {"parent": HeldReason.NOT_REACHABLE, "child": HeldReason.PARENTS}
+    assert plan(log).without_rows == {"parent": NoRowsReason.NOT_REACHABLE, "child": NoRowsReason.PARENTS}
 
 
 def test_a_parent_at_its_end_that_is_not_finished_is_waited_for() -> None:
     log = Log({"parent": every_second(BEGIN_US, 10), "child": every_second(BEGIN_US, 10, parents=("parent",))})
 
-    assert plan(log, {"parent": 10}).held == {"child": HeldReason.PARENTS}
+    assert plan(log, {"parent": 10}).without_rows == {"child": NoRowsReason.PARENTS}
 
 
 def test_a_run_ends_at_its_targets() -> None:
@@ -498,7 +498,7 @@ def test_a_run_ends_at_its_targets() -> None:
     planned = plan(log, {"b": 5}, targets=targets)
 
     assert stops(planned) == {"a": 60, "b": 5, "new": 0}
-    assert planned.held == {"b": HeldReason.TARGET, "new": HeldReason.TARGET}
+    assert planned.without_rows == {"b": NoRowsReason.TARGET, "new": NoRowsReason.TARGET}
     assert planned.slices["a"] == PlannedSlice(0, 60, 60, None, 40, finished=False)
     assert stops(plan(log, {"b": 8}, targets=targets))["b"] == 8, "a target behind the start is reached"
     sliced = plan(log, {"b": 5}, targets=targets, rows=30)

@@ -2,7 +2,7 @@
 
 In the usual stream every batch has rows of the same splits, all of them active. Such a batch changes no state, and
 of each split only numbers. They are kept here, so that a batch of 100,000 splits costs some calls of numpy and no
-Python for a single split. What a source promises of a batch that is not read yet, of all its splits or of some, is
+Python for a single split. What a source claims of a batch that is not read yet, of all its splits or of some, is
 taken in the same way. As soon as anything else happens to one of its splits the cohort is dissolved: its numbers go to
 where they are without it, and what follows is as if it had never been.
 """
@@ -25,7 +25,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Claim:
     """What a plan says of splits, sorted out.
 
     Attributes:
@@ -44,7 +44,7 @@ class Cohort:
 
     Args:
         column: the splits, in the order in which they are reported, and the watermark each has by now.
-        heard_us: of each, in this order, when the newest batch was planned that had rows of it or a promise.
+        heard_us: of each, in this order, when the newest batch was planned that had rows of it or a claim.
 
     Raises:
         ValueError: a split is in the column twice.
@@ -77,7 +77,7 @@ class Cohort:
         return int(self._heard_us.min())
 
     def heard_us(self, split: SplitId) -> int:
-        """When the newest batch was planned that had rows of a split of the cohort, or a promise."""
+        """When the newest batch was planned that had rows of a split of the cohort, or a claim."""
         return self._heard_us.item(self._row_of[split])
 
     def takes(self, event: BatchReported) -> bool:
@@ -102,10 +102,10 @@ class Cohort:
         self._first_us = self._column(event.first_us) if event.first_us else None
         return rose
 
-    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> Promise | None:
+    def sort_out(self, watermarks_us: Mapping[SplitId, int]) -> Claim | None:
         """What of a plan is for the cohort, and what is not; None if a value does not fit 64 bits."""
         if isinstance(watermarks_us, SplitColumn) and self._same(watermarks_us):
-            return Promise(slice(None), watermarks_us.values_of)
+            return Claim(slice(None), watermarks_us.values_of)
         try:
             values_us = np.fromiter(watermarks_us.values(), np.int64, len(watermarks_us))
         except OverflowError:
@@ -113,17 +113,17 @@ class Cohort:
         rows = np.fromiter((self._row_of.get(split, -1) for split in watermarks_us), np.intp, len(watermarks_us))
         known = rows >= 0
         if known.all():
-            return Promise(rows, values_us)
+            return Claim(rows, values_us)
         others = tuple(split for split, row in zip(watermarks_us, rows.tolist(), strict=True) if row < 0)
-        return Promise(rows[known], values_us[known], others)
+        return Claim(rows[known], values_us[known], others)
 
-    def promise(self, promise: Promise, planned_at_us: int) -> bool:
+    def claim(self, claim: Claim, planned_at_us: int) -> bool:
         """Take what a plan says of the cohort: values as in a report, but no row was seen. Returns whether a watermark
         rose.
         """
-        rows, top_us, heard_us = promise.rows, self._top_us.copy(), self._heard_us.copy()
-        rose = bool((promise.values_us > top_us[rows]).any())
-        top_us[rows] = np.maximum(top_us[rows], promise.values_us)
+        rows, top_us, heard_us = claim.rows, self._top_us.copy(), self._heard_us.copy()
+        rose = bool((claim.values_us > top_us[rows]).any())
+        top_us[rows] = np.maximum(top_us[rows], claim.values_us)
         heard_us[rows] = np.maximum(heard_us[rows], planned_at_us)
         self._top_us, self._heard_us = top_us, heard_us
         return rose

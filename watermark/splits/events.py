@@ -142,13 +142,13 @@ class BatchReported:
 class BatchPlanned:
     """A micro-batch that is not read yet, of a source that knows how far it will take each split. May come twice.
 
-    What it promises holds for every row after the batch, so it may be published with the batch: Spark puts a watermark
+    What it claims holds for every row after the batch, so it may be published with the batch: Spark puts a watermark
     in force one batch later. What was in the batch comes afterwards, as ``BatchReported``.
 
     Attributes:
         planned_at_us: when the batch was planned, that is, up to when the sources had been asked.
         watermarks_us: watermark of each split whose next row is known to be beyond it, bound already taken off.
-            Unknown splits are discovered by being here. A promise beyond the future guard, from ``planned_at_us`` on,
+            Unknown splits are discovered by being here. A claim beyond the future guard, from ``planned_at_us`` on,
             moves nothing: the time of the rows themselves does, once they are read.
         backlog_rows: rows each split will have unread after this batch; missing means not known.
     """

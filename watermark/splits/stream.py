@@ -354,44 +354,44 @@ class StreamCoordinator:
             self._coalescer.regressions = regressions  # they were counted when the batch came first
 
     def _plan(self, event: BatchPlanned, now_us: int) -> None:
-        """Take a promise like a report, but count nothing: no row was seen.
+        """Take the claims of a plan like a report, but count nothing: no row was seen.
 
-        Nor is it known before the report who had rows in the batch without a promise of more, so until then nobody's
+        Nor is it known before the report who had rows in the batch without a claim of more, so until then nobody's
         silence goes on: neither was read up to here, nor do rows flow.
         """
         event = self._guarded(event, now_us)
         regressions, why = self._coalescer.regressions, "its next row is known"
         cohort = self._cohort
-        promise = None if cohort is None else cohort.sort_out(event.watermarks_us)
-        if cohort is not None and promise is not None:
-            self._discover((*promise.others, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
-            if cohort.promise(promise, event.planned_at_us):
+        claim = None if cohort is None else cohort.sort_out(event.watermarks_us)
+        if cohort is not None and claim is not None:
+            self._discover((*claim.others, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
+            if cohort.claim(claim, event.planned_at_us):
                 self._coalescer.report_array(cohort.splits, cohort.watermarks_us)
                 self._material = True
             if event.watermarks_us:
                 self._stir(event.planned_at_us)
-            for split in sorted(promise.others, key=split_order):
+            for split in sorted(claim.others, key=split_order):
                 self._deliver(split, event, why, now_us)
         else:
             self._dissolve()
             self._deliver_each(event, why, now_us)
         self._learn_backlog(event, now_us)
-        self._coalescer.regressions = regressions  # a split may have rows beyond what was promised of it before
+        self._coalescer.regressions = regressions  # a split may have rows beyond what was claimed of it before
 
     def _guarded(self, event: BatchPlanned, now_us: int) -> BatchPlanned:
-        """The plan without promises that lie beyond the future guard, which move nothing, as such rows do not."""
-        guard_us, promised = self._strategy.future_guard_us, event.watermarks_us
-        if guard_us is None or not promised:
+        """The plan without claims that lie beyond the future guard, which move nothing, as such rows do not."""
+        guard_us, claimed = self._strategy.future_guard_us, event.watermarks_us
+        if guard_us is None or not claimed:
             return event
         most_us = self._strategy.watermark_of_max(event.planned_at_us + guard_us)
-        top_us = promised.values_of.max() if isinstance(promised, SplitColumn) else max(promised.values())
+        top_us = claimed.values_of.max() if isinstance(claimed, SplitColumn) else max(claimed.values())
         if top_us <= most_us:
             return event
-        for split, watermark_us in promised.items():
+        for split, watermark_us in claimed.items():
             if watermark_us not in _WATERMARK_RANGE:
                 raise InvalidWatermark(split, watermark_us)
-        kept = {split: watermark_us for split, watermark_us in promised.items() if watermark_us <= most_us}
-        self._discover(promised, frozenset(), event.planned_at_us, now_us)
+        kept = {split: watermark_us for split, watermark_us in claimed.items() if watermark_us <= most_us}
+        self._discover(claimed, frozenset(), event.planned_at_us, now_us)
         return replace(event, watermarks_us=kept)
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:

@@ -11,15 +11,19 @@ equal is allowed.
 
 Rule 1: a member's newest report counts, by the time it was made. So reports may come twice or in any order, and a
         low watermark that regressed is followed: the cap is no low watermark and may go down.
-Rule 2: who is idle is left out. Who has not spoken is waited for: the cap does not rise above the one it found when
-        it joined, until it speaks.
-Rule 3: what a member wants next counts as how far it is. So nobody waits for a gap in the data: if all want beyond
-        the cap, the smallest of them jumps.
+Rule 2: a member that is idle does not take part. A member that has not spoken is waited for: until it speaks, the cap
+        does not rise above the one that held when it joined.
+Rule 3: a member's limit is never below the watermark of its next row. So nobody waits for a gap in the data: when the
+        next rows of all members lie beyond the cap, the cap rises to the smallest of them.
 Rule 4: announcements may be lost, repeated or overtaken: each holds the whole cap, and an epoch that grows. The
         receiver keeps the newest.
 
 In every state some member may go on: the one whose limit is the cap. Tasks are known by all three parts of their
 id, for two jobs may read a stream of the same name.
+
+Example: a drift of 10; member a stands at 100, member b at 130. Their limits are 110 and 140, so the cap is 110: a
+reads on, b waits. Now the data have a gap: the next row of a makes its watermark 500, that of b 400. Their limits are
+500 and 400, so the cap is 400: b reads its row, and a waits until b stands at 490 (rule 3).
 
 Source: FLIP-182, FLIP-217; FLINK-10887 (what is wanted next counts); ``connectors/synchronization.rs`` of Pathway
     (rule 3); FLINK-31632, 35157, 35933 and 40505 for what went wrong without rules 2 and 4.

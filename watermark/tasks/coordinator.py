@@ -103,23 +103,29 @@ class LowWatermarkCoordinator:
         if not 0 < quorum <= 1:
             raise ValueError(f"coordinator: expected a quorum of more than 0 and at most 1, got {quorum}")
         self._interval_us, self._lease_us, self._quorum = interval_us, lease_us, quorum
-        # A little late is not silent: one interval more than the coordinator asks to be called in.
+        # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
         self._members = Membership(lease_us=lease_us, most_gap_us=2 * interval_us)
         self._sources: dict[tuple[str, str], SourceRounds] = {}
-        self._emptied_us: dict[tuple[str, str], int] = {}  # sources without tasks, and since when (as listened)
+        # Sources without tasks, since when: the time listened by then.
+        self._emptied_us: dict[tuple[str, str], int] = {}
         self._groups: dict[str, AlignmentGroup] = {}
         self._group_of: dict[TaskId, str] = {}
-        self._spoke_us: dict[TaskId, int] = {}  # what its newest report to its group was dated by
+        self._spoke_us: dict[TaskId, int] = {}  # when the newest report to its group was made
         self._encoded_sources: EncodedParts[tuple[str, str]] = EncodedParts(self._encoded_source)
         self._encoded_group_of: EncodedParts[TaskId] = EncodedParts(self._encoded_group_of_task, _BY_PARTS)
         self._encoded_spoke_us: EncodedParts[TaskId] = EncodedParts(self._encoded_spoke, _BY_PARTS)
         self._announce_us: dict[str, int] = {}  # when a group announces its cap
-        self._announcements: SortedList[tuple[int, str]] = SortedList()  # these, in order
-        self._announced_us: dict[str, int] = {}  # when it did last
-        self._beats_us: dict[tuple[str, str], int] = {}  # when a source begins its next round, if somebody is live
-        self._beat_zero_us, self._next_beat = 0, 0  # the first moment, and which one is given next
-        self._look_us: dict[tuple[str, str], int] = {}  # that, or the deadline of its open round
-        self._looks: SortedList[tuple[int, tuple[str, str]]] = SortedList()  # these, in order
+        self._announcements: SortedList[tuple[int, str]] = SortedList()  # `_announce_us`, in order of time
+        self._announced_us: dict[str, int] = {}  # when a group announced its cap last
+        self._beats_us: dict[tuple[str, str], int] = {}  # when a source begins its next round, if a task of it lives
+        self._beat_zero_us, self._next_beat = (
+            0,
+            0,
+        )  # when the coordinator began; index of the moment that the next source gets
+        self._look_us: dict[
+            tuple[str, str], int
+        ] = {}  # when a source is looked at: its `_beats_us`, or the deadline of its open round
+        self._looks: SortedList[tuple[int, tuple[str, str]]] = SortedList()  # `_look_us`, in order of time
         self._now_us: int | None = None
         self._lost = 0
         self._clock_steps_back = 0

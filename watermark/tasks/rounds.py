@@ -1,23 +1,33 @@
 """The rounds of one source: its tasks are asked, they answer, and the minimum of what they said is published.
 
-Rule 1: a round ends when every live task answered (or the share that makes a quorum), or at its deadline. Then, and
-        at no other time, the low watermark may rise.
-Rule 2: it is the minimum over the live tasks of the largest low watermark each has said. Who did not answer holds
-        with what it said before; who never said one holds, and nothing is published (MillWheel: a missing value is
-        never "ignore"). So what a quorum or a deadline gives up is freshness, never correctness.
-Rule 3: only what is larger than the last aggregate moves it: a task that comes in below it is waited for, and the
-        low watermark stays.
-Rule 4: who leaves (it is idle, has no splits any more, has deregistered) counts once more in the round
-        in which it says so, or says more than before, unless others go on without it; and until then while a silent
-        task holds them all. While nobody takes part, the smallest that those who are left out have said is
-        published: nobody of them has anything below it. So the last values of a source that drains are published,
-        and the order of the answers within a round has no influence.
+Rule 1: A round ends when every live task has answered (or the share of them that makes a quorum), or at its deadline.
+        The low watermark may rise at the end of a round, and at no other time.
+Rule 2: The low watermark is the minimum over the tasks that are counted. A task counts with the largest low watermark
+        that it has said, in this round or in any before. While a counted task has never said one, nothing is published
+        (MillWheel: a missing value is never "ignore"). So a quorum or a deadline gives up freshness, never correctness.
+Rule 3: The low watermark never falls. When a task comes in below it, it stays until that task has passed it.
+Rule 4: A task leaves when it says that it is idle or has no splits, and when it deregisters. At the
+        end of that round the minimum is taken twice: with the task, so that its last value is published, and without
+        it, so that it holds nobody. A task that has left and says more than before is counted once more in this way.
+        While rule 2 keeps everything from being published, those who leave stay counted, unless they deregister. When
+        nobody is counted any more, the minimum over the idle tasks is published: none of them has rows below it. So the
+        last values of a source that drains are published, and the order of the answers within a round changes nothing.
+Rule 5: Nothing is published before as many tasks have registered as are expected. Of several applications one starts
+        first, and without this rule the others' rows would be late before they could say so. What a task expects is
+        forgotten with the task.
+Rule 6: A restart may lose the newest that a task has said, and an older message may arrive after it. So, until a task
+        has answered a question that was asked since the restart, its low watermark counts, and its wish to be left out
+        does not; and while this holds for a task that was left out, no quorum ends a round.
 
-Rule 5: nothing is published before as many tasks have come as are expected: of several applications one starts
-        first, and the rows of the others would be late before they could speak. What a task expects goes with it.
-Rule 6: after a restart the newest that a task has said may be lost, and what it said before may arrive now. So until it
-        has answered a question of this life, only its low watermark counts, and no quorum goes on without who was left
-        out.
+Example: tasks a and b; what each says in a round, and what is published at its end.
+
+    round  a says    b says    published
+    1      10                  nothing: b has never said a low watermark (rule 2)
+    2      12        5         5
+    3      30        20, idle  30: b counts with 20, which gives 20, and is left out, which gives 30 (rule 4)
+    4      40, idle            40: nobody is counted any more; b has said that it is idle, and counts no more with 20
+    5                60, idle  60: b says more than before, so it is counted once more; a is idle and holds nobody
+    6      90        55        60: both are counted again, b with 60, the largest it has said; now b holds
 
 Source: FLINK-4576; section 7.2 of the MillWheel paper.
 """
