@@ -7,11 +7,14 @@ Rule 2: it is the minimum over the live tasks of the largest low watermark each 
         never "ignore"). So what a quorum or a deadline gives up is freshness, never correctness.
 Rule 3: only what is larger than the last aggregate moves it: a task that comes in below it is waited for, and the
         low watermark stays.
-Rule 4: who leaves (it is idle, has no splits any more, has deregistered) counts once more in the round
-        in which it says so, or says more than before, unless others go on without it; and until then while a silent
-        task holds them all. While nobody takes part, the smallest that those who are left out have said is
-        published: nobody of them has anything below it. So the last values of a source that drains are published,
-        and the order of the answers within a round has no influence.
+Rule 4: a task that leaves (it is idle, has no splits any more, has deregistered) is counted for the last time at the
+        end of that round: first the minimum with it is published, then the minimum of the tasks that stay. If it
+        says a larger low watermark afterwards, it is counted in that round again. While a task that stays has not
+        said a low watermark, nobody is let go: what those who leave have said may be needed. While nobody takes
+        part, the smallest low watermark of those who are left out is published: none of them has anything below it.
+        So the last values of a source that drains are published, and the order of the answers within a round has no
+        influence. Example: a says 50 and that it is idle, b says 10: 10 is published. Then b says 70 and a nothing
+        new: 70 is published.
 
 Rule 5: nothing is published before as many tasks have come as are expected: of several applications one starts
         first, and the rows of the others would be late before they could speak. What a task expects goes with it.
