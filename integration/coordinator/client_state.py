@@ -26,7 +26,7 @@ from .messages import (
     Asked,
     Capped,
     Deregister,
-    Lowered,
+    LowWatermarkRose,
     Message,
     Refused,
     Register,
@@ -218,7 +218,7 @@ class MemberState:
                     if mine.asked_us is None or message.timestamp > mine.asked_us:
                         mine.asked_us = message.timestamp
                     self._dirty[task] = None
-                case Lowered():
+                case LowWatermarkRose():
                     self._hear_low(task, mine, message.new_low_watermark)
                 case Capped():
                     self._hear_cap(mine, message)

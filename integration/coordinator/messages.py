@@ -54,7 +54,7 @@ __all__ = [
     "Capped",
     "Deregister",
     "Finished",
-    "Lowered",
+    "LowWatermarkRose",
     "Message",
     "Refused",
     "Register",
@@ -76,6 +76,7 @@ __all__ = [
 ]
 
 SERVICE = "lowmark.v1.Authority"
+"""The coordinator's name on the wire, as version 0.1.0 gave it; there the driver's service is called Coordinator."""
 
 MOST_BYTES = 1 << 20
 """The largest message a coordinator reads, bytes: 1 MiB. A sender splits what is more."""
@@ -230,7 +231,7 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     timestamp: Micros
 
 
-class Lowered(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+class LowWatermarkRose(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="Lowered"):
     """See `lowmark.watermark.NotifyNewLowWatermark`."""
 
     task: Task
@@ -257,7 +258,7 @@ class Capped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
         Cap(self.kind, self.us)  # refused here, where a message is read, rather than in the loop of a member
 
 
-Message = Asked | Lowered | Capped
+Message = Asked | LowWatermarkRose | Capped
 
 
 class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,7 +269,7 @@ class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lease_us: how long a task may be silent that asked for no other lease; in the first `Told`.
     """
 
-    messages: list[Asked | Lowered | Capped]
+    messages: list[Asked | LowWatermarkRose | Capped]
     lease_us: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
 
 
@@ -362,7 +363,7 @@ def to_message(effect: RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounc
     task = Task(effect.job_id, effect.source_id, effect.task_id)
     if isinstance(effect, RetrieveLowWatermark):
         return Asked(task, effect.timestamp)
-    return Lowered(task, effect.timestamp, effect.new_low_watermark)
+    return LowWatermarkRose(task, effect.timestamp, effect.new_low_watermark)
 
 
 def refusal(error: Exception) -> Refused:

@@ -75,7 +75,7 @@ from .messages import (
     to_message,
 )
 
-__all__ = ["Authority", "Watcher", "restore", "serve"]
+__all__ = ["Coordinator", "Watcher", "restore", "serve"]
 
 _STEP_SECONDS = 0.05  # between some questions of a round and the next: each is a message to everybody
 _CALM = 4  # the part of the interval over which questions are spread
@@ -168,8 +168,8 @@ class Watcher:
         return waiting
 
 
-class Authority:
-    """The coordinator, those who watch, and the journal between them. To be used in one event loop.
+class Coordinator:
+    """What `lowmark serve` runs: the rules, those who watch, and the journal between them. Used in one event loop.
 
     Args:
         coordinator: decides everything; nobody else may touch it.
@@ -487,12 +487,12 @@ Question = TypeVar("Question", bound=msgspec.Struct)
 
 
 async def serve(
-    authority: Authority, door: Door, *, stop: asyncio.Event, ready: Callable[[str], None] = lambda _address: None
+    coordinator: Coordinator, door: Door, *, stop: asyncio.Event, ready: Callable[[str], None] = lambda _address: None
 ) -> None:
     """Let applications in until told to stop.
 
     Args:
-        authority: answers them; closed at the end.
+        coordinator: answers them; closed at the end.
         door: where, and who.
         stop: set it to end in good order.
         ready: called with the address once calls are answered.
@@ -511,7 +511,7 @@ async def serve(
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     listening: set[asyncio.Task[Any]] = set()
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(authority, listening))])
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(coordinator, listening))])
     try:
         address = door.open(server)
         await server.start()
@@ -519,37 +519,39 @@ async def serve(
             await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
         ready(address)
         stopped = asyncio.ensure_future(stop.wait())
-        both: list[asyncio.Future[Any]] = [stopped, authority.failed]
+        both: list[asyncio.Future[Any]] = [stopped, coordinator.failed]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         await healthy.enter_graceful_shutdown()
     finally:
-        await authority.close()
+        await coordinator.close()
         for call in listening:
             call.cancel()
         await server.stop(_GRACE_SECONDS)
-    if authority.failed.done():
-        authority.failed.result()
+    if coordinator.failed.done():
+        coordinator.failed.result()
 
 
-def _handlers(authority: Authority, listening: set[asyncio.Task[Any]]) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+def _handlers(
+    coordinator: Coordinator, listening: set[asyncio.Task[Any]]
+) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
     """What answers each method; ``listening`` has the calls of Say that wait for their caller's next message."""
 
     # Handlers take and give bytes: what gRPC says of bytes that it cannot decode itself names no field.
     async def say(_messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         call: Any = asyncio.current_task()
         try:
-            while not authority.closing:
+            while not coordinator.closing:
                 listening.add(call)
                 data: Any = await context.read()
                 listening.discard(call)
                 if data is grpc.aio.EOF:
                     return
-                await context.write(encode(await authority.say(await _question(SAY, data, context))))
+                await context.write(encode(await coordinator.say(await _question(SAY, data, context))))
         except asyncio.CancelledError:
-            if authority.failed.done():
+            if coordinator.failed.done():
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator cannot go on; its log says why")
-            if not authority.closing:
+            if not coordinator.closing:
                 raise  # the caller hung up
         finally:
             listening.discard(call)
@@ -557,11 +559,11 @@ def _handlers(authority: Authority, listening: set[asyncio.Task[Any]]) -> dict[s
 
     async def status(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         question = await _question(STATUS, data, context)
-        return encode(authority.status(question.limit))
+        return encode(coordinator.status(question.limit))
 
     async def watch(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
         question = await _question(WATCH, data, context)
-        async for told in authority.watch(question.application):
+        async for told in coordinator.watch(question.application):
             yield encode(told)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator ends, or the application watches elsewhere")
 

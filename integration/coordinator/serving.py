@@ -12,7 +12,7 @@ from lowmark.integration.process.clock import SteadyClock
 
 from .access import Door
 from .journal import Journal, default_journal
-from .server import Authority, restore, serve
+from .server import Coordinator, restore, serve
 
 __all__ = ["run_coordinator"]
 
@@ -58,10 +58,10 @@ def run_coordinator(
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end, number)
-        coordinator = restore(kept, clock.now_us(), interval_us=interval_us, lease_us=lease_us, quorum=quorum)
-        kept.write(coordinator.snapshot())  # what cannot be written is known before anybody relies on it
-        authority = Authority(coordinator, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us)
-        await serve(authority, door, stop=stop, ready=lambda address: ready(address, path))
+        rules = restore(kept, clock.now_us(), interval_us=interval_us, lease_us=lease_us, quorum=quorum)
+        kept.write(rules.snapshot())  # what cannot be written is known before anybody relies on it
+        coordinator = Coordinator(rules, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us)
+        await serve(coordinator, door, stop=stop, ready=lambda address: ready(address, path))
 
     # What was imported stays, and a snapshot makes many objects at once: looking through them makes calls wait.
     gc.freeze()

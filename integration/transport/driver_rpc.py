@@ -36,7 +36,7 @@ __all__ = [
     "StatusRequest",
 ]
 
-_SERVICE = "lowmark.v1.Coordinator"
+_SERVICE = "lowmark.v1.Coordinator"  # on the wire, as version 0.1.0 called the service in a driver
 # A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
 _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
 # Connections are not shared within the process, nor is the memory of how often they failed.

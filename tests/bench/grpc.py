@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from lowmark.integration.coordinator.client import Member
-from lowmark.integration.coordinator.messages import Asked, Lowered, Reply
+from lowmark.integration.coordinator.messages import Asked, LowWatermarkRose, Reply
 from lowmark.watermark import AlignmentParams, TaskId
 
 from tests.live.servers import wait_until
@@ -141,7 +141,7 @@ class _Timed:
             task = message.task.id()
             if isinstance(message, Asked):
                 self._asked[task] = now
-            elif isinstance(message, Lowered):
+            elif isinstance(message, LowWatermarkRose):
                 if task in self._asked:
                     self._note(ROUND, self._asked.pop(task), now)
                 self._reach(HEARD, self._unheard.get(task, []), message.new_low_watermark, now)

@@ -249,7 +249,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
         messages.Told(
             [
                 messages.Asked(TASK, 17),
-                messages.Lowered(TASK, 18, NOON_US),
+                messages.LowWatermarkRose(TASK, 18, NOON_US),
                 _CAPPED,
                 messages.Capped("group", TASK, 10, CapKind.HOLD),
                 messages.Capped("group", TASK, 11, CapKind.FREE),

@@ -12,7 +12,7 @@ from typing import Any
 
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.integration.coordinator.server import Authority, restore, serve
+from lowmark.integration.coordinator.server import Coordinator, restore, serve
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.watermark import LowWatermarkCoordinator, TaskId
 
@@ -48,7 +48,7 @@ def serving(
         kept = None if journal is None else Journal(journal)
         try:
             coordinator = LowWatermarkCoordinator(**settings) if kept is None else restore(kept, clock(), **settings)
-            authority = Authority(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
+            authority = Coordinator(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
             await serve(authority, door, stop=stop, ready=listens)
         finally:
             if kept is not None:

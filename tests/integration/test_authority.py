@@ -25,7 +25,7 @@ from lowmark.integration.coordinator.messages import (
     Asked,
     Capped,
     Deregister,
-    Lowered,
+    LowWatermarkRose,
     Message,
     Refused,
     Register,
@@ -36,7 +36,7 @@ from lowmark.integration.coordinator.messages import (
     Taken,
     Told,
 )
-from lowmark.integration.coordinator.server import Authority, Watcher, restore, serve
+from lowmark.integration.coordinator.server import Coordinator, Watcher, restore, serve
 from lowmark.integration.coordinator.serving import run_coordinator
 from lowmark.integration.errors import AddressRefused, JournalRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
@@ -76,7 +76,7 @@ class Scene:
     def __init__(self, journal: Journal | None) -> None:
         self.now_us = 0
         coordinator = LowWatermarkCoordinator()
-        self.authority = Authority(coordinator, lambda: self.now_us, journal=journal)
+        self.authority = Coordinator(coordinator, lambda: self.now_us, journal=journal)
         self.watches: dict[str, AsyncIterator[Told]] = {}
 
     async def watch(self, application: str) -> None:
@@ -138,7 +138,7 @@ def test_a_round_asks_on_the_watch_and_tells_the_new_low_watermark_there() -> No
         assert asked == [Asked(who(0), SECOND), Asked(who(1), SECOND)]
         assert await scene.say("a", Reply(who(0), "r", SECOND, 0)) == [Taken()]
         assert await scene.say("a", Reply(who(1), "r", SECOND, 7)) == [Taken(0)]
-        assert await scene.hear("a") == [Lowered(who(0), SECOND, 0), Lowered(who(1), SECOND, 0)]
+        assert await scene.hear("a") == [LowWatermarkRose(who(0), SECOND, 0), LowWatermarkRose(who(1), SECOND, 0)]
 
     play(script)
 
@@ -228,7 +228,9 @@ def test_a_slow_watcher_is_told_the_newest_and_what_waits_for_it_is_bounded() ->
             scene.pass_time(SECOND)
             await scene.say("slow", Reply(who(0), "r", scene.now_us, low_us))
         heard = await scene.hear("slow")
-        assert [each for each in heard if isinstance(each, Lowered)] == [Lowered(who(0), scene.now_us, 1_000)]
+        assert [each for each in heard if isinstance(each, LowWatermarkRose)] == [
+            LowWatermarkRose(who(0), scene.now_us, 1_000)
+        ]
         assert len(heard) <= 3
 
     play(script)
@@ -272,7 +274,7 @@ def test_what_many_are_told_at_once_is_put_in_in_portions_with_others_let_in_bet
     told, tell = [0], Watcher.tell  # in each turn of the loop
 
     def counted(watcher: Watcher, task: TaskId, message: Message) -> None:
-        told[-1] += isinstance(message, Lowered)
+        told[-1] += isinstance(message, LowWatermarkRose)
         tell(watcher, task, message)
 
     def turn() -> None:
@@ -287,7 +289,7 @@ def test_what_many_are_told_at_once_is_put_in_in_portions_with_others_let_in_bet
         monkeypatch.setattr(Watcher, "tell", counted)
         turn()
         await scene.say("a", Reply(who(249), "r", SECOND, 7))
-        heard = [each for each in await scene.hear("a") if isinstance(each, Lowered)]
+        heard = [each for each in await scene.hear("a") if isinstance(each, LowWatermarkRose)]
         assert {each.task for each in heard} == {who(n) for n in range(250)}
 
     play(script)
@@ -365,7 +367,7 @@ def test_nothing_is_told_before_the_journal_has_it(tmp_path: Path) -> None:
         assert not hearing.done()
         assert len(journal.states) == 1
         journal.go.release()
-        assert await hearing == [Lowered(who(0), SECOND, 42)]
+        assert await hearing == [LowWatermarkRose(who(0), SECOND, 42)]
         journal.go.release()
 
     play(script, journal)
@@ -389,7 +391,7 @@ def test_an_answer_does_not_tell_what_the_journal_does_not_have_yet(tmp_path: Pa
         assert await scene.say("a", Reply(who(0), "r", SECOND, 42)) == [Taken()]
         journal.go.release()
         assert await scene.hear("a") == [Asked(who(0), SECOND)]
-        assert await scene.hear("a") == [Lowered(who(0), SECOND, 42)]
+        assert await scene.hear("a") == [LowWatermarkRose(who(0), SECOND, 42)]
         assert await scene.say("a", Reply(who(0), "r", SECOND, 42)) == [Taken(42)]
 
     play(script, journal)
@@ -533,7 +535,7 @@ def test_a_failing_journal_is_an_error_to_the_sender_and_ends_the_process(folder
 
     async def run() -> None:
         kept = Journal(journal)
-        authority = Authority(restore(kept, 0), lambda: 0, journal=kept)
+        authority = Coordinator(restore(kept, 0), lambda: 0, journal=kept)
         (folder / "state").rename(folder / "gone")
         calls: list[asyncio.Future[grpc.StatusCode]] = []
 
@@ -742,7 +744,7 @@ def test_a_port_is_not_shared_with_another_process(tmp_path: Path) -> None:
 
 async def refused(door: Door) -> None:
     """Serve where that cannot be, in a loop of the test's own: nobody has to tell another thread's loop to end."""
-    await serve(Authority(LowWatermarkCoordinator(), lambda: 0, journal=None), door, stop=asyncio.Event())
+    await serve(Coordinator(LowWatermarkCoordinator(), lambda: 0, journal=None), door, stop=asyncio.Event())
 
 
 @pytest.mark.parametrize(
@@ -807,7 +809,7 @@ def test_an_error_of_its_own_ends_it_and_does_not_leave_it_dead_and_serving(
             if where == "handle":
                 monkeypatch.setattr(LowWatermarkCoordinator, "handle", wrong)
             else:
-                monkeypatch.setattr(Authority, "_tell", wrong)
+                monkeypatch.setattr(Coordinator, "_tell", wrong)
             wait_until(lambda: not answers(Path(address.removeprefix("unix:"))), "it has ended", seconds=20)
 
     with pytest.raises(AssertionError, match="a bug"):
@@ -828,10 +830,10 @@ def test_a_timer_is_not_put_off_by_messages_that_keep_coming() -> None:
 def test_a_watcher_keeps_the_newest_of_each_kind() -> None:
     async def run() -> None:
         watcher = Watcher()
-        watcher.tell(task(0), Lowered(who(0), 1, 1))
+        watcher.tell(task(0), LowWatermarkRose(who(0), 1, 1))
         watcher.tell(task(0), Asked(who(0), 2))
-        watcher.tell(task(0), Lowered(who(0), 3, 3))
-        assert await watcher.next() == [Asked(who(0), 2), Lowered(who(0), 3, 3)]
+        watcher.tell(task(0), LowWatermarkRose(who(0), 3, 3))
+        assert await watcher.next() == [Asked(who(0), 2), LowWatermarkRose(who(0), 3, 3)]
         watcher.end()
         assert await watcher.next() is None
 

@@ -262,7 +262,7 @@ def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> 
 def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
     state = member()
     for low_us in (-5, 0, 0, -1, 3, 2):
-        state.told([wire.Lowered(WHO, 1, low_us)], SECOND)
+        state.told([wire.LowWatermarkRose(WHO, 1, low_us)], SECOND)
     assert state.heard() == [NewLow(task(0), low_us) for low_us in (-5, 0, 3)]
     said(state, SECOND)
     state.report(task(0), 9)
@@ -284,7 +284,7 @@ def test_of_caps_the_newest_epoch_counts_and_it_may_go_down() -> None:
 def test_what_is_for_nobody_here_is_not_heard() -> None:
     state = member()
     other = wire.Task.of(task(9))
-    state.told([wire.Asked(other, 1), wire.Lowered(other, 1, 1)], SECOND)
+    state.told([wire.Asked(other, 1), wire.LowWatermarkRose(other, 1, 1)], SECOND)
     assert (state.heard(), said(state, SECOND)) == ([], [])
 
 

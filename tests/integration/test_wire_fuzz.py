@@ -274,7 +274,7 @@ def test_every_field_of_an_effect_arrives(told: RetrieveLowWatermark | NotifyNew
     sent = msgspec.to_builtins(told)
     sent |= {"task": sent.pop("task", None) or {name: sent.pop(name) for name in ("job_id", "source_id", "task_id")}}
     sent |= sent.pop("cap", {})
-    assert msgspec.to_builtins(arrived) == {"type": type(arrived).__name__, **sent}
+    assert msgspec.to_builtins(arrived) == {"type": type(arrived).__struct_config__.tag, **sent}
 
 
 @pytest.mark.parametrize(
