@@ -97,7 +97,8 @@ def _span_us(text: str, option: str) -> int:
 
 def _lease_us(text: str) -> int:
     """As ``_span_us``, and no longer than a coordinator takes."""
-    from lowmark.watermark import MOST_LEASE_US, format_duration_us
+    from lowmark.watermark import format_duration_us
+    from lowmark.watermark.tasks.message_check import MOST_LEASE_US
 
     us = _span_us(text, "--lease")
     if us > MOST_LEASE_US:

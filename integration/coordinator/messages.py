@@ -22,11 +22,9 @@ import grpc
 import msgspec
 from lowmark.integration.process.method import Method, encode
 from lowmark.watermark import (
-    MOST_NAME,
     AlignmentParams,
     Cap,
     CapAnnounced,
-    CapKind,
     CoordinatorStatus,
     DisagreeingGroup,
     LeaseRenewed,
@@ -41,6 +39,8 @@ from lowmark.watermark import (
     TooManyTasks,
     UnknownTask,
 )
+from lowmark.watermark.tasks.cap import CapKind
+from lowmark.watermark.tasks.message_check import MOST_NAME
 
 __all__ = [
     "MOST_BYTES",

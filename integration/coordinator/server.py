@@ -34,7 +34,6 @@ from lowmark.integration.errors import JournalRefused, MalformedMessage
 from lowmark.integration.process import sockets
 from lowmark.integration.process.method import Method
 from lowmark.watermark import (
-    CoordinatorEffect,
     CorruptSnapshot,
     LowmarkError,
     LowWatermarkCoordinator,
@@ -46,6 +45,7 @@ from lowmark.watermark import (
     Tick,
 )
 from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect
 
 from .access import Door, TokenCheck
 from .journal import Journal, patience_seconds

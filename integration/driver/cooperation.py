@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING
 from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import (
     AlignmentParams,
-    CapKind,
     DisagreeingGroup,
-    GroupStatus,
     LeftOut,
     SplitState,
     TaskId,
@@ -28,6 +26,8 @@ from lowmark.watermark import (
     format_time_us,
 )
 from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.tasks.alignment import GroupStatus
+from lowmark.watermark.tasks.cap import CapKind
 
 from .own_groups import Coordinating, OwnGroups
 from .stream import Stream

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_positions, kafka_rows
 from lowmark.integration.spark.progress import SourceProgress
-from lowmark.watermark import Event, SplitId, SplitsDiscovered, SplitsRemoved
+from lowmark.watermark import SplitId
+from lowmark.watermark.splits.events import Event, SplitsDiscovered, SplitsRemoved
 
 from .splits import Splits
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from lowmark.watermark import AlignmentGroup, AlignmentParams, Cap, GroupStatus, LeftOut, TaskId
+from lowmark.watermark import AlignmentParams, Cap, LeftOut, TaskId
+from lowmark.watermark.tasks.alignment import AlignmentGroup, GroupStatus
 
 __all__ = ["Coordinating", "OwnGroups"]
 

@@ -15,10 +15,10 @@ from lowmark.integration.spark.progress import SourceProgress
 from lowmark.integration.transport.measure import Measured
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import (
+from lowmark.watermark import SplitId
+from lowmark.watermark.splits.events import (
     BatchPlanned,
     Event,
-    SplitId,
     SplitsDiscovered,
     SplitsFinished,
     SplitsPaused,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from lowmark.watermark import Effect, NotifyNewLowWatermark, SplitReturnedLate, SplitStateChanged
+from lowmark.watermark import NotifyNewLowWatermark
+from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
 
 from .stream import Stream
 

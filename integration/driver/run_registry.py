@@ -22,7 +22,8 @@ from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatReply, HeartbeatRequest
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.watermark import CorruptSnapshot, Effect, NotifyNewLowWatermark, Polled, StreamStatus, TaskId, Tick
+from lowmark.watermark import CorruptSnapshot, NotifyNewLowWatermark, StreamStatus, TaskId, Tick
+from lowmark.watermark.splits.events import Effect, Polled
 
 from . import failures, farewells
 from .cooperation import Cooperation

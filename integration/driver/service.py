@@ -37,7 +37,6 @@ from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.planning.planner import PlanOptions
 from lowmark.sources.spark import prefer_own_python
 from lowmark.watermark import (
-    GroupStatus,
     LowmarkError,
     LowWatermarkListener,
     NotifyNewLowWatermark,
@@ -50,6 +49,7 @@ from lowmark.watermark import (
 )
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
+from lowmark.watermark.tasks.alignment import GroupStatus
 
 from . import stream_factory, wrap
 from .run_registry import Runs

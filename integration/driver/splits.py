@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.measure import Measured
-from lowmark.watermark import BatchCounts, BatchReported, Event, SplitId, StreamCoordinator
+from lowmark.watermark import SplitId
+from lowmark.watermark.splits.events import BatchCounts, BatchReported, Event
+from lowmark.watermark.splits.stream import StreamCoordinator
 
 from .stream import Stream
 

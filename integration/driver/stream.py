@@ -11,7 +11,8 @@ from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.observed import Measurement, ObservedMeasure
 from lowmark.integration.transport.recorder import RecordedMeasure
 from lowmark.integration.transport.split_key import SplitKey
-from lowmark.watermark import CorruptSnapshot, SplitId, StreamCoordinator, WatermarkStrategy
+from lowmark.watermark import CorruptSnapshot, SplitId, WatermarkStrategy
+from lowmark.watermark.splits.stream import StreamCoordinator
 
 __all__ = ["Stream"]
 

@@ -18,13 +18,9 @@ from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import (
-    Effect,
-    Event,
-    SplitsDiscovered,
-    StreamCoordinator,
-    StreamStatus,
-)
+from lowmark.watermark import StreamStatus
+from lowmark.watermark.splits.events import Effect, Event, SplitsDiscovered
+from lowmark.watermark.splits.stream import StreamCoordinator
 
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lowmark.watermark import BatchCounts, SplitId, SplitTracker, WatermarkGenerator, WatermarkStrategy
+from lowmark.watermark import SplitId, WatermarkGenerator, WatermarkStrategy
+from lowmark.watermark.splits.events import BatchCounts
+from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
 from .measure import Measured

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lowmark.watermark import BatchCounts, SplitId
+from lowmark.watermark import SplitId
+from lowmark.watermark.splits.events import BatchCounts
 
 __all__ = ["Measure", "Measured"]
 

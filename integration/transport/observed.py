@@ -47,7 +47,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from lowmark.integration.errors import TooManySplits, UnreadableReport
-from lowmark.watermark import BatchCounts, SplitColumn, SplitId, WatermarkStrategy
+from lowmark.watermark import SplitId, WatermarkStrategy
+from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 
 from .measure import Measured
 from .split_key import SplitKey, quoted

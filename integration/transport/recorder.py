@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lowmark.sources.planning.slots import Task
-from lowmark.watermark import SplitMark, WatermarkStrategy
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.tracker import SplitMark
 
 from .accumulated import BatchTrack, Tracks, TrackShelf
 from .measure import Measured

@@ -24,16 +24,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark import (
-    BatchPlanned,
-    BatchReported,
-    Coalescer,
-    Event,
-    SplitColumn,
-    SplitId,
-    StreamCoordinator,
-    WatermarkStrategy,
-)
+from lowmark.watermark import SplitId, WatermarkStrategy
+from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Event, SplitColumn
+from lowmark.watermark.splits.stream import StreamCoordinator
 
 from tests.live.servers import jars
 

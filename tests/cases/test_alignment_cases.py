@@ -15,25 +15,27 @@ from pathlib import Path
 
 import pytest
 from lowmark.watermark import (
-    AlignmentGroup,
     AlignmentParams,
-    BatchReported,
     Cap,
     CapAnnounced,
-    Coalescer,
     DisagreeingGroup,
     NotifyNewLowWatermark,
-    Polled,
-    SplitsDiscovered,
-    SplitsPaused,
-    SplitsResumed,
     SplitState,
-    SplitStateChanged,
-    StreamCoordinator,
     TaskId,
     Tick,
     WatermarkStrategy,
 )
+from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.splits.events import (
+    BatchReported,
+    Polled,
+    SplitsDiscovered,
+    SplitsPaused,
+    SplitsResumed,
+    SplitStateChanged,
+)
+from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.tasks.alignment import AlignmentGroup
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us

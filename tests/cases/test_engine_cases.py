@@ -11,16 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.watermark import (
-    AllIdle,
-    BatchReported,
-    BoundedOutOfOrderness,
-    Coalescer,
-    Polled,
-    SplitsDiscovered,
-    SplitTracker,
-    WatermarkStrategy,
-)
+from lowmark.watermark import AllIdle, BoundedOutOfOrderness, WatermarkStrategy
+from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered
+from lowmark.watermark.splits.tracker import SplitTracker
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us

@@ -8,18 +8,18 @@ from datetime import timedelta
 
 import pytest
 from lowmark.watermark import (
-    AlignmentGroup,
     AlignmentParams,
     AllIdle,
     BoundedOutOfOrderness,
-    Coalescer,
     DuplicateSplit,
-    Idleness,
     InvalidDuration,
     InvalidStrategy,
     TaskId,
     WatermarkStrategy,
 )
+from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.splits.idleness import Idleness
+from lowmark.watermark.tasks.alignment import AlignmentGroup
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, every, family, us

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from lowmark.watermark import AllIdle, BoundedOutOfOrderness, Coalescer, Idleness, WatermarkGenerator, WatermarkOutput
+from lowmark.watermark import AllIdle, BoundedOutOfOrderness, WatermarkGenerator, WatermarkOutput
+from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.splits.idleness import Idleness
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, family, us

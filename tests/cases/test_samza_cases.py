@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 
 import pytest
-from lowmark.watermark import Coalescer, Idleness
+from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.splits.idleness import Idleness
 
 from tests.cases.deviations import DEVIATIONS
 from tests.cases.reader import Case, case_id, us

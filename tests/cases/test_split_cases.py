@@ -6,16 +6,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from lowmark.watermark import (
-    AllIdle,
-    BatchReported,
-    Coalescer,
-    IdleClock,
-    Polled,
-    SplitId,
-    SplitsDiscovered,
-    WatermarkStrategy,
-)
+from lowmark.watermark import AllIdle, SplitId, WatermarkStrategy
+from lowmark.watermark.splits.coalescer import Coalescer
+from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered
+from lowmark.watermark.state import IdleClock
 
 from tests.cases import test_alignment_cases, test_flink_cases
 from tests.cases.deviations import DEVIATIONS

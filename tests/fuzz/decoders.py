@@ -46,10 +46,7 @@ from lowmark.watermark import (
     LowmarkError,
     LowWatermarkCoordinator,
     ReplyLowWatermark,
-    SplitsDiscovered,
     SplitState,
-    StreamCoordinator,
-    StreamSnapshot,
     TaskId,
     TaskRegistered,
     Tick,
@@ -57,6 +54,9 @@ from lowmark.watermark import (
     duration_us,
 )
 from lowmark.watermark.splits import snapshot
+from lowmark.watermark.splits.events import SplitsDiscovered
+from lowmark.watermark.splits.snapshot import StreamSnapshot
+from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.tasks import snapshot as coordinator_snapshot
 
 from .inputs import (

@@ -23,13 +23,13 @@ from lowmark.watermark import (
     ReplyLowWatermark,
     SplitState,
     StaleRun,
-    StreamCoordinator,
     TaskId,
     TaskRegistered,
     Tick,
     WatermarkStrategy,
 )
 from lowmark.watermark.splits.snapshot import decode
+from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.tasks.status import run_mark
 from pyspark.sql import SparkSession
 

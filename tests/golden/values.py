@@ -24,23 +24,21 @@ from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
-    CapKind,
     CoordinatorStatus,
-    GroupStatus,
-    Held,
     LeftOut,
     LowWatermarkCoordinator,
-    MemberStatus,
     ReplyLowWatermark,
-    SourceStatus,
     SplitState,
-    StreamSnapshot,
     TaskDeregistered,
     TaskId,
     TaskRegistered,
-    TaskStatus,
     Tick,
 )
+from lowmark.watermark.splits.history import Held
+from lowmark.watermark.splits.snapshot import StreamSnapshot
+from lowmark.watermark.tasks.alignment import GroupStatus, MemberStatus
+from lowmark.watermark.tasks.cap import CapKind
+from lowmark.watermark.tasks.status import SourceStatus, TaskStatus
 
 NOON_US = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
 SECOND_US = 1_000_000

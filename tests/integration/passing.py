@@ -24,7 +24,8 @@ from lowmark.sources.kit.simple import SimpleSource
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
-from lowmark.watermark import SplitMark, SplitTracker, WatermarkStrategy
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))

@@ -40,7 +40,8 @@ from lowmark.integration.coordinator.server import Coordinator, Watcher, restore
 from lowmark.integration.coordinator.serving import run_coordinator
 from lowmark.integration.errors import AddressRefused, JournalRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
-from lowmark.watermark import CapKind, LowWatermarkCoordinator, TaskId
+from lowmark.watermark import LowWatermarkCoordinator, TaskId
+from lowmark.watermark.tasks.cap import CapKind
 
 from tests.integration.serving import TOKEN, certificate, private_folder, serving, task, token_file
 from tests.live.servers import wait_until

@@ -18,7 +18,9 @@ from lowmark.integration.coordinator.client import Member
 from lowmark.integration.errors import CheckpointUnreadable
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
-from lowmark.watermark import BatchReported, SplitsDiscovered, StreamCoordinator, TaskId, WatermarkStrategy, to_json
+from lowmark.watermark import TaskId, WatermarkStrategy, to_json
+from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
+from lowmark.watermark.splits.stream import StreamCoordinator
 from typer.testing import CliRunner
 
 from tests.integration.feed import us

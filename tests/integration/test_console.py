@@ -21,7 +21,9 @@ from lowmark.integration.demo.comparison import DemoResult, LaneResult, SplitRes
 from lowmark.integration.demo.view import show
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import Server, StatusReply
-from lowmark.watermark import BatchReported, SplitsDiscovered, StreamCoordinator, TaskId, WatermarkStrategy, to_json
+from lowmark.watermark import TaskId, WatermarkStrategy, to_json
+from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
+from lowmark.watermark.splits.stream import StreamCoordinator
 from rich.text import Text
 from typer.testing import CliRunner
 

@@ -11,19 +11,8 @@ from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
-from lowmark.watermark import (
-    BatchReported,
-    Cap,
-    DisagreeingGroup,
-    LeftOut,
-    Polled,
-    SplitsDiscovered,
-    SplitsFinished,
-    SplitsPaused,
-    SplitState,
-    TaskId,
-    WatermarkStrategy,
-)
+from lowmark.watermark import Cap, DisagreeingGroup, LeftOut, SplitState, TaskId, WatermarkStrategy
+from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import Member

@@ -9,7 +9,8 @@ from contextlib import ExitStack, closing
 import pytest
 from lowmark.integration.driver.planned_splits import FINISHED_KEPT, PlannedSplits
 from lowmark.integration.driver.stream import Stream
-from lowmark.watermark import SplitState, StreamCoordinator
+from lowmark.watermark import SplitState
+from lowmark.watermark.splits.stream import StreamCoordinator
 
 from tests.integration.passing import Folder, Passing, calls_of, name_of
 

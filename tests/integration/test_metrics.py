@@ -23,7 +23,9 @@ from lowmark.integration.metrics import endpoint
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
 from lowmark.integration.run_status import RunStatus
-from lowmark.watermark import BatchCounts, BatchReported, SplitsDiscovered, StreamCoordinator, WatermarkStrategy
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.events import BatchCounts, BatchReported, SplitsDiscovered
+from lowmark.watermark.splits.stream import StreamCoordinator
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics

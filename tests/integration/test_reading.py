@@ -22,7 +22,8 @@ from lowmark.integration.transport.recorder import SPLIT_TYPE
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import SplitMark, SplitState, SplitTracker, WatermarkStrategy
+from lowmark.watermark import SplitState, WatermarkStrategy
+from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.serving import private_folder
 

@@ -17,7 +17,8 @@ from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
 from lowmark.integration.transport.split_key import SplitKey
-from lowmark.watermark import CapKind, CorruptSnapshot, WatermarkStrategy
+from lowmark.watermark import CorruptSnapshot, WatermarkStrategy
+from lowmark.watermark.tasks.cap import CapKind
 
 OFFSET = HeartbeatOffset("orders", 5_000, "run", 3, "state").to_json()
 KAFKA = '{"orders":{"0":12}}'

@@ -31,7 +31,6 @@ from lowmark.watermark import (
     AlignmentParams,
     Cap,
     CapAnnounced,
-    CoordinatorEvent,
     LeaseRenewed,
     LeftOut,
     LowmarkError,
@@ -48,6 +47,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
+from lowmark.watermark.tasks.coordinator import CoordinatorEvent
 
 from tests.watermark.coordinator_world import encoded_anew
 

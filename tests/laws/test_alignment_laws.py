@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from lowmark.watermark import AlignmentGroup, AlignmentParams, Cap, TaskId
+from lowmark.watermark import AlignmentParams, Cap, TaskId
+from lowmark.watermark.tasks.alignment import AlignmentGroup
 
 from tests.laws.strategies import LAWS, watermarks_us
 

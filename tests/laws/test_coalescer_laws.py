@@ -13,7 +13,8 @@ import numpy as np
 from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from lowmark.watermark import AllIdle, Coalescer, SplitId, SplitState
+from lowmark.watermark import AllIdle, SplitId, SplitState
+from lowmark.watermark.splits.coalescer import Coalescer
 
 from tests.laws.strategies import LAWS, SPLITS, reports, splits, watermarks_us
 

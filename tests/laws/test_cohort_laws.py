@@ -11,28 +11,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowmark.watermark import (
     AllIdle,
+    InvalidSplitId,
+    InvalidWatermark,
+    NotifyNewLowWatermark,
+    SplitId,
+    SplitState,
+    Tick,
+    WatermarkStrategy,
+)
+from lowmark.watermark.splits.events import (
     BatchCounts,
     BatchPlanned,
     BatchReported,
     Event,
-    IdleClock,
-    InvalidSplitId,
-    InvalidWatermark,
-    NotifyNewLowWatermark,
     Polled,
     SplitColumn,
-    SplitId,
     SplitsDiscovered,
     SplitsFinished,
     SplitsPaused,
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
-    SplitState,
-    StreamCoordinator,
-    Tick,
-    WatermarkStrategy,
 )
+from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.state import IdleClock
 
 from tests.laws.strategies import BOUNDARIES, LAWS
 

@@ -18,8 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from lowmark.watermark import (
-    CoordinatorEffect,
-    CoordinatorEvent,
     LeaseRenewed,
     LeftOut,
     LowWatermarkCoordinator,
@@ -36,6 +34,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
 
 from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
 from tests.watermark.coordinator_world import encoded_anew

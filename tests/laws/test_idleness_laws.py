@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from lowmark.watermark import Idleness, SplitId
+from lowmark.watermark import SplitId
+from lowmark.watermark.splits.idleness import Idleness
 
 from tests.laws.strategies import LAWS, splits
 

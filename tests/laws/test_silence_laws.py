@@ -10,16 +10,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from lowmark.watermark import (
-    BatchPlanned,
-    BatchReported,
-    Polled,
-    SplitId,
-    SplitsDiscovered,
-    SplitState,
-    StreamCoordinator,
-    WatermarkStrategy,
-)
+from lowmark.watermark import SplitId, SplitState, WatermarkStrategy
+from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Polled, SplitsDiscovered
+from lowmark.watermark.splits.stream import StreamCoordinator
 
 S = 1_000_000
 START_US = 1_700_000_000 * S

@@ -19,16 +19,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from lowmark.watermark import (
     AllIdle,
+    InvalidReshard,
+    NotifyNewLowWatermark,
+    SplitId,
+    SplitState,
+    Tick,
+    WatermarkStrategy,
+)
+from lowmark.watermark.splits.events import (
     BatchCounts,
     BatchPlanned,
     BatchReported,
     Effect,
     Event,
-    IdleClock,
-    InvalidReshard,
-    NotifyNewLowWatermark,
     Polled,
-    SplitId,
     SplitReturnedLate,
     SplitsDiscovered,
     SplitsFinished,
@@ -36,12 +40,10 @@ from lowmark.watermark import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
-    SplitState,
     SplitStateChanged,
-    StreamCoordinator,
-    Tick,
-    WatermarkStrategy,
 )
+from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.state import IdleClock
 
 from tests.laws.strategies import LAWS, SPLITS, reports, splits, watermarks_us
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from lowmark.watermark import SplitMark, SplitTracker
+from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.laws.strategies import LAWS, splits, watermarks_us
 

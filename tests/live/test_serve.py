@@ -24,9 +24,10 @@ from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.client import Member, ask_status
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
-from lowmark.watermark import AlignmentParams, Cap, CapKind, TaskId, TaskStatus
+from lowmark.watermark import AlignmentParams, Cap, TaskId
+from lowmark.watermark.tasks.cap import CapKind
 from lowmark.watermark.tasks.snapshot import decode
-from lowmark.watermark.tasks.status import run_mark
+from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
 from tests.integration.feed import Feed, us
 from tests.integration.serving import certificate, private_folder, task, token_file

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TypeVar
 
 from lowmark.watermark import (
-    CoordinatorEffect,
-    CoordinatorEvent,
     LeftOut,
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     ReplyLowWatermark,
-    SourceStatus,
     SplitState,
     TaskId,
     TaskRegistered,
     Tick,
 )
+from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
+from lowmark.watermark.tasks.status import SourceStatus
 
 S = 1_000_000
 LEASE_US = 10 * S

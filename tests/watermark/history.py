@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lowmark.watermark import (
+from lowmark.watermark import NotifyNewLowWatermark, SplitId, StreamStatus, WatermarkStrategy
+from lowmark.watermark.splits.events import (
     BatchCounts,
     BatchReported,
     Effect,
     Event,
-    IdleClock,
-    NotifyNewLowWatermark,
-    SplitId,
     SplitReturnedLate,
     SplitStateChanged,
-    StreamCoordinator,
-    StreamStatus,
-    WatermarkStrategy,
 )
+from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.state import IdleClock
 
 START_US = 1_700_000_000_000_000
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()

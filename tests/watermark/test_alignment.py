@@ -4,19 +4,18 @@ import json
 
 import pytest
 from lowmark.watermark import (
-    AlignmentGroup,
     AlignmentParams,
     Cap,
-    CapKind,
     DisagreeingGroup,
     InvalidMessage,
     InvalidStrategy,
     InvalidWatermark,
-    MemberStatus,
     SplitState,
     TaskId,
     UnknownTask,
 )
+from lowmark.watermark.tasks.alignment import AlignmentGroup, MemberStatus
+from lowmark.watermark.tasks.cap import CapKind
 
 ORDERS, CLICKS, VIEWS = (TaskId("job", source, "0") for source in ("orders", "clicks", "views"))
 PARAMS = AlignmentParams("g", max_drift_us=10, update_interval_us=100)

@@ -6,9 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from lowmark.watermark import (
-    Advance,
     AllIdle,
-    Coalescer,
     DuplicateSplit,
     FinishedSplit,
     InvalidWatermark,
@@ -16,6 +14,7 @@ from lowmark.watermark import (
     SplitState,
     UnknownSplit,
 )
+from lowmark.watermark.splits.coalescer import Advance, Coalescer
 
 
 def coalescer_of(all_idle: AllIdle = AllIdle.HOLD, /, **watermarks_us: int | None) -> Coalescer:

@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import pytest
 from lowmark.watermark import (
-    EMPTY_SOURCE_KEPT_US,
     AlignmentParams,
     CapAnnounced,
-    CoordinatorEffect,
-    CoordinatorEvent,
     CorruptSnapshot,
     DisagreeingGroup,
     InvalidMessage,
@@ -31,6 +28,7 @@ from lowmark.watermark import (
     Tick,
     UnknownTask,
 )
+from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, CoordinatorEvent
 from lowmark.watermark.tasks.snapshot import decode, encode, to_json
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, encoded_anew, of

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import Held, History, Rise
+from lowmark.watermark.splits.history import Held, History, Rise
 
 
 def test_an_hour_of_rises_is_kept_one_for_each_second_and_no_more() -> None:

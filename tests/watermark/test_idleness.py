@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import IdleClock, Idleness
+from lowmark.watermark.splits.idleness import Idleness
+from lowmark.watermark.state import IdleClock
 
 
 def idleness_of(*splits: str, timeout_us: int = 10) -> Idleness:

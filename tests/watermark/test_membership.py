@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from lowmark.watermark import RETIRED_RUNS, LowmarkError, Membership, StaleRun, TaskId, UnknownTask
+from lowmark.watermark import LowmarkError, StaleRun, TaskId, UnknownTask
+from lowmark.watermark.tasks.membership import RETIRED_RUNS, Membership
 
 A, B = TaskId("job", "orders", "a"), TaskId("job", "orders", "b")
 LEASE_US = 30

@@ -12,3 +12,12 @@ def test_every_public_name_is_exported_once_and_described() -> None:
     for name in exported:
         item = getattr(lowmark.watermark, name)
         assert item.__doc__ or not isinstance(item, type | FunctionType), f"{name} has no docstring"
+
+
+def test_the_names_that_others_build_on_are_there_and_the_machinery_is_not() -> None:
+    exported = set(lowmark.watermark.__all__)
+    promised = {"WatermarkStrategy", "LowWatermarkCoordinator", "RetrieveLowWatermark", "ReplyLowWatermark"}
+    promised |= {"NotifyNewLowWatermark", "LowWatermarkListener", "LowWatermarkCooperatingTask", "LowmarkError"}
+
+    assert promised <= exported
+    assert not exported & {"Coalescer", "StreamCoordinator", "SourceRounds", "BatchReported", "MOST_TASKS"}

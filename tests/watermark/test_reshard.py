@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import (
+from lowmark.watermark import InvalidReshard, InvalidSplitId, Tick, explain
+from lowmark.watermark.splits.events import (
     Event,
-    InvalidReshard,
-    InvalidSplitId,
     Polled,
     SplitsDiscovered,
     SplitsFinished,
@@ -14,8 +13,6 @@ from lowmark.watermark import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
-    Tick,
-    explain,
 )
 
 from tests.watermark.history import BY_TIME, PLAIN, START_US, History, at, batch

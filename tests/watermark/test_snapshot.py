@@ -6,8 +6,8 @@ import struct
 import zlib
 
 import pytest
-from lowmark.watermark import CorruptSnapshot, SplitState, StreamSnapshot
-from lowmark.watermark.splits.snapshot import decode, encode
+from lowmark.watermark import CorruptSnapshot, SplitState
+from lowmark.watermark.splits.snapshot import StreamSnapshot, decode, encode
 
 STATES = list(SplitState)
 NUMBERS = StreamSnapshot(

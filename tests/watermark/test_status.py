@@ -4,19 +4,8 @@ import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from lowmark.watermark import (
-    AllIdle,
-    BatchCounts,
-    Polled,
-    SplitsDiscovered,
-    SplitsFinished,
-    SplitsPaused,
-    SplitState,
-    Tick,
-    explain,
-    format_time_us,
-    to_json,
-)
+from lowmark.watermark import AllIdle, SplitState, Tick, explain, format_time_us, to_json
+from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
 from lowmark.watermark.splits.status import Hold, hold_reasons, utc
 
 from tests.watermark.history import PLAIN, START_US, History, at, batch, coordinator_of

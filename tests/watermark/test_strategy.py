@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from lowmark.watermark import (
     AllIdle,
     BoundedOutOfOrderness,
-    IdleClock,
     InvalidDuration,
     InvalidStrategy,
     NoWatermarks,
     WatermarkStrategy,
 )
+from lowmark.watermark.state import IdleClock
 from lowmark.watermark.strategy import FUTURE_GUARD_US
 
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from lowmark.watermark import (
-    ALL_IDLE_STEP_US,
+from lowmark.watermark import CorruptSnapshot, InvalidSplitId, InvalidWatermark, NotifyNewLowWatermark, SplitState, Tick
+from lowmark.watermark.splits.events import (
     BatchPlanned,
-    CorruptSnapshot,
-    InvalidSplitId,
-    InvalidWatermark,
-    NotifyNewLowWatermark,
     Polled,
     SplitReturnedLate,
     SplitsDiscovered,
@@ -16,11 +12,9 @@ from lowmark.watermark import (
     SplitsRemoved,
     SplitsResharded,
     SplitsResumed,
-    SplitState,
     SplitStateChanged,
-    StreamCoordinator,
-    Tick,
 )
+from lowmark.watermark.splits.stream import ALL_IDLE_STEP_US, StreamCoordinator
 
 from tests.watermark.history import BY_TIME, PLAIN, History, at, batch, coordinator_of, restored
 

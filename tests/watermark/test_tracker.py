@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lowmark.watermark import SplitMark, SplitTracker
+from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 
 def test_marks_fold_the_cells_of_a_split() -> None:
