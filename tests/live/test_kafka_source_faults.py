@@ -335,11 +335,11 @@ def test_a_consumer_is_used_again(kafka: Broker) -> None:
     assert [n for each in made for n in each[f"{topic}/0"]["offset"].to_pylist()] == list(range(90))
 
 
-def test_a_split_without_an_end_is_read_on_and_can_be_woken_and_dropped(kafka: Broker) -> None:
+def test_a_slice_whose_rows_are_still_to_come_is_read_on_and_can_be_woken_and_dropped(kafka: Broker) -> None:
     topic = kafka.create_topic()
     kafka.produce(topic, numbers(1))
     reader = source_of(kafka, topic, columns=["value"]).create_split_reader()
-    split = whole(topic, None)
+    split = whole(topic, 9)
     reader.handle_splits_changes(SplitsAddition((split,)))
 
     def values(fetches: int = 1) -> list[object]:
