@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -157,7 +158,8 @@ def planning(source: KafkaSource) -> Watched:
 def reading(source: KafkaSource) -> Watched:
     query = Reading(source)
     reader = source.create_split_reader()
-    reader.handle_splits_changes(SplitsAddition(tuple(query.splits.values())))
+    # To where nobody gets: a slice has an end, and these rows are still to come.
+    reader.handle_splits_changes(SplitsAddition(tuple(replace(each, stop=10**9) for each in query.splits.values())))
 
     def step() -> dict[int, int]:
         return {query.splits[each.split_id].partition: each.position for each in reader.fetch().batches}
