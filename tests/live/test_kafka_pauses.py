@@ -132,7 +132,7 @@ def pause_and_go_on(spark: SparkSession, kafka: Broker, checkpoint: str, *, seed
     print("PAUSES", where, flush=True)
     assert dropped(progress) == 0, where
     assert sink.windows() == log.windows(closed_by_us=END_US - BOUND_US), where
-    # A quarter of the timeout counts for a batch at most, and a batch is known one later: a batch of 1.5 s makes it 10 s.
+    # A quarter of the timeout counts for a batch at most, and a batch is known one later: 1.5 s each make it 10 s.
     assert left_out <= 2 * TIMEOUT_SECONDS + 3 * batch, where
 
 
