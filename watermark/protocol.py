@@ -64,6 +64,11 @@ class RetrieveLowWatermark:
     task_id: str
     timestamp: int
 
+    @property
+    def task(self) -> TaskId:
+        """The task asked."""
+        return TaskId(self.job_id, self.source_id, self.task_id)
+
 
 class LeftOut(Enum):
     """Why a task asks to be left out of the minimum.
@@ -103,6 +108,11 @@ class ReplyLowWatermark:
     next_wanted_us: int | None = None
     sequence: int = 0
 
+    @property
+    def task(self) -> TaskId:
+        """Who answers."""
+        return TaskId(self.job_id, self.source_id, self.task_id)
+
 
 @dataclass(frozen=True, slots=True)
 class NotifyNewLowWatermark:
@@ -117,6 +127,11 @@ class NotifyNewLowWatermark:
     task_id: str
     timestamp: int
     new_low_watermark: int
+
+    @property
+    def task(self) -> TaskId:
+        """The task that is told."""
+        return TaskId(self.job_id, self.source_id, self.task_id)
 
 
 # -- tasks come and go

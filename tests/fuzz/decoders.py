@@ -43,10 +43,12 @@ from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
 from lowmark.watermark import (
     AlignmentParams,
+    LeaseRenewed,
     LowmarkError,
     LowWatermarkCoordinator,
     ReplyLowWatermark,
     SplitState,
+    TaskDeregistered,
     TaskId,
     TaskRegistered,
     Tick,
@@ -316,14 +318,14 @@ def read_pattern(pattern: str) -> object:
 
 # -- messages
 
-WHO = messages.Task("job", "orders", "0")
+WHO = TaskId("job", "orders", "0")
 SAID = messages.Say(
     "app",
     [
-        messages.Register(WHO, "run", 1, messages.Alignment("g", 2, 3), False, 4, 5, 6),
-        messages.Reply(WHO, "run", 1, 2),
-        messages.Renew(WHO, "run", 0),
-        messages.Finished(WHO, "run"),
+        TaskRegistered(WHO, "run", 1, AlignmentParams("g", 2, 3), False, 6),
+        ReplyLowWatermark("job", "orders", "0", 1, 2, "run"),
+        LeaseRenewed(WHO, "run", 0),
+        TaskDeregistered(WHO, "run"),
     ],
 )
 TASK = {"job_id": "job", "source_id": "orders", "task_id": "0"}
@@ -341,14 +343,14 @@ BEAT = msgspec.to_builtins(driver_rpc.HeartbeatRequest(stream_id="1", run="r", r
 
 
 def hear_question(data: bytes) -> object:
-    return [messages.to_event(each) for each in messages.SAY.decode_question(data).statements]
+    return messages.SAY.decode_question(data).statements
 
 
 def hear_told(data: bytes) -> object:
     state = MemberState("app", Random(7))
-    state.register(messages.Register(WHO, "run"))
+    state.register(TaskRegistered(WHO, "run"))
     state.told(messages.WATCH.decode_answer(data).messages, now_us=0)
-    return state.heard(), state.cap(WHO.id())
+    return state.heard(), state.cap(WHO)
 
 
 # -- the table

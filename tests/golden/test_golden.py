@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.coordinator.journal import Journal
+from lowmark.integration.coordinator.messages import encode
 from lowmark.integration.coordinator.server import restore
 from lowmark.integration.spark.checkpoint import Farewell, last_offsets
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
@@ -124,6 +125,17 @@ def test_what_an_enumerator_goes_on_from(kind: str) -> None:
 def test_a_message(name: str) -> None:
     read, meant = values.MESSAGES[name]
     assert read(data(golden("messages.json")[name])) == meant
+
+
+@pytest.mark.parametrize("name", [name for name in values.MESSAGES if name.startswith("coordinator ")])
+def test_a_message_to_a_coordinator_is_written_as_version_0_1_0_reads_it(name: str) -> None:
+    """It refuses what it does not know, so either end may be the older one."""
+    written = msgspec.msgpack.decode(data(golden("messages.json")[name]))
+    for statement in written.get("statements", ()):
+        statement.pop("priority", None), statement.pop("lease_us", None)  # which have a default there
+        if statement["type"] == "Finished":
+            statement["type"] = "Deregister"
+    assert msgspec.msgpack.decode(encode(values.MESSAGES[name][1])) == written
 
 
 @pytest.fixture

@@ -308,7 +308,7 @@ class LowWatermarkCoordinator:
 
     def _reply(self, reply: ReplyLowWatermark, now_us: int) -> list[CoordinatorEffect]:
         check_reply(reply)
-        task = TaskId(reply.job_id, reply.source_id, reply.task_id)
+        task = reply.task
         self._members.renew(task, reply.run, now_us)
         rounds = self._sources[_key(task)]
         before = rounds.state(task.task_id)
