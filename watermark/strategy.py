@@ -278,7 +278,7 @@ class WatermarkStrategy:
     def with_percentile(self, percentile: float) -> WatermarkStrategy:
         """Let the low watermark pass the slowest splits: 99.0 waits for all but the slowest 1 % of them.
 
-        What it gives up: the promise that no row is late. Rows of a split that is passed are dropped by Spark if
+        What it gives up: the guarantee that no row is late. Rows of a split that is passed are dropped by Spark if
         they are at or below the watermark in force; the status names the splits that are passed, silent ones first,
         and ``late_reports`` counts. Of fewer than 100 splits 99.0 passes none.
 

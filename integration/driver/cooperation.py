@@ -108,14 +108,15 @@ class Cooperation:
         task = self._tasks[run.token]
         cap = self._others.cap(task)
         if cap is None or cap.kind is CapKind.HOLD:
-            # Nobody is passed by a stream that has not spoken. Ours speak before they read, where the source can.
-            return Guidance(hold=stream.promises or run.coordinator.low_watermark_us is not None)
+            # The cap is waited for. A stream may read before only to say where it begins, and where its planner claims
+            # event times, that is said without reading.
+            return Guidance(hold=stream.claims or run.coordinator.low_watermark_us is not None)
         if cap.us is None:
             return Guidance()
-        if stream.promises:
+        if stream.claims:
             return Guidance(cap_us=stream.strategy.first_time_beyond(cap.us))
         of_max = stream.strategy.watermark_of_max
-        return Guidance(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
+        return Guidance(paused=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
 
     def end(self, run: StreamRun) -> None:
         """The run's query has ended: others do not wait for it any more."""
@@ -124,7 +125,7 @@ class Cooperation:
             self._others.deregister(task)
 
     def wake_at_us(self, run: StreamRun, wake_at_us: int | None) -> int | None:
-        """When the heartbeat has to ask again: a low watermark that is shared rises without it, too."""
+        """When the heartbeat has to ask again: what others say may raise a low watermark that is shared."""
         alignment = run.stream.strategy.alignment if run.stream.reads else None
         if not run.shares and alignment is None:
             return wake_at_us

@@ -473,7 +473,7 @@ class LowWatermarkService:
         return self._call(lambda: self._runs.guide(request), "say how far a stream may be read")
 
     def _hear_plan(self, request: PlannedRequest) -> PlannedReply:
-        self._call(lambda: self._runs.take_plan(request.stream_id, request.run, request), "hear of a plan")
+        self._call(lambda: self._runs.take_plan(request.stream_id, request.run, request.planned), "hear of a plan")
         return PlannedReply()
 
     def _answer_status(self, request: StatusRequest) -> StatusReply:

@@ -34,7 +34,7 @@ class Stream:
         tracks: what passed through Python, by query and batch; None where nothing does.
         withholds: a source may keep rows back, so a poll that led to no batch does not show that it had none.
         reads: its source is one of ours, whose planner says what it plans.
-        promises: the times that its planner knows are the event times.
+        claims: what its planner claims of splits are event times.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Stream:
     tracks: TrackShelf | None = None
     withholds: bool = False
     reads: bool = False
-    promises: bool = False
+    claims: bool = False
 
     @property
     def metric(self) -> str:

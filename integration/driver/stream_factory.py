@@ -155,7 +155,7 @@ def read(
         names={},
         tracks=tracks,
         reads=True,
-        promises=measured and time == source.event_time and strategy.emits,
+        claims=measured and time == source.event_time and strategy.emits,
     )
     return df, stream, time
 

@@ -1,8 +1,9 @@
 """Dataclasses over a wire: one codec for all of them, and a table that says how each stands there.
 
 A message is a map of its fields, in msgpack, with the tag of its class under ``type`` if the table gives it one. What
-is read is checked against the types of the fields, and a field that is not known is an error. So a class of the
-protocol is a message as it is, and a new one takes a row. Worked example:
+is read is checked against the types of the fields, and a field that is not known is an error; one that has its default
+is not written, so an older end understands whoever does not use a new field. A class of the protocol is a message as it
+is, and a new one takes a row. Worked example:
 
     Row(RetrieveLowWatermark, "Asked", together={"task": TaskId})
 
@@ -14,7 +15,7 @@ says that of the fields of the class, those that a `TaskId` has stand in a map o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from operator import attrgetter
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -39,6 +40,7 @@ class Row:
             has a property that makes it.
         apart: name -> dataclass: the fields of this field's value stand beside the others.
         ignored: name -> type: fields that are read and forgotten, because older versions wrote them; or None.
+        names: field -> its name on the wire, where that is another one.
         whole: what stands for `int` in the types of the fields.
     """
 
@@ -47,6 +49,7 @@ class Row:
     together: Mapping[str, type] = field(default_factory=dict)
     apart: Mapping[str, type] = field(default_factory=dict)
     ignored: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     whole: Any = int
 
 
@@ -65,7 +68,7 @@ class Codec:
     ...     heard_low_us: int | None = None
     >>> codec = Codec(Row(Renewed, "Renew"))
     >>> msgspec.msgpack.decode(codec.encode(Renewed("orders")))
-    {'type': 'Renew', 'task': 'orders', 'heard_low_us': None}
+    {'type': 'Renew', 'task': 'orders'}
     >>> codec.decoder(Renewed)(codec.encode(Renewed("orders", 7)))
     Renewed(task='orders', heard_low_us=7)
     """
@@ -120,15 +123,16 @@ class Codec:
     # -- the table
 
     def _add(self, row: Row) -> None:
-        places = sorted(_places(row), key=lambda place: place.default is not MISSING)  # in an order that msgspec takes
+        places = sorted(_places(row), key=lambda place: bool(place.default))  # in an order that msgspec takes
         struct = msgspec.defstruct(
             row.message.__name__ if row.tag is None else row.tag,
             [
-                *((each.name, self._type_of(each.kind, row.whole), *each.defaults) for each in places),
+                *((each.name, self._type_of(each.kind, row.whole), *each.default) for each in places),
                 *((name, kind | None | msgspec.UnsetType, msgspec.UNSET) for name, kind in row.ignored.items()),
             ],
             frozen=True,
             forbid_unknown_fields=True,
+            omit_defaults=True,
             tag=row.tag,
         )
         self._structs.setdefault(row.message, []).append(struct)
@@ -137,11 +141,11 @@ class Codec:
 
     def _writer(self, struct: type[msgspec.Struct], places: list[_Place]) -> Callable[[Any], msgspec.Struct]:
         values_of = _values(each.path for each in places)
-        held = [at for at, each in enumerate(places) if self._holds_messages(each.kind)]
+        nested = [at for at, each in enumerate(places) if self._holds_messages(each.kind)]
 
         def write(message: Any) -> msgspec.Struct:
             values = [*values_of(message)]
-            for at in held:
+            for at in nested:
                 values[at] = self._to_wire(values[at])
             return struct(*values)
 
@@ -154,10 +158,11 @@ class Codec:
         for name, kind in hints.items():
             first = len(paths)
             if name in row.apart:
-                paths += _hints(row.apart[name])
+                paths += [row.names.get(each, each) for each in _hints(row.apart[name])]
                 changes.append((slice(first, len(paths)), row.apart[name]))
                 continue
-            paths.append(next((f"{at}.{name}" for at, part in row.together.items() if name in _hints(part)), name))
+            inside = (f"{at}.{name}" for at, part in row.together.items() if name in _hints(part))
+            paths.append(next(inside, row.names.get(name, name)))
             if get_origin(kind) is list and LowmarkError in get_args(get_args(kind)[0]):
                 changes.append((slice(first, len(paths)), self._or_error))
             elif self._holds_messages(kind):
@@ -195,12 +200,8 @@ class _Place(NamedTuple):
 
     name: str
     kind: Any
-    default: Any
+    default: tuple[Any, ...]  # with the default, if it has one
     path: str
-
-    @property
-    def defaults(self) -> tuple[Any, ...]:
-        return () if self.default is MISSING else (self.default,)
 
 
 def _values(paths: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
@@ -213,16 +214,23 @@ def _values(paths: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
 def _places(row: Row) -> Iterator[_Place]:
     inside = set[str]()
     for name, kind in row.together.items():
-        yield _Place(name, kind, MISSING, name)
+        yield _Place(name, kind, (), name)
         inside |= _hints(kind).keys()
     hints = _hints(row.message)
     for each in fields(row.message):
         if each.name in row.apart:
             part = row.apart[each.name]
             for sub in fields(part):
-                yield _Place(sub.name, _hints(part)[sub.name], sub.default, f"{each.name}.{sub.name}")
+                name = row.names.get(sub.name, sub.name)
+                yield _Place(name, _hints(part)[sub.name], _default(sub), f"{each.name}.{sub.name}")
         elif each.name not in inside:
-            yield _Place(each.name, hints[each.name], each.default, each.name)
+            yield _Place(row.names.get(each.name, each.name), hints[each.name], _default(each), each.name)
+
+
+def _default(each: Field[Any]) -> tuple[Any, ...]:
+    if each.default_factory is not MISSING:
+        return (msgspec.field(default_factory=each.default_factory),)
+    return () if each.default is MISSING else (each.default,)
 
 
 def _hints(kind: type) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class RunningQuery:
         return [name.split(":")[1] for name in names if name.startswith("lowmark:") and name.endswith(":heartbeat")]
 
     def fault(self) -> str | None:
-        """Return what in this query would break the promise of the low watermark, None if nothing.
+        """Return what in this query would break what the low watermark says, None if nothing.
 
         Only the running query shows what was built on top of a wrapped DataFrame.
         """

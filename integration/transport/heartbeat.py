@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -197,8 +196,8 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         found = HeartbeatOffset.find(end)
         return iter([] if start == end or found is None else self._rows(found))
 
-    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002  # that it is said is what counts
-        # Spark says this while it plans the next batch, right after it asked for offsets.
+    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002  # the call is the news, not the offset
+        # Spark calls this while it plans the next batch, right after it has asked all sources for their offsets.
         self._batch_planned = True
         self._planned_at_us = self._asked_at_us
 
@@ -234,7 +233,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         try:
             reply = self._call(run, resumes=start)
         except ServiceUnreachable:
-            _come_first()
+            _hide_traceback()
             raise
         return self._take(reply, run)
 
@@ -268,7 +267,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _take(self, reply: HeartbeatReply, run: str) -> HeartbeatOffset:
         if reply.refusal is not None:
-            _come_first()
+            _hide_traceback()
             raise QueryRefused(reply.refusal)
         self._wake_at_us = reply.wake_at_us
         if self._last is None or reply.epoch != self._last.epoch:
@@ -299,9 +298,10 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         )
 
 
-def _come_first() -> None:
-    """Spark puts the traceback of this process before an error's text, where nobody finds it; it is told not to."""
-    os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+def _hide_traceback() -> None:
+    from lowmark.sources.spark.briefly import hide_traceback  # for an error only: it brings what sources need
+
+    hide_traceback()
 
 
 def _end_quietly(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

@@ -323,7 +323,7 @@ class FilePlanner(SimplePlanner[FileSplit]):
         self._ask(splits)
         return {split.split_id: self._index(split).first_step(time_us) for split in splits}
 
-    def reached_us(self, split: FileSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: FileSplit, position: int, time_us: int) -> int:
         earliest_us = self._index(split).earliest_from(position)
         return time_us if earliest_us is None else min(time_us, earliest_us)
 

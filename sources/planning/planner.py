@@ -333,7 +333,7 @@ class BatchPlanner(Generic[SplitT]):
             rows=min(budgets, default=None),
             size_bytes=self._options.max_bytes,
             cap_us=guidance.cap_us,
-            paused=guidance.held,
+            paused=guidance.paused,
             observed_us=guidance.observed_us,
             now_us=now_us,
             future_guard_us=self._options.future_guard_us,
@@ -448,11 +448,11 @@ class BatchPlanner(Generic[SplitT]):
         planned = Planned(
             checkpoint=checkpoint,
             splits={name: placed.split.parents for name, placed in candidates.items()},
-            reached_us={name: cut.reached_us for name, cut in slices.items() if cut.reached_us is not None},
+            claims_us={name: cut.claim_us for name, cut in slices.items() if cut.claim_us is not None},
             rows={name: cut.rows for name, cut in slices.items() if cut.rows},
             backlog_rows={name: cut.backlog_rows for name, cut in slices.items()},
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
-            held=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
+            paused=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
             next_us=next_us,
             metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
         )

@@ -20,7 +20,7 @@ from lowmark.sources.hybrid import HybridSplit, HybridState
 from lowmark.sources.kafka import KafkaEnumeratorState, KafkaSource, KafkaSplit
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.planning.offset import BatchState, Placed
-from lowmark.sources.planning.peer import Guidance
+from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -287,7 +287,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
         Guidance(
             cap_us=NOON_US,
             hold=True,
-            held=frozenset({"b"}),
+            paused=frozenset({"b"}),
             observed_us={"a": NOON_US - 1},
             events=[(0, 1, b"\x00\xff")],
         ),
@@ -295,17 +295,19 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
     "driver Planned": (
         driver_rpc.PLANNED.decode_question,
         driver_rpc.PlannedRequest(
-            stream_id="0123",
-            run="run-1",
-            checkpoint=17,
-            splits={"a": (), "a-0": ("a",)},
-            reached_us={"a": NOON_US},
-            rows={"a": 3},
-            backlog_rows={"a": 4},
-            finished=("a",),
-            held=frozenset({"a-0"}),
-            next_us=NOON_US + 1,
-            metrics={"discoveries": 2.0},
+            "0123",
+            "run-1",
+            Planned(
+                checkpoint=17,
+                splits={"a": (), "a-0": ("a",)},
+                claims_us={"a": NOON_US},
+                rows={"a": 3},
+                backlog_rows={"a": 4},
+                finished=("a",),
+                paused=frozenset({"a-0"}),
+                next_us=NOON_US + 1,
+                metrics={"discoveries": 2.0},
+            ),
         ),
     ),
     "driver Planned answer": (driver_rpc.PLANNED.decode_answer, driver_rpc.PlannedReply()),

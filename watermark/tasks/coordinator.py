@@ -118,10 +118,8 @@ class LowWatermarkCoordinator:
         self._announcements: SortedList[tuple[int, str]] = SortedList()  # `_announce_us`, in order of time
         self._announced_us: dict[str, int] = {}  # when a group announced its cap last
         self._beats_us: dict[tuple[str, str], int] = {}  # when a source begins its next round, if a task of it lives
-        self._beat_zero_us, self._next_beat = (
-            0,
-            0,
-        )  # when the coordinator began; index of the moment that the next source gets
+        self._beat_zero_us = 0  # when the coordinator began
+        self._next_beat = 0  # of the moments in an interval at which rounds begin, the one that the next source gets
         self._look_us: dict[
             tuple[str, str], int
         ] = {}  # when a source is looked at: its `_beats_us`, or the deadline of its open round

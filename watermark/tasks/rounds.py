@@ -149,8 +149,8 @@ class SourceRounds:
     @property
     def holder(self) -> str | None:
         """The task that keeps it from rising; None if none does."""
-        held = self._coalescer.holder
-        return None if held is None else str(held)
+        holder = self._coalescer.holder
+        return None if holder is None else str(holder)
 
     @property
     def expected(self) -> int:
