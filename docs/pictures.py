@@ -3,8 +3,9 @@
     make pictures
 
 Nothing in it is drawn by hand: the rows are those of `lowmark demo --seed 42`, arriving as fast as they happened, in
-batches of 150 seconds; native Spark's watermark is the largest event time less ten seconds, the low watermark comes from the
-`StreamCoordinator` that decides it in a query. A row is red where its minute is over when it comes: Spark drops it.
+batches of 150 seconds; native Spark's watermark is the largest event time less ten seconds, the low watermark comes
+from the `StreamCoordinator` that decides it in a query. A row is red where its minute is over
+when it comes: Spark drops it.
 """
 
 from __future__ import annotations

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from lowmark.integration.cli.main import app
+from lowmark.watermark import WatermarkStrategy
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -70,6 +75,67 @@ def test_links_of_the_pages_beside_the_house_lead_somewhere() -> None:
 
 def test_the_readme_is_read_in_one_sitting() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_README
+
+
+def pages() -> list[Path]:
+    """The README and every page of docs/."""
+    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def commands(program: str) -> list[tuple[str, list[str]]]:
+    """Where a command of this program stands alone in its line, and its words; what follows two spaces explains it."""
+    found = []
+    for page in pages():
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            if match := re.match(rf"(?: {{4}}|\$ ){program} (.+?)(?: {{2,}}|$)", line):
+                found.append((f"{page.name}:{number}", shlex.split(match[1].removesuffix("\\"))))
+    return found
+
+
+def unknown(words: list[str]) -> str | None:
+    """What of a `lowmark` command the command line does not know."""
+    command = typer.main.get_command(app)
+    for at, word in enumerate(words):
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            known = {name for option in command.params for name in [*option.opts, *option.secondary_opts]}
+            return next(
+                (each for each in words[at:] if each.startswith("--") and each.split("=")[0] not in known), None
+            )
+        if word not in inner:
+            return word
+        command = inner[word]
+    return None
+
+
+def test_every_command_of_the_pages_is_one() -> None:
+    written = commands("lowmark")
+    assert len(written) > 4
+    assert [(where, what) for where, words in written if (what := unknown(words))] == []
+    assert unknown(["serve", "--adress", "unix:/tmp/x"]) == "--adress"  # it can fail
+    assert unknown(["statsu"]) == "statsu"
+
+
+def test_every_target_of_the_pages_is_one() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    written = commands("make")
+    assert len(written) > 4
+    assert [(where, words) for where, words in written if words[0] not in targets] == []
+
+
+def test_the_strategy_page_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "strategy.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "strategy.md", "exec"), names)
+    strategy = names["strategy"]
+    assert isinstance(strategy, WatermarkStrategy)
+    assert (strategy.out_of_orderness_us, strategy.idle_timeout_us) == (10_000_000, 60_000_000)
+
+
+def test_the_strategy_page_has_every_setting() -> None:
+    page = (DOCS / "strategy.md").read_text(encoding="utf-8")
+    settings = {name for name in vars(WatermarkStrategy) if name.startswith(("for_", "with_", "no_watermarks"))}
+    assert {name for name in settings if f"`{name}" not in page and f".{name}" not in page} == set()
 
 
 @pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")), ids=lambda path: path.name)
