@@ -26,7 +26,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka check test lint format bench fuzz torture java jars servers clean again
+.PHONY: help venv demo demo-kafka check test lint format docs pictures bench fuzz torture java jars servers clean again
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -56,6 +56,12 @@ lint: .venv/.installed-test ## ruff and mypy --strict
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check .
 	@$(bin)/mypy
+
+docs: .venv/.installed-test ## the pages of docs/ as HTML, in build/docs
+	@$(bin)/mkdocs --quiet build --strict && $(say) "build/docs/index.html"
+
+pictures: .venv/.installed ## the pictures of the pages, drawn anew
+	@$(bin)/python docs/pictures.py
 
 bench: java .venv/.installed-test jars ## native Spark against lowmark, as a table and as JSON
 	@$(bin)/python -m tests.bench $(BENCH_ARGS)
