@@ -137,6 +137,8 @@ class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     left_out: LeftOut | None = None
     next_wanted_us: int | None = None
     sequence: int = 0
+    silent_us: int | None = None
+    patience_us: int | None = None
 
 
 class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
@@ -335,6 +337,8 @@ def to_event(said: Statement) -> Event:
                 said.left_out,
                 said.next_wanted_us,
                 said.sequence,
+                said.silent_us,
+                said.patience_us,
             )
         case Renew():
             return LeaseRenewed(task, said.run, said.heard_low_us)

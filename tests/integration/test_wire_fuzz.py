@@ -245,8 +245,8 @@ WHO = wire.Task("job", "orders", "0")
         ),
         (Register(WHO, "run"), TaskRegistered(WHO.id(), "run")),
         (
-            Reply(WHO, "run", 1, 2, LeftOut.IDLE, 3, 4),
-            ReplyLowWatermark("job", "orders", "0", 1, 2, "run", LeftOut.IDLE, 3, 4),
+            Reply(WHO, "run", 1, 2, LeftOut.IDLE, 3, 4, 5, 6),
+            ReplyLowWatermark("job", "orders", "0", 1, 2, "run", LeftOut.IDLE, 3, 4, 5, 6),
         ),
         (Renew(WHO, "run", 0), LeaseRenewed(WHO.id(), "run", 0)),
         (Finished(WHO, "run"), TaskDeregistered(WHO.id(), "run")),

@@ -14,7 +14,18 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowmark.watermark import SplitId, SplitState, WatermarkStrategy
+from lowmark.watermark import (
+    LeftOut,
+    LowWatermarkCoordinator,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    SplitId,
+    SplitState,
+    TaskId,
+    TaskRegistered,
+    Tick,
+    WatermarkStrategy,
+)
 from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Polled, SplitsDiscovered, SplitStateChanged
 from lowmark.watermark.splits.stream import StreamCoordinator
 
@@ -139,6 +150,94 @@ def test_a_dead_split_is_left_out_within_twice_the_timeout_in_which_others_speak
         spoken_us -= sum(PAUSE_US for us in world.pauses if world.dies_us < us < world.left_out_us)
         assert spoken_us <= 2 * TIMEOUT_US, f"seed {seed}"
         assert world.late == 0, f"seed {seed}"
+
+
+# -- one level up: the splits are dealt to the queries of a job, which share one low watermark
+
+
+class Job:
+    """Queries that read the splits of one stream, each in its own batches, and answer a coordinator once a second."""
+
+    def __init__(self, seed: int, *, queries: int = 3, dead: int | None = None) -> None:
+        self.random = Random(seed)
+        self.shared = LowWatermarkCoordinator()
+        self.tasks = [TaskId("job", "orders", str(number)) for number in range(queries)]
+        self.worlds = [World(seed, slow=self.random.random() < 0.5) for _ in self.tasks]
+        for task in self.tasks:
+            self.shared.handle(TaskRegistered(task, "run", expected_tasks=queries), START_US)
+        rows, self.pauses, self.until_us = self.worlds[0].rows, self.worlds[0].pauses, self.worlds[0].until_us
+        self.dies_us = self.worlds[0].dies_us
+        self.rows = [
+            [row for row in rows if row[1] % queries == number and (number != dead or row[0] < self.dies_us)]
+            for number in range(queries)
+        ]
+        for number, world in enumerate(self.worlds):
+            mine = tuple(split for split in SPLITS if split % queries == number)
+            world.coordinator = StreamCoordinator(FLOW, job_id="j", source_id="s", task_id=str(number))
+            world.coordinator.handle(SplitsDiscovered(mine), START_US)
+        self.late = 0
+        self.left_out_us: dict[int, int] = {}
+
+    @property
+    def low_us(self) -> int | None:
+        return self.shared.low_watermark_us("job", "orders")
+
+    def run(self) -> None:
+        next_us, next_row = [START_US for _ in self.tasks], [0 for _ in self.tasks]
+        for now_us in range(START_US, self.until_us, S // 20):
+            for effect in self.shared.handle(Tick(), now_us):
+                if isinstance(effect, RetrieveLowWatermark):
+                    self.answer(int(effect.task_id), effect.timestamp, now_us)
+            for number, world in enumerate(self.worlds):
+                if now_us < next_us[number]:
+                    continue
+                first = next_row[number]
+                while next_row[number] < len(self.rows[number]) and self.rows[number][next_row[number]][0] <= now_us:
+                    next_row[number] += 1
+                rows = self.rows[number][first : next_row[number]]
+                next_us[number] = now_us + self.random.randrange(*(world.batch_us if rows else world.wait_us))
+                low_us = self.low_us
+                self.late += sum(1 for _, _, us in rows if low_us is not None and us <= low_us)
+                world.batch_id += 1
+                watermarks: dict[SplitId, int] = {split: us - 1 for _, split, us in rows}
+                event = BatchReported(world.batch_id, now_us, watermarks) if rows else Polled(now_us)
+                world.coordinator.handle(event, now_us)
+
+    def answer(self, number: int, asked_us: int, now_us: int) -> None:
+        own, task = self.worlds[number].coordinator, self.tasks[number]
+        self.shared.handle(
+            ReplyLowWatermark(
+                *(*task.parts, asked_us, own.low_watermark_us, "run"),
+                left_out=None if own.silent_since_us is None else LeftOut.IDLE,
+                silent_us=None if own.heard_us is None else now_us - own.heard_us,
+                patience_us=own.patience_us,
+            ),
+            now_us,
+        )
+        [source] = self.shared.status(now_us).sources
+        if source.tasks[number].why == "its splits are quiet and caught up":
+            self.left_out_us.setdefault(number, now_us)
+
+
+def test_after_a_pause_of_all_queries_of_a_job_nobody_is_late_and_no_query_was_left_out() -> None:
+    lost = {}
+    for seed in range(30):
+        job = Job(seed)
+        job.run()
+        lost[seed] = job.late, job.left_out_us
+
+    assert {seed: what for seed, what in lost.items() if what != (0, {})} == {}
+
+
+def test_a_query_of_a_job_whose_splits_are_dead_is_left_out_within_twice_the_timeout_in_which_others_speak() -> None:
+    for seed in range(30):
+        job = Job(seed, dead=seed % 3)
+        job.run()
+        assert list(job.left_out_us) == [seed % 3], f"seed {seed}"
+        spoken_us = job.left_out_us[seed % 3] - job.dies_us
+        spoken_us -= sum(PAUSE_US for us in job.pauses if job.dies_us < us < job.left_out_us[seed % 3])
+        assert spoken_us <= 2 * TIMEOUT_US, f"seed {seed}"
+        assert job.late == 0, f"seed {seed}"
 
 
 # -- the laws

@@ -85,6 +85,11 @@ class FlowClock:
         return self._before_us[span] + min(us, self._ends_us[span]) - self._starts_us[span]
 
 
+def flow_clock(timeout_us: int) -> FlowClock:
+    """The clock by which a silence is measured that may last so long, microseconds, more than 0."""
+    return FlowClock(max(1, timeout_us // FLOW_SHARE), max(1, timeout_us // PAUSE_SHARE))
+
+
 @dataclass(slots=True, eq=False)
 class _Timer:
     heard_us: int  # never decreases
@@ -124,8 +129,7 @@ class Idleness:
         if timeout_us <= 0:
             raise ValueError(f"idle timeout: expected more than 0 us, got {timeout_us}")
         self.timeout_us = timeout_us
-        short_us, pause_us = (max(1, timeout_us // share) for share in (FLOW_SHARE, PAUSE_SHARE))
-        self._flow = FlowClock(short_us, pause_us) if clock is IdleClock.FLOW else None
+        self._flow = flow_clock(timeout_us) if clock is IdleClock.FLOW else None
         self._timers: dict[SplitId, _Timer] = {}
         self._queue: SortedList[tuple[int, bool, SplitId]] = SortedList()
         self._overdue: dict[SplitId, _Timer] = {}  # silent for too long, and spared for their backlog
