@@ -41,6 +41,7 @@ __all__ = ["Runs"]
 log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100
+_PLANNER_LIVES_US = 30_000_000  # since it was heard; while it waits for its first splits it says so every 10 seconds
 
 
 class Runs:
@@ -145,6 +146,7 @@ class Runs:
         if planner is None:
             planner = self._planners[token] = KnownPlanner(stream_id)
             self._forget_old_planners()
+        planner.heard_us = self._clock.now_us()
         return planner
 
     def _forget_old_planners(self) -> None:
@@ -400,8 +402,8 @@ class Runs:
         tied = [r for r in live if r.run_id is not None]  # the others may be of a query that has failed at once
         candidates = tied if tied else live if live else runs[-1:]
         if not candidates:
-            return StreamRun.attach(streams[0], token="", resumes=None, state=None, now_us=now_us).status(now_us)
-        return min((r.status(now_us) for r in candidates), key=_furthest_behind)
+            return self._status_before(streams[0], now_us)
+        return min((self._status(r, now_us) for r in candidates), key=_furthest_behind)
 
     def explain_others(self, name: str, query: str | None) -> list[str]:
         """Return what the runs of a stream have to do with others, in words: a sentence each."""
@@ -411,11 +413,33 @@ class Runs:
     def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
         """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
         now_us = self._clock.now_us()
-        return [
-            (r.query_name if r.query_name is not None else r.query_id, r.status(now_us, limit))
-            for r in self._runs.values()
-            if not r.ended
+        live = [r for r in self._runs.values() if not r.ended]
+        begun = {r.stream.stream_id for r in live}
+        waiting = [
+            stream
+            for stream_id, stream in self._streams.items()
+            if stream_id not in begun and self._missing(stream, None, now_us) is not None
         ]
+        return [
+            *((r.query_name or r.query_id, self._status(r, now_us, limit)) for r in live),
+            *((None, self._status_before(stream, now_us)) for stream in waiting),
+        ]
+
+    def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
+        status = run.status(now_us, limit)
+        missing = None if run.coordinator.splits else self._missing(run.stream, run, now_us)
+        return status if missing is None else replace(status, why=f"no split is known yet: {missing}")
+
+    def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
+        """The status of a stream whose query has not asked for anything yet, or is over."""
+        return self._status(StreamRun.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
+
+    def _missing(self, stream: Stream, run: StreamRun | None, now_us: int) -> str | None:
+        """What the planner of a stream waits for that has found no split; it may not have been seen in a batch yet."""
+        tokens = (None,) if run is None else (None, run.token)
+        found = [p for p in self._planners.values() if p.stream_id == stream.stream_id and p.run in tokens]
+        newest = max(found, key=lambda planner: planner.heard_us, default=None)
+        return None if newest is None or now_us - newest.heard_us > _PLANNER_LIVES_US else newest.missing
 
     def run_statuses(self, without: Container[str]) -> list[RunStatus]:
         """Return all runs but those whose token is given."""
