@@ -70,6 +70,7 @@ class Runs:
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
         self._planners: dict[str, KnownPlanner] = {}  # by token of the planner
+        self._failed: dict[str, str] = {}  # by name of the stream: why no query on it has begun since
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
 
     def add(self, stream: Stream) -> None:
@@ -233,6 +234,7 @@ class Runs:
             return
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
+            self._failed.pop(run.stream.name, None)
         progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
@@ -331,7 +333,8 @@ class Runs:
         if failure:
             names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
             query = self._queries.get(run_id)
-            failures.explain(failure, query, query_id=event.id().toString(), names=names, streams=self._streams)
+            query_id = event.id().toString()
+            self._failed |= failures.explain(failure, query, query_id=query_id, names=names, streams=self._streams)
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._catch_up(run, planned_at_us=run.asked_at_us)
@@ -406,9 +409,10 @@ class Runs:
         return min((self._status(r, now_us) for r in candidates), key=_furthest_behind)
 
     def explain_others(self, name: str, query: str | None) -> list[str]:
-        """Return what the runs of a stream have to do with others, in words: a sentence each."""
+        """Return what the runs of a stream have to do with others, in words, and why the last one could not begin."""
         said = [self.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
-        return [sentence for sentence in said if sentence is not None]
+        failed = [f"  failed a query could not begin: {self._failed[name]}"] if name in self._failed else []
+        return [sentence for sentence in said if sentence is not None] + failed
 
     def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
         """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
