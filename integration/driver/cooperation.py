@@ -96,7 +96,14 @@ class Cooperation:
         task, left_out = self._tasks[run.token], _left_out(run)
         low_us = run.coordinator.low_watermark_us
         next_us = None if run.next_us is None else run.stream.strategy.watermark_of_max(run.next_us)
-        self._others.report(task, low_us, left_out=left_out, next_wanted_us=next_us)
+        self._others.report(
+            task,
+            low_us,
+            left_out=left_out,
+            next_wanted_us=next_us,
+            heard_us=run.coordinator.heard_us,
+            patience_us=run.coordinator.patience_us,
+        )
         return run.shares and run.share(self._others.low_us(task))
 
     def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
@@ -202,7 +209,7 @@ def _left_out(run: StreamRun) -> LeftOut | None:
     live = sum(states.values()) - states[SplitState.FINISHED]
     if live == 0:
         return LeftOut.WITHOUT_SPLITS
-    # The splits of a silent stream are not idle, but others do not wait for it.
+    # The splits of a silent stream are not idle. Its group does not wait for it, its job only while all are silent.
     silent = states[SplitState.IDLE] == live or run.coordinator.silent_since_us is not None
     return LeftOut.IDLE if silent else None
 
