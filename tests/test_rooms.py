@@ -21,7 +21,7 @@ LAYERS = ("watermark", "sources", "integration")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("watermark",),
     ("watermark/splits",),
-    ("watermark/tasks",),
+    ("watermark/replay", "watermark/tasks"),
     ("watermark/__init__.py",),
     ("sources",),
     ("sources/coordinator", "sources/hybrid", "sources/reading", "sources/slicing"),
