@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("integration/coordinator", "integration/metrics", "integration/transport"),
     ("integration/spark",),
     ("integration/driver",),
-    ("integration/demo",),
+    ("integration/audit", "integration/demo"),
     ("integration/cli",),
     ("integration/__init__.py",),
 )
