@@ -23,6 +23,8 @@ Numbers = npt.NDArray[np.int64]
 _SECOND_US = 1_000_000
 DELAYS_US = tuple(seconds * _SECOND_US for seconds in (0, 10, 60, 600, 3_600))
 """The delays that are tried where none is named."""
+FEW_BATCHES = 10
+"""So few batches say little: it is told."""
 IDLE_TIMEOUT_US = 60 * _SECOND_US
 """How long a split is silent before lowmark leaves it out in the replay, where time is known."""
 
@@ -114,6 +116,13 @@ class Audit:
         if batches is not None:
             self.replay.take(batches)
 
+    def _few_batches(self) -> list[str]:
+        count = self.replay.batches
+        if count >= FEW_BATCHES:
+            return []
+        told = f"there were {count} batches only, and in the first two no row can be late"
+        return [f"{told}: a shorter --trigger or fewer --rows-per-batch say more"]
+
     def report(self, *, what: str, order: str, event_time: str, complete: bool, notes: Sequence[str]) -> AuditReport:
         """Judge what is left, and say what was found; nothing can be added any more."""
         self.cut.end_all()
@@ -128,5 +137,6 @@ class Audit:
             complete=complete,
             window_us=self.question.window_us,
             idle_timeout_us=IDLE_TIMEOUT_US,
-            notes=notes,
+            appended=self.timed,
+            notes=[*notes, *self._few_batches()],
         )

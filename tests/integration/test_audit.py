@@ -85,7 +85,7 @@ def test_files_are_replayed_by_age_and_the_strategy_is_python(bronze: Path) -> N
     assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
     assert answer["splits"]["orders-1"]["out_of_orderness_us"]["max"] == 0
     assert 119_000_000 <= answer["splits"]["orders-1"]["most_behind_us"] <= 130_000_000
-    names = {"WatermarkStrategy": WatermarkStrategy}
+    names: dict[str, Any] = {"WatermarkStrategy": WatermarkStrategy}
     exec(answer["strategy"], names)
     assert names["strategy"] == WatermarkStrategy.for_monotonous_timestamps()
 

@@ -154,6 +154,7 @@ def report(
     complete: bool,
     window_us: int | None,
     idle_timeout_us: int,
+    appended: bool,
     notes: Sequence[str] = (),
 ) -> AuditReport:
     """Put together what was found.
@@ -167,6 +168,7 @@ def report(
         complete: whether everything that was to be read was.
         window_us: length of the query's windows, None without.
         idle_timeout_us: a split that is silent for longer is worth leaving out.
+        appended: whether it is known when rows were appended: else a split that is behind would look silent.
         notes: what else a person should know.
     """
     newest_us = max((each.written_us[1] for each in profiles if each.written_us is not None), default=None)
@@ -175,7 +177,7 @@ def report(
         SplitReport(
             name,
             profile,
-            None if newest_us is None or profile.written_us is None else newest_us - profile.written_us[1],
+            newest_us - profile.written_us[1] if appended and newest_us and profile.written_us else None,
             behind[number],
             most_behind[number],
         )
