@@ -22,7 +22,8 @@
     ├── MalformedMessage     (ValueError)        bytes that are not the message they should be
     ├── CoordinatorUnreachable (ConnectionError) no coordinator answers at an address, or it refuses the caller
     ├── RefusedByCoordinator (RuntimeError)      what a coordinator refused a task for
-    └── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
+    ├── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
+    └── AuditImpossible      (RuntimeError)      nothing that can be audited: no row, no readable time, no such file
 
 Spark carries only the text of an error out of a Python worker, so each text stands alone: what happened,
 where, what was expected, then a hint. Errors survive pickling.
@@ -36,6 +37,7 @@ from lowmark.watermark import LowmarkError
 
 __all__ = [
     "AddressRefused",
+    "AuditImpossible",
     "CheckpointUnreadable",
     "CoordinatorUnreachable",
     "DemoImpossible",
@@ -308,3 +310,11 @@ class RefusedByCoordinator(LowmarkError, RuntimeError):
     text: str  # its sentence
     _fact = "task {task} was refused by its coordinator ({error}): {text}"
     _hint = ""
+
+
+class AuditImpossible(LowmarkError, RuntimeError):
+    """Nothing that can be audited, with the reason and what to do."""
+
+    fact: str  # what is wrong, one sentence without its full stop
+    hint: str  # what to do about it
+    _fact = "{fact}"

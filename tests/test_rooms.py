@@ -21,7 +21,7 @@ LAYERS = ("watermark", "sources", "integration")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("watermark",),
     ("watermark/splits",),
-    ("watermark/tasks",),
+    ("watermark/replay", "watermark/tasks"),
     ("watermark/__init__.py",),
     ("sources",),
     ("sources/coordinator", "sources/hybrid", "sources/reading", "sources/slicing"),
@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("integration/coordinator", "integration/metrics", "integration/transport"),
     ("integration/spark",),
     ("integration/driver",),
-    ("integration/demo",),
+    ("integration/audit", "integration/demo"),
     ("integration/cli",),
     ("integration/__init__.py",),
 )
