@@ -41,10 +41,12 @@ __all__ = [
     "CheckpointUnreadable",
     "CoordinatorUnreachable",
     "DemoImpossible",
+    "ExtraMissing",
     "JournalRefused",
     "MalformedMessage",
     "MetricsUnavailable",
     "NoService",
+    "PageUnavailable",
     "QueryRefused",
     "RefusedByCoordinator",
     "ServiceFailed",
@@ -164,6 +166,27 @@ class MetricsUnavailable(LowmarkError, OSError):
         "pass metrics_port=0 for any free port (service.metrics_port tells which), another metrics_port or "
         "metrics_host, or metrics_port=None for no endpoint."
     )
+
+
+class PageUnavailable(LowmarkError, OSError):
+    """The page cannot be served."""
+
+    port: int  # the port as given
+    cause: str  # what the system said
+    _fact = "cannot serve the page on port {port} of 127.0.0.1: {cause}"
+    _hint = (
+        "pass page_port=0 (on the command line --port 0) for any free port, another one, or page_port=None for none."
+    )
+
+
+class ExtraMissing(LowmarkError, ImportError):
+    """A part of lowmark was asked for whose packages are not installed."""
+
+    what: str  # the part
+    package: str  # what is missing
+    extra: str  # what brings it
+    _fact = "{what} needs the package {package}, which is not installed"
+    _hint = 'pip install "lowmark[{extra}]".'
 
 
 class TooManySplits(LowmarkError, OverflowError):

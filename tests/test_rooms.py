@@ -32,6 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("integration",),
     ("integration/process",),
     ("integration/coordinator", "integration/metrics", "integration/transport"),
+    ("integration/page",),
     ("integration/spark",),
     ("integration/driver",),
     ("integration/audit", "integration/demo"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lowmark.integration.run_status import Alignment
 from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import (
     AlignmentParams,
@@ -188,6 +189,28 @@ class Cooperation:
             else "A wrapped stream takes part in the minimum, and Spark cannot be told to read it more slowly"
         )
         return f'  group  "{status.group}": its minimum is {format_time_us(status.minimum_us)}{ahead}. {obeys}'
+
+    def alignment(self, run: StreamRun) -> Alignment | None:
+        """Return where this run stands in its alignment group; None where it is in none."""
+        params = run.stream.strategy.alignment
+        task = self._tasks.get(run.token)
+        if params is None or task is None:
+            return None
+        if self._kept_there is not None:
+            cap = self._kept_there.cap(task)
+            return Alignment(params.group, params.max_drift_us, cap, run.stream.reads, kept_at=self._kept_there.address)
+        status = self._kept_here.group_status(task)
+        (member,) = (member for member in status.members if member.task == task)
+        return Alignment(
+            group=params.group,
+            max_drift_us=params.max_drift_us,
+            cap=member.cap,
+            throttled=member.throttled,
+            minimum_us=status.minimum_us,
+            ahead_us=member.ahead_us,
+            waiting=member.waiting,
+            why=member.why,
+        )
 
     # -- how
 

@@ -445,10 +445,19 @@ class Runs:
         newest = max(found, key=lambda planner: planner.heard_us, default=None)
         return None if newest is None or now_us - newest.heard_us > _PLANNER_LIVES_US else newest.missing
 
-    def run_statuses(self, without: Container[str]) -> list[RunStatus]:
-        """Return all runs but those whose token is given."""
+    def run_statuses(
+        self, without: Container[str] = (), *, stream: str | None = None, ended: bool = True, limit: int | None = None
+    ) -> list[RunStatus]:
+        """Return all runs but those whose token is given; those of one stream, without ended ones, as asked for."""
         now_us = self._clock.now_us()
-        return [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
+        return [
+            replace(run.run_status(now_us, limit), alignment=self.cooperation.alignment(run), others=self._others(run))
+            for token, run in self._runs.items()
+            if token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
+        ]
+
+    def _others(self, run: StreamRun) -> str | None:
+        return None if run.ended else self.cooperation.explain(run)
 
     def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
         return [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]

@@ -229,6 +229,11 @@ class StreamCoordinator:
         return stirred_us
 
     @property
+    def backlog_rows(self) -> int | None:
+        """Rows that are known to be unread, of all splits together; None: of no split is it known."""
+        return sum(self._backlog_rows.values()) if self._backlog_rows else None
+
+    @property
     def epoch(self) -> int:
         """Grows when what a snapshot is for has changed; whoever persists snapshots does so when it grew.
 
