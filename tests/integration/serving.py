@@ -40,8 +40,12 @@ def reply(
     left_out: LeftOut | None = None,
     next_wanted_us: int | None = None,
     sequence: int = 0,
+    silent_us: int | None = None,
+    patience_us: int | None = None,
 ) -> ReplyLowWatermark:
-    return ReplyLowWatermark(*who.parts, timestamp, low_us, run, left_out, next_wanted_us, sequence)
+    return ReplyLowWatermark(
+        *who.parts, timestamp, low_us, run, left_out, next_wanted_us, sequence, silent_us, patience_us
+    )
 
 
 def asked(who: TaskId, timestamp: int) -> RetrieveLowWatermark:

@@ -30,7 +30,6 @@ from lowmark.watermark import (
     LowmarkError,
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskId,
     TaskRegistered,
@@ -93,14 +92,10 @@ def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> N
 def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> None:
     state = member()
     state.report(task(0), 0, heard_us=SECOND // 2, patience_us=9)
-    [reply] = said(state, SECOND)
-    assert reply == Reply(WHO, "run-0", SECOND, 0, sequence=1, silent_us=SECOND // 2, patience_us=9)
+    assert said(state, SECOND) == [reply(WHO, "run-0", SECOND, 0, sequence=1, silent_us=SECOND // 2, patience_us=9)]
     state.answered([Taken()], SECOND)
-    state.told([wire.Asked(WHO, 5)], 2 * SECOND)
-    [reply] = said(state, 2 * SECOND)
-    event = wire.to_event(reply)
-    assert isinstance(event, ReplyLowWatermark)
-    assert (event.silent_us, event.patience_us) == (3 * SECOND // 2, 9)
+    state.told([asked(WHO, 5)], 2 * SECOND)
+    assert said(state, 2 * SECOND) == [reply(WHO, "run-0", 5, 0, sequence=2, silent_us=3 * SECOND // 2, patience_us=9)]
 
 
 def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
