@@ -514,7 +514,9 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
 def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
     given_up: list[TaskId] = []
     with (
-        serving(Door(f"unix:{folder}/c.sock")) as address,
+        serving(
+            Door(f"unix:{folder}/c.sock"), lease_us=3 * SECOND
+        ) as address,  # a third of it is how long one is silent
         Member(address, on_given_up=lambda who, _error: given_up.append(who)) as old,
         Member(address) as new,
     ):
