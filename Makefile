@@ -26,7 +26,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka check test lint format docs pictures bench fuzz torture java jars servers clean again
+.PHONY: help venv demo demo-kafka check test lint format docs pictures screenshots bench fuzz torture java jars servers clean again
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -66,6 +66,10 @@ pictures: .venv/.installed ## the pictures of the pages, drawn anew
 bench: java .venv/.installed-test jars ## native Spark against lowmark, as a table and as JSON
 	@$(bin)/python -m tests.bench $(BENCH_ARGS)
 
+screenshots: java .venv/.installed-test ## the pictures of docs/pictures, of the real page
+	@tests/live/provide chromium
+	@$(bin)/python -m tests.live.screenshots
+
 fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
 	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
 
@@ -90,6 +94,7 @@ java:
 # Java first: the rest needs it. Each step says in one line what it could not get; the tests that need it then skip by name.
 servers: .cache/java.asked jars
 	@tests/live/provide prometheus
+	@tests/live/provide chromium
 	@$(MAKE) --no-print-directory java
 
 jars: .cache/jars/kafka.stamp .cache/jars/spark-kafka.stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, for the live tests; Flink's, for the benchmark
@@ -147,9 +152,9 @@ endef
 # --no-build-isolation: pyspark (a source package) and lowmark are built by the setuptools of constraints.txt.
 .venv/.installed: .venv/.made constraints.txt pyproject.toml $(linked)
 	@$(call pip,pip setuptools wheel)
-	@$(call install,kafka); touch $@
+	@$(call install,kafka$(comma)page); touch $@
 
 .venv/.installed-test: .venv/.installed
-	@$(call install,kafka$(comma)test); touch $@
+	@$(call install,kafka$(comma)page$(comma)test); touch $@
 
 again: # a prerequisite that is never up to date

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from lowmark.watermark.log_record import escape_record
 
 if TYPE_CHECKING:
+    from .audit.table import audit_table
     from .driver.service import LowWatermarkService
     from .spark.shipping import ship
 
-__all__ = ["LowWatermarkService", "ship"]
+__all__ = ["LowWatermarkService", "audit_table", "ship"]
 
 # Every line of the package goes through this one logger. Names of others do nothing where it is read.
 logging.getLogger("lowmark").addFilter(escape_record)
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from .driver.service import LowWatermarkService
 
         return LowWatermarkService
+    if name == "audit_table":
+        from .audit.table import audit_table
+
+        return audit_table
     if name == "ship":
         from .spark.shipping import ship
 

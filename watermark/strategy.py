@@ -180,10 +180,11 @@ class WatermarkStrategy:
 
         Args:
             timeout: more than 0.
-            clock: which time counts. "flow": only time in which other splits of the stream deliver, each gap between
-                deliveries for a quarter of the timeout at most. When all are silent none becomes idle, and after the
-                pause their rows have three quarters of the timeout to arrive everywhere. "time": all of it, as in
-                Flink. By default "flow", and "time" where ``with_all_idle`` says that the low watermark goes on then.
+            clock: which time counts. "flow": only time in which other splits of the stream deliver. A gap between
+                deliveries that is longer than half the timeout is a silence of all, and counts for a quarter of it.
+                So in a pause none becomes idle, and after it their rows have three quarters of the timeout to arrive
+                everywhere, less the time for which a split was silent before it. "time": all of it, as in Flink. By
+                default "flow", and "time" where ``with_all_idle`` says that the low watermark goes on then.
 
         Raises:
             InvalidStrategy: no such clock, or "flow" beside an ``with_all_idle`` other than "hold".

@@ -1,4 +1,4 @@
-"""The command line: `lowmark demo | status | explain | serve | offsets`.
+"""The command line: `lowmark demo | audit | status | explain | page | serve | offsets`.
 
 Every command has `--json`: exactly one JSON object on stdout and nothing else; if it fails, what went wrong is its
 "error". What is meant for eyes only (progress, errors) goes to stderr. An error of lowmark is one line without a
@@ -24,9 +24,11 @@ from typing import Annotated
 import typer
 from lowmark.integration.console import print_lines, show_traceback
 
+from .audit import audit
 from .common import EXIT_CODES, Commands
 from .demo import demo
 from .offsets import offsets
+from .page import page
 from .serve import serve
 from .status import explain, status
 
@@ -63,10 +65,15 @@ for command, what in (
     (demo, "Compare native Spark and lowmark on the same rows."),
     (status, "Show where running streams stand."),
     (explain, "Say in words who holds the low watermark."),
+    (page, "Show streams live in a browser."),
     (serve, "Run a coordinator that several applications share."),
     (offsets, "Print startingOffsets that continue from a checkpoint."),
 ):
     app.command(epilog=EXIT_CODES, short_help=what)(command)
+
+app.add_typer(
+    audit, name="audit", short_help="Say what native Spark would lose of a topic or of files, and what would help."
+)
 
 
 def main() -> None:

@@ -141,6 +141,8 @@ class Member:
         *,
         left_out: LeftOut | None = None,
         next_wanted_us: int | None = None,
+        heard_us: int | None = None,
+        patience_us: int | None = None,
     ) -> None:
         """Say how far a task is, from now on; see `lowmark.watermark.ReplyLowWatermark`. Returns at once.
 
@@ -158,10 +160,19 @@ class Member:
                 self._known(task),
                 left_out,
                 next_wanted_us,
+                patience_us=patience_us,
             )
         )
         self._work.put(
-            partial(self._state.report, task, low_watermark_us, left_out=left_out, next_wanted_us=next_wanted_us)
+            partial(
+                self._state.report,
+                task,
+                low_watermark_us,
+                left_out=left_out,
+                next_wanted_us=next_wanted_us,
+                heard_us=heard_us,
+                patience_us=patience_us,
+            )
         )
 
     def deregister(self, task: TaskId) -> None:

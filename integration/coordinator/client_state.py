@@ -101,6 +101,8 @@ class _Mine:
     phase: _Phase = _Phase.NEW
     uncertain: bool = False  # a registration was sent, and nobody knows whether it arrived
     reported: tuple[int | None, LeftOut | None, int | None] = (None, None, None)
+    heard_us: int | None = None  # when it had rows,
+    patience_us: int | None = None  # and how long it may have none
     unsaid: bool = False  # the newest report
     asked_us: int | None = None  # the question that waits for an answer
     sequence: int = 0
@@ -158,12 +160,20 @@ class MemberState:
         self._dirty[task] = None
 
     def report(
-        self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None = None, next_wanted_us: int | None = None
+        self,
+        task: TaskId,
+        low_us: int | None,
+        *,
+        left_out: LeftOut | None = None,
+        next_wanted_us: int | None = None,
+        heard_us: int | None = None,
+        patience_us: int | None = None,
     ) -> None:
         """What is to be answered from now on. A task that is not here any more is not heard."""
         mine = self._tasks.get(task)
         if mine is not None and not mine.ending:
             mine.reported, mine.unsaid = (low_us, left_out, next_wanted_us), True
+            mine.heard_us, mine.patience_us = heard_us, patience_us
             self._dirty[task] = None
 
     def end(self, task: TaskId) -> None:
@@ -306,7 +316,12 @@ class MemberState:
             low_us, left_out, wanted_us = mine.reported
             mine.sequence += 1
             asked_us = now_us if mine.asked_us is None else mine.asked_us
-            said.append(ReplyLowWatermark(*task.parts, asked_us, low_us, run, left_out, wanted_us, mine.sequence))
+            silent_us = None if mine.heard_us is None else max(0, now_us - mine.heard_us)
+            said.append(
+                ReplyLowWatermark(
+                    *task.parts, asked_us, low_us, run, left_out, wanted_us, mine.sequence, silent_us, mine.patience_us
+                )
+            )
             mine.unsaid, mine.asked_us = False, None
         if mine.ending:
             said.append(TaskDeregistered(task, run))

@@ -41,6 +41,7 @@ __all__ = ["Runs"]
 log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100
+_PLANNER_LIVES_US = 30_000_000  # since it was heard; while it waits for its first splits it says so every 10 seconds
 
 
 class Runs:
@@ -69,6 +70,7 @@ class Runs:
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
         self._planners: dict[str, KnownPlanner] = {}  # by token of the planner
+        self._failed: dict[str, str] = {}  # by name of the stream: why no query on it has begun since
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
 
     def add(self, stream: Stream) -> None:
@@ -145,6 +147,7 @@ class Runs:
         if planner is None:
             planner = self._planners[token] = KnownPlanner(stream_id)
             self._forget_old_planners()
+        planner.heard_us = self._clock.now_us()
         return planner
 
     def _forget_old_planners(self) -> None:
@@ -231,6 +234,7 @@ class Runs:
             return
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
+            self._failed.pop(run.stream.name, None)
         progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
@@ -329,7 +333,8 @@ class Runs:
         if failure:
             names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
             query = self._queries.get(run_id)
-            failures.explain(failure, query, query_id=event.id().toString(), names=names, streams=self._streams)
+            query_id = event.id().toString()
+            self._failed |= failures.explain(failure, query, query_id=query_id, names=names, streams=self._streams)
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._catch_up(run, planned_at_us=run.asked_at_us)
@@ -400,27 +405,59 @@ class Runs:
         tied = [r for r in live if r.run_id is not None]  # the others may be of a query that has failed at once
         candidates = tied if tied else live if live else runs[-1:]
         if not candidates:
-            return StreamRun.attach(streams[0], token="", resumes=None, state=None, now_us=now_us).status(now_us)
-        return min((r.status(now_us) for r in candidates), key=_furthest_behind)
+            return self._status_before(streams[0], now_us)
+        return min((self._status(r, now_us) for r in candidates), key=_furthest_behind)
 
     def explain_others(self, name: str, query: str | None) -> list[str]:
-        """Return what the runs of a stream have to do with others, in words: a sentence each."""
+        """Return what the runs of a stream have to do with others, in words, and why the last one could not begin."""
         said = [self.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
-        return [sentence for sentence in said if sentence is not None]
+        failed = [f"  failed a query could not begin: {self._failed[name]}"] if name in self._failed else []
+        return [sentence for sentence in said if sentence is not None] + failed
 
     def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
         """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
         now_us = self._clock.now_us()
+        live = [r for r in self._runs.values() if not r.ended]
+        begun = {r.stream.stream_id for r in live}
+        waiting = [
+            stream
+            for stream_id, stream in self._streams.items()
+            if stream_id not in begun and self._missing(stream, None, now_us) is not None
+        ]
         return [
-            (r.query_name if r.query_name is not None else r.query_id, r.status(now_us, limit))
-            for r in self._runs.values()
-            if not r.ended
+            *((r.query_name or r.query_id, self._status(r, now_us, limit)) for r in live),
+            *((None, self._status_before(stream, now_us)) for stream in waiting),
         ]
 
-    def run_statuses(self, without: Container[str]) -> list[RunStatus]:
-        """Return all runs but those whose token is given."""
+    def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
+        status = run.status(now_us, limit)
+        missing = None if run.coordinator.splits else self._missing(run.stream, run, now_us)
+        return status if missing is None else replace(status, why=f"no split is known yet: {missing}")
+
+    def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
+        """The status of a stream whose query has not asked for anything yet, or is over."""
+        return self._status(StreamRun.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
+
+    def _missing(self, stream: Stream, run: StreamRun | None, now_us: int) -> str | None:
+        """What the planner of a stream waits for that has found no split; it may not have been seen in a batch yet."""
+        tokens = (None,) if run is None else (None, run.token)
+        found = [p for p in self._planners.values() if p.stream_id == stream.stream_id and p.run in tokens]
+        newest = max(found, key=lambda planner: planner.heard_us, default=None)
+        return None if newest is None or now_us - newest.heard_us > _PLANNER_LIVES_US else newest.missing
+
+    def run_statuses(
+        self, without: Container[str] = (), *, stream: str | None = None, ended: bool = True, limit: int | None = None
+    ) -> list[RunStatus]:
+        """Return all runs but those whose token is given; those of one stream, without ended ones, as asked for."""
         now_us = self._clock.now_us()
-        return [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
+        return [
+            replace(run.run_status(now_us, limit), alignment=self.cooperation.alignment(run), others=self._others(run))
+            for token, run in self._runs.items()
+            if token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
+        ]
+
+    def _others(self, run: StreamRun) -> str | None:
+        return None if run.ended else self.cooperation.explain(run)
 
     def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
         return [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lowmark.integration.errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop
-from lowmark.integration.run_status import RunStatus
+from lowmark.integration.run_status import RunStatus, run_json
 from lowmark.integration.spark import workers
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import (
@@ -45,18 +46,18 @@ from lowmark.watermark import (
     WatermarkStrategy,
     duration_us,
     explain,
-    to_json,
 )
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
 from lowmark.watermark.tasks.alignment import GroupStatus
 
-from . import stream_factory, wrap
+from . import page, stream_factory, wrap
 from .run_registry import Runs
 from .stream import Stream
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import Member
+    from lowmark.integration.page.endpoint import PageServer
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
@@ -79,6 +80,8 @@ class LowWatermarkService:
         spark: the session; its queries are heard of from now on.
         metrics_port: port of the Prometheus endpoint, 0 for any free one, None for no HTTP server.
         metrics_host: address the endpoint binds to.
+        page_port: port of the page on 127.0.0.1 that shows the streams live, 0 for any free one, None for no page. It
+            needs the extra ``lowmark[page]``.
         coordinator: address of a `lowmark serve` that this application shares with others: ``unix:/path`` or
             ``host:port``; None: alignment groups are kept in this driver.
         coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
@@ -109,6 +112,7 @@ class LowWatermarkService:
         *,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
+        page_port: int | None = None,
         coordinator: str | None = None,
         coordinator_ca: str | os.PathLike[str] | None = None,
         coordinator_token_file: str | os.PathLike[str] | None = None,
@@ -162,14 +166,17 @@ class LowWatermarkService:
             status=self._answer_status,
         )
         self._metrics = None
-        if metrics_port is not None:
-            from lowmark.integration.metrics.endpoint import MetricsServer
+        self._page: PageServer | None = None
+        try:
+            if metrics_port is not None:
+                from lowmark.integration.metrics.endpoint import MetricsServer
 
-            try:
                 self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
-            except Exception:
-                self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
-                raise
+            if page_port is not None:
+                self._page = page.serve(self.address, self._answer_status, port=page_port)
+        except Exception:
+            self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
+            raise
         prefer_own_python(spark)  # before the heartbeat's source is registered, which remembers it
         self._queries.listen_to(spark)
         atexit.register(self.stop)
@@ -398,6 +405,11 @@ class LowWatermarkService:
         """The port of the Prometheus endpoint, None without one."""
         return None if self._metrics is None else self._metrics.port
 
+    @property
+    def page_address(self) -> str | None:
+        """The page's address for a browser, ``http://127.0.0.1:PORT/``; None without a page."""
+        return None if self._page is None else self._page.address
+
     def stop(self) -> None:
         """Stop serving. Queries that still run keep the watermark they have. May be called more than once."""
         if self._stopping:
@@ -411,6 +423,8 @@ class LowWatermarkService:
             self._server.stop()
             if self._metrics is not None:
                 self._metrics.stop()
+            if self._page is not None:
+                self._page.stop()
             self._loop.stop()
             self._runs.close()
             self._notifier.stop()
@@ -477,17 +491,22 @@ class LowWatermarkService:
         return PlannedReply()
 
     def _answer_status(self, request: StatusRequest) -> StatusReply:
-        pairs = [(q, s) for q, s in self.statuses(request.limit) if request.stream in (None, s.name)]
+        wanted = partial(self._runs.run_statuses, stream=request.stream, ended=request.ended, limit=request.limit)
+        runs = self._call(wanted, "give the status")
         return StatusReply(
             application=self._spark.sparkContext.applicationId,
             pid=os.getpid(),
-            streams=[{"query": query, **to_json(status)} for query, status in pairs],
-            explanations=[self._explained(status, query) for query, status in pairs],
+            streams=[run_json(run) for run in runs],
+            explanations=[_in_words(run.status, [] if run.others is None else [run.others]) for run in runs],
         )
 
     def _explained(self, status: StreamStatus, query: str | None) -> str:
         others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
-        return "\n".join([explain(status), *map(printable, others)])
+        return _in_words(status, others)
+
+
+def _in_words(status: StreamStatus, others: Sequence[str]) -> str:
+    return "\n".join([explain(status), *map(printable, others)])
 
 
 def _check_session(spark: object) -> None:

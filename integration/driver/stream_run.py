@@ -51,6 +51,7 @@ class StreamRun:
         checked: the running query's plan was looked at.
         ended, failed: the query has terminated; it has, with an error.
         reported_at_us: when the last report was taken.
+        rows_at_us: when a report last brought rows.
         seen_at_us: when Spark last said that the query lives.
         restored_low_us: the low watermark in the offset it started from.
         shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
@@ -74,6 +75,7 @@ class StreamRun:
     ended: bool = False
     failed: bool = False
     reported_at_us: int | None = None
+    rows_at_us: int | None = None
     seen_at_us: int = 0
     restored_low_us: int | None = None
     shares: bool = False
@@ -167,11 +169,12 @@ class StreamRun:
         status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
         return replace(status, low_watermark_us=self._shared_low_watermark_us) if self.shares else status
 
-    def run_status(self, now_us: int) -> RunStatus:
+    def run_status(self, now_us: int, limit: int | None = None) -> RunStatus:
+        """As metrics, the page and the command line see it; arguments as of `status`."""
         return RunStatus(
             token=self.token,
             query=self.query_name if self.query_name is not None else self.query_id,
-            status=self.status(now_us),
+            status=self.status(now_us, limit),
             emits=self.stream.strategy.emits,
             unmeasured_batches=self.unmeasured_batches,
             refused=self.refusal is not None,
@@ -180,6 +183,8 @@ class StreamRun:
             asked_at_us=self.asked_at_us,
             reported_at_us=self.reported_at_us,
             seen_at_us=self.seen_at_us,
+            rows_at_us=self.rows_at_us,
+            backlog_rows=self.coordinator.backlog_rows,
             source_metrics=self.splits.source_metrics,
         )
 
@@ -216,6 +221,8 @@ class StreamRun:
         if measured is None:
             self._note_unmeasured(progress, sources)
             measured = Measured()
+        if measured.counts.rows > 0:
+            self.rows_at_us = now_us
         self.stream.names.update(measured.names)
         reported = self.splits.report(measured, progress, sources, planned_at_us=planned_at_us)
         effects += self.handle(reported, now_us)

@@ -121,16 +121,18 @@ class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It was heard."""
 
 
-class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks for the status of one stream, or of all of them.
+class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Asks for the status of one stream, or of all of them. What is not asked for is not sent: a service may be older.
 
     Attributes:
         stream: a stream's name, or None.
         limit: how many splits of each, those that need attention first; None: all.
+        ended: also queries that have ended, as long as the service remembers them.
     """
 
     stream: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    ended: bool = False
 
 
 class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,7 +141,7 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         application: Spark's application id.
         pid: the driver's process id.
-        streams: one JSON object a running stream, as `lowmark.watermark.to_json` makes it.
+        streams: one JSON object a stream in a query, as `lowmark.integration.run_status.run_json` makes it.
         explanations: the same, in words.
     """
 

@@ -44,6 +44,7 @@ class Planned:
         next_us: event time of the next row, where a cap alone keeps the source from reading it; where several rows
             have to be read at once, of the last of them.
         metrics: the source's own.
+        missing: what is waited for where no split was ever found, and since when; completes "no split is known yet: ".
     """
 
     checkpoint: int
@@ -55,6 +56,7 @@ class Planned:
     paused: frozenset[str] = frozenset()
     next_us: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    missing: str | None = None
 
 
 class PlanPeer(Protocol):

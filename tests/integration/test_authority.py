@@ -800,10 +800,28 @@ def test_a_refused_address_leaves_no_file_behind(folder: Path, tmp_path: Path) -
         Door(f"unix:{folder}/new/c.sock", tls_cert=tmp_path / "c"),
     ):
         with pytest.raises((AddressRefused, TokenRefused)):
-            run_coordinator(
-                door, journal=folder / "state" / "j", interval_us=1, lease_us=1, quorum=1, ready=lambda *_: None
-            )
+            serve_once(door, folder)
     assert list(folder.iterdir()) == []
+
+
+def serve_once(door: Door, folder: Path) -> None:
+    run_coordinator(door, journal=folder / "state" / "j", interval_us=1, lease_us=1, quorum=1, ready=lambda *_: None)
+
+
+def test_a_port_in_use_and_a_key_of_another_certificate_are_refused_before_a_file_is_made(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (cert, key), (_, other), token = certificate(tmp_path / "a"), certificate(tmp_path / "b"), token_file(tmp_path)
+    with serving(Door("127.0.0.1:0", cert, key, token)) as address, pytest.raises(AddressRefused, match="in use"):
+        serve_once(Door(address, cert, key, token), folder)
+    with pytest.raises(AddressRefused, match="cannot be used"):
+        serve_once(Door("127.0.0.1:0", cert, other, token), folder)
+    with pytest.raises(AddressRefused, match="cannot listen there"):
+        serve_once(Door("nowhere.invalid:1", cert, key, token), folder)
+    assert list(folder.iterdir()) == []
+    Door("localhost:0", cert, key, token).check()
 
 
 @pytest.mark.parametrize("where", ["handle", "tell"])

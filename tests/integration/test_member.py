@@ -30,6 +30,7 @@ from lowmark.watermark import (
     LowmarkError,
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
+    ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskId,
     TaskRegistered,
@@ -87,6 +88,19 @@ def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> N
     state.answered([Taken()], 2 * SECOND)
     assert said(state, 3 * SECOND) == []
     assert state.quiet
+
+
+def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> None:
+    state = member()
+    state.report(task(0), 0, heard_us=SECOND // 2, patience_us=9)
+    [reply] = said(state, SECOND)
+    assert reply == Reply(WHO, "run-0", SECOND, 0, sequence=1, silent_us=SECOND // 2, patience_us=9)
+    state.answered([Taken()], SECOND)
+    state.told([wire.Asked(WHO, 5)], 2 * SECOND)
+    [reply] = said(state, 2 * SECOND)
+    event = wire.to_event(reply)
+    assert isinstance(event, ReplyLowWatermark)
+    assert (event.silent_us, event.patience_us) == (3 * SECOND // 2, 9)
 
 
 def test_who_knows_no_low_watermark_says_so_when_asked() -> None:

@@ -269,7 +269,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
             },
         ),
         (
-            ReplyLowWatermark("job", "orders", "0", 1, 2, "run", LeftOut.IDLE, 3, 4),
+            ReplyLowWatermark("job", "orders", "0", 1, 2, "run", LeftOut.IDLE, 3, 4, 5, 6),
             {
                 "type": "Reply",
                 "run": "run",
@@ -278,6 +278,8 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
                 "left_out": "idle",
                 "next_wanted_us": 3,
                 "sequence": 4,
+                "silent_us": 5,
+                "patience_us": 6,
             },
         ),
         (LeaseRenewed(WHO, "run", 0), {"type": "Renew", "run": "run", "heard_low_us": 0}),

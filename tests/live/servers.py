@@ -95,7 +95,9 @@ def require_binary(name: str) -> Path:
     """As :func:`binary`; skips or fails the test where there is none."""
     found = binary(name)
     if found is None:
-        unavailable(name, "run make servers, or install it (Debian: apt install prometheus)")
+        unavailable(
+            name, "run make servers, or install it (Debian: apt install prometheus prometheus-alertmanager chromium)"
+        )
     return found
 
 

@@ -6,7 +6,7 @@ The reasons are data too, so the page, the CLI and the log tell one story.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
@@ -15,6 +15,7 @@ from lowmark.watermark.state import AllIdle, IdleClock, SplitState
 
 from .events import BatchCounts
 
+_PLAIN = frozenset({int, str, bool})  # what most values of a status are, and stay
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SPLITS_SHOWN = 10
 _SPELLS_SHOWN = 3
@@ -281,11 +282,15 @@ def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
 
 def to_json(status: StreamStatus) -> dict[str, object]:
     """The status for ``json.dumps``: states by name, times in ISO-8601, watermarks in microseconds."""
-    plain: dict[str, object] = _plain(asdict(status))  # type: ignore[assignment]
+    plain: dict[str, object] = _plain(status)  # type: ignore[assignment]
     return plain
 
 
 def _plain(value: object) -> object:
+    if value is None or type(value) in _PLAIN:
+        return value
+    if is_dataclass(value):
+        return {field: _plain(getattr(value, field)) for field in value.__slots__}  # type: ignore[union-attr]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):

@@ -176,7 +176,7 @@ class StreamCoordinator:
             moments.append(deadline_us)
         if self._idleness is not None and self._cohort is not None and self._by_time:
             moments.append(self._cohort.earliest_heard_us + self._idleness.timeout_us + 1)
-        patience_us = self._patience_us()
+        patience_us = self.patience_us
         if patience_us is not None and self._stirred_us is not None:
             silent_us = self._stirred_us + patience_us + 1
             if self._read_until_us is None or silent_us > self._read_until_us:
@@ -196,20 +196,42 @@ class StreamCoordinator:
         return self._coalescer.low_us
 
     @property
+    def heard_us(self) -> int | None:
+        """Up to when the sources were read when a split last spoke, began or went on; None if none ever did."""
+        return self._stirred_us
+
+    @property
+    def patience_us(self) -> int | None:
+        """How long no split may be heard before the stream counts as silent; None: however long, or time decides."""
+        states = self._lineage.states
+        pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
+        if self._by_time or states[SplitState.PAUSED] or not pending + active:
+            return None
+        if self._idleness is not None:
+            return self._idleness.timeout_us
+        # Only new splits that are known to be empty: nobody would wait for these for longer than their grace.
+        return self._grace_us if len(self._grace) == pending and not active else None
+
+    @property
     def silent_since_us(self) -> int | None:
         """Since when nothing came of any split, once that is longer than the timeout; None: the stream is not silent.
 
         Up to when the sources were read. A silent stream has splits that are not idle, for the silence of all is no
-        evidence against any, but nobody else needs to wait for it. It is none while rows are known to wait in it, while
-        alignment holds a split of it back, and where time alone makes splits idle.
+        evidence against any; its group does not wait for it, nor does its job once others deliver. It is none while
+        rows are known to wait in it, while alignment holds a split of it back, and where time alone makes splits idle.
         """
-        patience_us, stirred_us, read_us = self._patience_us(), self._stirred_us, self._read_until_us
+        patience_us, stirred_us, read_us = self.patience_us, self._stirred_us, self._read_until_us
         if patience_us is None or stirred_us is None or read_us is None or read_us - stirred_us <= patience_us:
             return None
         waiting = (split for split, rows in self._backlog_rows.items() if rows > 0)
         if any(self._lineage.state(split) in (SplitState.PENDING, SplitState.ACTIVE) for split in waiting):
             return None
         return stirred_us
+
+    @property
+    def backlog_rows(self) -> int | None:
+        """Rows that are known to be unread, of all splits together; None: of no split is it known."""
+        return sum(self._backlog_rows.values()) if self._backlog_rows else None
 
     @property
     def epoch(self) -> int:
@@ -591,17 +613,6 @@ class StreamCoordinator:
     @property
     def _by_time(self) -> bool:
         return self._strategy.silence_clock is IdleClock.TIME
-
-    def _patience_us(self) -> int | None:
-        """How long no split may be heard before the stream counts as silent; None: however long."""
-        states = self._lineage.states
-        pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
-        if self._by_time or states[SplitState.PAUSED] or not pending + active:
-            return None
-        if self._idleness is not None:
-            return self._idleness.timeout_us
-        # Only new splits that are known to be empty: nobody would wait for these for longer than their grace.
-        return self._grace_us if len(self._grace) == pending and not active else None
 
     def _leave_out(self, split: SplitId, why: str) -> None:
         before = self._lineage.state(split)

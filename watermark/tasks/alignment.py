@@ -11,8 +11,9 @@ equal is allowed.
 
 Rule 1: a member's newest report counts, by the time it was made. So reports may come twice or in any order, and a
         low watermark that regressed is followed: the cap is no low watermark and may go down.
-Rule 2: a member that is idle does not take part. A member that has not spoken is waited for: until it speaks, the cap
-        does not rise above the one of the time when it joined.
+Rule 2: a member that is idle does not take part, whether or not others have rows meanwhile: the group holds reading
+        back, so to wait for one member would end the flow of the others, and nobody's rows are late by a cap. One that
+        has not spoken is waited for: until it speaks, the cap does not rise above the one of the time when it joined.
 Rule 3: what a member allows is never below the watermark of its next row. So nobody waits for a gap in the data: when
         the next rows of all members lie beyond the cap, the cap rises to the smallest of them.
 Rule 4: announcements may be lost, repeated or overtaken: each holds the whole cap, and an epoch that grows. The

@@ -310,7 +310,7 @@ class LowWatermarkCoordinator:
         self._members.renew(task, reply.run, now_us)
         rounds = self._sources[_key(task)]
         before = rounds.state(task.task_id)
-        behind_us = rounds.take(reply)
+        behind_us = rounds.take(reply, now_us)
         self._epoch += rounds.state(task.task_id) is not before
         self._tell_group(task, now_us)
         return [*_late(task, behind_us), *self._end_if_complete(task, now_us)]
