@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -30,7 +31,6 @@ from lowmark.watermark import (
     LowmarkError,
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
-    ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskId,
     TaskRegistered,
@@ -93,14 +93,14 @@ def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> N
 def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> None:
     state = member()
     state.report(task(0), 0, heard_us=SECOND // 2, patience_us=9)
-    [reply] = said(state, SECOND)
-    assert reply == Reply(WHO, "run-0", SECOND, 0, sequence=1, silent_us=SECOND // 2, patience_us=9)
+    first = reply(WHO, "run-0", SECOND, 0, sequence=1)
+    assert said(state, SECOND) == [replace(first, silent_us=SECOND // 2, patience_us=9)]
     state.answered([Taken()], SECOND)
-    state.told([wire.Asked(WHO, 5)], 2 * SECOND)
-    [reply] = said(state, 2 * SECOND)
-    event = wire.to_event(reply)
-    assert isinstance(event, ReplyLowWatermark)
-    assert (event.silent_us, event.patience_us) == (3 * SECOND // 2, 9)
+    state.told([asked(WHO, 5)], 2 * SECOND)
+    again = replace(first, timestamp=5, sequence=2, silent_us=3 * SECOND // 2, patience_us=9)
+    assert said(state, 2 * SECOND) == [again]
+    [arrived] = messages.SAY.decode_question(messages.encode(Say("app", [again]))).statements
+    assert arrived == again
 
 
 def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
