@@ -94,6 +94,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.python.worker.reuse": "true",
         "spark.sql.streaming.stopTimeout": "60s",
+        # Beyond 64 partitions, which is Spark's default, each batch makes each consumer anew.
+        "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
     }
     session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -92,10 +93,14 @@ def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> N
 def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> None:
     state = member()
     state.report(task(0), 0, heard_us=SECOND // 2, patience_us=9)
-    assert said(state, SECOND) == [reply(WHO, "run-0", SECOND, 0, sequence=1, silent_us=SECOND // 2, patience_us=9)]
+    first = reply(WHO, "run-0", SECOND, 0, sequence=1)
+    assert said(state, SECOND) == [replace(first, silent_us=SECOND // 2, patience_us=9)]
     state.answered([Taken()], SECOND)
     state.told([asked(WHO, 5)], 2 * SECOND)
-    assert said(state, 2 * SECOND) == [reply(WHO, "run-0", 5, 0, sequence=2, silent_us=3 * SECOND // 2, patience_us=9)]
+    again = replace(first, timestamp=5, sequence=2, silent_us=3 * SECOND // 2, patience_us=9)
+    assert said(state, 2 * SECOND) == [again]
+    [arrived] = messages.SAY.decode_question(messages.encode(Say("app", [again]))).statements
+    assert arrived == again
 
 
 def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
@@ -523,7 +528,9 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
 def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
     given_up: list[TaskId] = []
     with (
-        serving(Door(f"unix:{folder}/c.sock")) as address,
+        serving(
+            Door(f"unix:{folder}/c.sock"), lease_us=3 * SECOND
+        ) as address,  # a third of it is how long one is silent
         Member(address, on_given_up=lambda who, _error: given_up.append(who)) as old,
         Member(address) as new,
     ):
