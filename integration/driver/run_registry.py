@@ -26,6 +26,7 @@ from lowmark.watermark import CorruptSnapshot, NotifyNewLowWatermark, StreamStat
 from lowmark.watermark.splits.events import Effect, Polled
 
 from . import failures, farewells
+from .audited import Audits
 from .cooperation import Cooperation
 from .known_planner import KnownPlanner
 from .planned_splits import PlannedSplits, planned_to
@@ -53,6 +54,7 @@ class Runs:
 
     Attributes:
         cooperation: what the runs have to do with others.
+        audits: the streams that keep their own watermark.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Runs:
     ) -> None:
         self._queries, self._notify = queries, notify
         self._clock = SteadyClock()
+        self.audits = Audits(queries, self._clock)
         self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
@@ -294,6 +297,7 @@ class Runs:
     def take_event(self, kind: str, event: JavaObject) -> None:
         """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
         try:
+            self.audits.take_event(kind, event)
             match kind:
                 case "started":
                     self._queries.find()
@@ -393,6 +397,8 @@ class Runs:
         """Return the status of a stream, of the query furthest behind unless one is named."""
         streams = [s for s in self._streams.values() if s.name == name]
         if not streams:
+            if (audited := self.audits.status_of(name, query)) is not None:
+                return audited
             raise UnknownStream(name, self.names())
         now_us = self._clock.now_us()
         runs = self._runs_of(name, query)
@@ -415,19 +421,20 @@ class Runs:
             (r.query_name if r.query_name is not None else r.query_id, r.status(now_us, limit))
             for r in self._runs.values()
             if not r.ended
-        ]
+        ] + self.audits.statuses(limit)
 
     def run_statuses(self, without: Container[str]) -> list[RunStatus]:
         """Return all runs but those whose token is given."""
         now_us = self._clock.now_us()
-        return [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
+        runs = [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
+        return runs + self.audits.run_statuses(without)
 
     def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
         return [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""
-        return tuple(sorted(stream.name for stream in self._streams.values()))
+        return tuple(sorted([*(stream.name for stream in self._streams.values()), *self.audits.names()]))
 
 
 def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:

@@ -200,6 +200,11 @@ _SPLIT_COUNTERS = (
         "Batches in which a split delivered rows at or below the watermark in force.",
         lambda s: s.late_reports,
     ),
+    _OfSplit(
+        "lowmark_split_native_late_rows",
+        "Rows of a split, at least, that Spark's one watermark for the whole stream judged late, or would have.",
+        lambda s: s.native_late_rows,
+    ),
 )
 
 

@@ -35,6 +35,7 @@ class SplitStatus:
         late_reports: batches in which it delivered rows at or below the watermark in force.
         pending_since: since when it has been holding without having spoken, UTC.
         why: why it is in this state.
+        native_late_rows: rows of it, at least, that Spark's one watermark for the whole stream judges late, or would.
     """
 
     state: SplitState
@@ -47,6 +48,7 @@ class SplitStatus:
     late_reports: int
     pending_since: datetime | None
     why: str
+    native_late_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +319,7 @@ def need(state: SplitState, watermark_us: int | None) -> tuple[int, bool, int]:
 def _split_line(split: SplitStatus) -> str:
     backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {split.backlog_rows} rows"
     late = f", {split.late_reports} late reports" if split.late_reports else ""
+    late += f", natively {split.native_late_rows} rows late at least" if split.native_late_rows else ""
     lagging = ", lagging" if split.lagging else ""
     return f"{split.state.value}{lagging}, watermark {format_time_us(split.watermark_us)}, {backlog}{late}"
 

@@ -422,7 +422,7 @@ class StreamCoordinator:
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         tally.count_batch(event)
         tally.native_late_rows += cohort.count_late(
-            event, in_force_us, tally.native_us, self._strategy.out_of_orderness_us
+            event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
         tally.saw(column.values_of.max().item())
         self._coalescer.report_array(column.splits, column.values_of)

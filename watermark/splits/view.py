@@ -131,6 +131,7 @@ class View:
             late_reports=tally.late_reports,
             pending_since=utc(record.pending_since_us) if state is SplitState.PENDING else None,
             why=record.why,
+            native_late_rows=tally.native_late_rows,
         )
 
     def _hold(self, holder: SplitId | None, names: Mapping[SplitId, str], now_us: int) -> Hold:
