@@ -57,6 +57,7 @@ def wrapped(
         df, tracks = _through_python(df, name, key, event_time, strategy)
     else:
         sample_names = not (kafka or declared or key.integral)
+        detail = detail or strategy.adaptive is not None  # which goes by the earliest row of each batch
         measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=sample_names)
     stream = Stream(
         name=name,
@@ -169,7 +170,8 @@ def read(
     if strategy.runs_python:
         df, tracks = _through_python(df, name, key, time, strategy)
     elif not measured:
-        measurement = _measurement(name, key, time, strategy, max_splits, detail=False, names=False)
+        detail = strategy.adaptive is not None
+        measurement = _measurement(name, key, time, strategy, max_splits, detail=detail, names=False)
     stream = Stream(
         name=name,
         stream_id=stream_id,

@@ -127,6 +127,9 @@ class BatchReported:
         judged_by_us: the one watermark of the stream that Spark judged the rows by, where it has its own; None: what it
             would be is worked out from the rows.
 
+        lateness: rows of each split by bucket of how late they are (``lateness.py``), where rows are seen; may be
+            empty.
+
     Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits.
     """
 
@@ -139,6 +142,7 @@ class BatchReported:
     in_force_us: int | None = None
     counts: BatchCounts = BatchCounts()
     judged_by_us: int | None = None
+    lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
