@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from pathlib import Path
@@ -55,6 +56,7 @@ Html = Annotated[
 Limit = Annotated[int, typer.Option(help="Show so many splits, those that lose most first; 0: all.", min=0)]
 
 _ROWS = 1_000_000
+_log = logging.getLogger("lowmark")
 
 
 @audit.command("kafka", epilog=EXIT_CODES)
@@ -101,7 +103,7 @@ def kafka(
 
     Ctrl-C ends the reading, and the answer is of what was read by then.
     """
-    _log(debug)
+    _log_to_stderr(debug)
     from lowmark.integration.audit.event_time import json_path
     from lowmark.integration.audit.kafka import KafkaAudit, Wanted
 
@@ -150,7 +152,7 @@ def files(
 
     Ctrl-C ends the reading, and the answer is of what was read by then.
     """
-    _log(debug)
+    _log_to_stderr(debug)
     from lowmark.integration.audit.files import FilesAudit
     from lowmark.integration.audit.kafka import Wanted
 
@@ -164,9 +166,7 @@ def files(
     _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
 
 
-def _log(debug: bool) -> None:  # noqa: FBT001  # passed on
-    import logging
-
+def _log_to_stderr(debug: bool) -> None:  # noqa: FBT001  # passed on
     logging.basicConfig(level=logging.DEBUG if debug else logging.ERROR, format="lowmark: %(message)s")
 
 
@@ -279,6 +279,7 @@ class _Watch:
     def progress(self, read: int, total: int) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=read, total=total)
+        _log.debug("read %d of about %d", read, total)
 
     def _interrupt(self, _number: int, _frame: object) -> None:
         if self._told:

@@ -26,6 +26,7 @@ from lowmark.watermark import CorruptSnapshot, NotifyNewLowWatermark, StreamStat
 from lowmark.watermark.splits.events import Effect, Polled
 
 from . import failures, farewells
+from .audited import Audits
 from .cooperation import Cooperation
 from .known_planner import KnownPlanner
 from .planned_splits import PlannedSplits, planned_to
@@ -54,6 +55,7 @@ class Runs:
 
     Attributes:
         cooperation: what the runs have to do with others.
+        audits: the streams that keep their own watermark.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Runs:
     ) -> None:
         self._queries, self._notify = queries, notify
         self._clock = SteadyClock()
+        self.audits = Audits(queries, self._clock)
         self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
@@ -298,6 +301,7 @@ class Runs:
     def take_event(self, kind: str, event: JavaObject) -> None:
         """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
         try:
+            self.audits.take_event(kind, event)
             match kind:
                 case "started":
                     self._queries.find()
@@ -398,6 +402,8 @@ class Runs:
         """Return the status of a stream, of the query furthest behind unless one is named."""
         streams = [s for s in self._streams.values() if s.name == name]
         if not streams:
+            if (audited := self.audits.status_of(name, query)) is not None:
+                return audited
             raise UnknownStream(name, self.names())
         now_us = self._clock.now_us()
         runs = self._runs_of(name, query)
@@ -425,8 +431,9 @@ class Runs:
             if stream_id not in begun and self._missing(stream, None, now_us) is not None
         ]
         return [
-            *((r.query_name or r.query_id, self._status(r, now_us, limit)) for r in live),
+            *((r.query_name if r.query_name is not None else r.query_id, self._status(r, now_us, limit)) for r in live),
             *((None, self._status_before(stream, now_us)) for stream in waiting),
+            *self.audits.statuses(limit),
         ]
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
@@ -450,11 +457,13 @@ class Runs:
     ) -> list[RunStatus]:
         """Return all runs but those whose token is given; those of one stream, without ended ones, as asked for."""
         now_us = self._clock.now_us()
-        return [
+        runs = [
             replace(run.run_status(now_us, limit), alignment=self.cooperation.alignment(run), others=self._others(run))
             for token, run in self._runs.items()
             if token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
         ]
+        audited = self.audits.run_statuses(without, limit)
+        return runs + [a for a in audited if stream in (None, a.status.name) and (ended or not a.ended)]
 
     def _others(self, run: StreamRun) -> str | None:
         return None if run.ended else self.cooperation.explain(run)
@@ -464,7 +473,7 @@ class Runs:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""
-        return tuple(sorted(stream.name for stream in self._streams.values()))
+        return tuple(sorted([*(stream.name for stream in self._streams.values()), *self.audits.names()]))
 
 
 def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:

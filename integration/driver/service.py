@@ -319,6 +319,51 @@ class LowWatermarkService:
         )
         return self._build(df, stream, time)
 
+    def audit(
+        self,
+        df: DataFrame,
+        *,
+        name: str,
+        event_time: str,
+        split: str | Sequence[str],
+        max_splits: int = _MAX_SPLITS,
+        detail: bool = True,
+    ) -> DataFrame:
+        """Watch a stream that keeps its own `withWatermark`: one observation is added, and nothing else.
+
+        Rows, watermark, results, sources and checkpoint stay as they are: a query goes on from its checkpoint with it,
+        and again without it. Status, metrics and `explain` then show how far behind each split is, what low watermark
+        they would have, and how many rows came behind the watermark that Spark judged them by: of a split at least so
+        many, and how many Spark dropped altogether.
+
+        Args:
+            df: a streaming DataFrame, before or after its `withWatermark`.
+            name: of the stream, unique in this service; used in metrics and status.
+            event_time: its TIMESTAMP column.
+            split: the column or columns that say which split a row came from.
+            max_splits: how many splits there may be; of more nothing is told.
+            detail: measure rows and earliest event time per split, too, without which no late row has a split.
+
+        Returns:
+            A DataFrame with df's rows and columns. It may feed several queries.
+
+        Raises:
+            WrapRefused: df cannot be observed; the text says why and what to do.
+            StreamNameTaken: the name is in use.
+            ServiceStopped: the service was stopped.
+        """
+        self._begin("audit", name, None, max_splits)
+        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=None)
+        stream = stream_factory.audited(
+            df, name=name, event_time=event_time, split=split, max_splits=max_splits, detail=detail
+        )
+        assert stream.measurement is not None, "an audited stream is observed"
+        observed = df.observe(stream.metric, *stream.measurement.columns())
+        self._call(lambda: self._runs.audits.add(stream), f'audit stream "{name}"')
+        self._call(lambda: self._queries.listen_to(df.sparkSession), f'audit stream "{name}"')
+        self._names.add(name)
+        return observed
+
     def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
         self._check_open(f'{action} stream "{name}"')
         if not isinstance(name, str):

@@ -29,7 +29,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["read", "wrapped"]
+__all__ = ["audited", "read", "wrapped"]
 
 
 def wrapped(
@@ -57,6 +57,7 @@ def wrapped(
         df, tracks = _through_python(df, name, key, event_time, strategy)
     else:
         sample_names = not (kafka or declared or key.integral)
+        detail = detail or strategy.adaptive is not None  # which goes by the earliest row of each batch
         measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=sample_names)
     stream = Stream(
         name=name,
@@ -72,6 +73,33 @@ def wrapped(
         withholds=logical_plan.withholds_rows(plan_),
     )
     return df, stream
+
+
+def audited(
+    df: DataFrame, *, name: str, event_time: str, split: str | Sequence[str], max_splits: int, detail: bool
+) -> Stream:
+    """Return the stream that rows under a watermark of their own are; see `LowWatermarkService.audit`."""
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    wrap.check_audited(df, name=name, event_time=event_time, strategy=strategy)
+    key = SplitKey.of(name, wrap.split_columns(split), _types(df))
+    wrap.check_session(df.sparkSession, name=name)
+    plan_ = logical_plan.analyzed(df)
+    kafka = (
+        set(key.columns) <= logical_plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
+    )
+    names = not (kafka or key.integral)
+    return Stream(
+        name=name,
+        stream_id=_new_id(),
+        strategy=strategy,
+        key=key,
+        measurement=_measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names),
+        sources=logical_plan.count_sources(plan_),
+        kafka=kafka,
+        declared={},
+        names={},
+        withholds=logical_plan.withholds_rows(plan_),
+    )
 
 
 def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
@@ -142,7 +170,8 @@ def read(
     if strategy.runs_python:
         df, tracks = _through_python(df, name, key, time, strategy)
     elif not measured:
-        measurement = _measurement(name, key, time, strategy, max_splits, detail=False, names=False)
+        detail = strategy.adaptive is not None
+        measurement = _measurement(name, key, time, strategy, max_splits, detail=detail, names=False)
     stream = Stream(
         name=name,
         stream_id=stream_id,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import TooManySplits, UnreadableReport
 from lowmark.integration.run_status import RunStatus
@@ -27,6 +28,9 @@ from .planned_splits import PlannedSplits
 from .run_log import log_effect, log_unmeasured
 from .splits import Splits
 from .stream import Stream
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["StreamRun"]
 
@@ -102,7 +106,7 @@ class StreamRun:
         state: str | None,
         now_us: int,
         restored_low_us: int | None = None,
-    ) -> StreamRun:
+    ) -> Self:
         """Start a run, from the state and the low watermark in the checkpoint if there are any.
 
         Raises:

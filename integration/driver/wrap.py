@@ -31,7 +31,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["build", "check_arguments", "check_input", "check_session", "split_columns"]
+__all__ = ["build", "check_arguments", "check_audited", "check_input", "check_session", "split_columns"]
 
 log = logging.getLogger("lowmark")
 
@@ -110,6 +110,25 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
             name,
             "withWatermark already stands on this DataFrame; Spark would go by the largest event time seen anywhere",
             "remove it: the strategy's bound takes its place.",
+        )
+
+
+def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> None:
+    """Refuse a DataFrame that cannot be audited.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    if not df.isStreaming:
+        raise WrapRefused(
+            name, "the DataFrame is not a stream", "audit_table of lowmark.integration audits a table that is there."
+        )
+    _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
+    if logical_plan.has_heartbeat(logical_plan.analyzed(df)):
+        raise WrapRefused(
+            name,
+            "this DataFrame is wrapped already",
+            "its status tells what an audit would; audit what is not wrapped.",
         )
 
 

@@ -187,6 +187,11 @@ _SPLIT_GAUGES = (
         "lowmark_split_backlog_rows", "Rows a split still has unread. Absent while unknown.", lambda s: s.backlog_rows
     ),
     _OfSplit(
+        "lowmark_split_bound_seconds",
+        "How late a row of a split may be, where each split's bound follows its rows. Absent otherwise.",
+        lambda s: _seconds(s.bound_us),
+    ),
+    _OfSplit(
         "lowmark_split_last_report_timestamp_seconds",
         "When a split last delivered rows, Unix seconds. Absent before its first.",
         lambda s: _at(s.last_report),
@@ -199,6 +204,16 @@ _SPLIT_COUNTERS = (
         "lowmark_split_late_reports",
         "Batches in which a split delivered rows at or below the watermark in force.",
         lambda s: s.late_reports,
+    ),
+    _OfSplit(
+        "lowmark_split_native_late_rows",
+        "Rows of a split, at least, that Spark's one watermark for the whole stream judged late, or would have.",
+        lambda s: s.native_late_rows,
+    ),
+    _OfSplit(
+        "lowmark_split_beyond_bound",
+        "Rows of a split that came later than its bound was then, where it follows them; of a wrapped stream, batches.",
+        lambda s: s.beyond_bound,
     ),
 )
 

@@ -134,7 +134,7 @@ def cases() -> Iterator[object]:
         yield pytest.param("all of it", seed, 30, id=f"seed {seed}", marks=pytest.mark.torture)
 
 
-@pytest.mark.parametrize(("kind", "seed", "batches"), cases())
+@pytest.mark.parametrize(("kind", "seed", "batches"), list(cases()))
 def test_the_replay_drops_what_spark_drops(
     spark: SparkSession, tmp_path: Path, kind: str, seed: int, batches: int
 ) -> None:

@@ -36,6 +36,9 @@ class SplitStatus:
         late_reports: batches in which it delivered rows at or below the watermark in force.
         pending_since: since when it has been holding without having spoken, UTC.
         why: why it is in this state.
+        native_late_rows: rows of it, at least, that Spark's one watermark for the whole stream judges late, or would.
+        bound_us: its bound, where each split has its own (``for_adaptive_out_of_orderness``), else None.
+        beyond_bound: rows, or batches of a wrapped stream, that came later than its bound was then.
     """
 
     state: SplitState
@@ -48,6 +51,9 @@ class SplitStatus:
     late_reports: int
     pending_since: datetime | None
     why: str
+    native_late_rows: int = 0
+    bound_us: int | None = None
+    beyond_bound: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +328,10 @@ def need(state: SplitState, watermark_us: int | None) -> tuple[int, bool, int]:
 def _split_line(split: SplitStatus) -> str:
     backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {split.backlog_rows} rows"
     late = f", {split.late_reports} late reports" if split.late_reports else ""
+    late += f", natively {split.native_late_rows} rows late at least" if split.native_late_rows else ""
+    if split.bound_us is not None:
+        late += f", bound {format_duration_us(split.bound_us)}"
+        late += f" ({split.beyond_bound} came later)" if split.beyond_bound else ""
     lagging = ", lagging" if split.lagging else ""
     return f"{split.state.value}{lagging}, watermark {format_time_us(split.watermark_us)}, {backlog}{late}"
 

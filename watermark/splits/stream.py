@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 from lowmark.watermark.duration import format_duration_us
@@ -33,6 +34,7 @@ from lowmark.watermark.protocol import NotifyNewLowWatermark
 from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
+from .adaptive import AdaptiveBounds
 from .coalescer import Coalescer
 from .cohort import Cohort
 from .events import (
@@ -67,6 +69,8 @@ minute."""
 ALL_IDLE_STEP_US = 1_000_000
 """While all splits are idle and the low watermark follows the time up to which they were read, callers are asked to
 look this often."""
+
+Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
 _WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
@@ -109,6 +113,7 @@ class StreamCoordinator:
         self._planned_us: int | None = None  # when the newest batch was planned
         self._history = History[SplitId]()  # of who held
         self._tally = Tally(strategy.out_of_orderness_us)
+        self._bounds = None if strategy.adaptive is None else AdaptiveBounds(strategy.adaptive)
         self._cohort: Cohort | None = None  # while it is there, the numbers of its splits are in it
         self._last_column: SplitColumn | None = None  # the newest, which may be the first of a cohort
         self._epoch = 0
@@ -145,9 +150,10 @@ class StreamCoordinator:
             case SplitsResharded():
                 self._reshard(event, now_us)
             case BatchReported():
-                self._report(event, now_us)
+                self._learn(event)
+                self._report(self._adapt(event), now_us)
             case BatchPlanned():
-                self._plan(event, now_us)
+                self._plan(self._adapt(event), now_us)
             case Polled(until_us):
                 self._read(until_us)
             case SplitsFinished(splits):
@@ -272,6 +278,7 @@ class StreamCoordinator:
             moved_at_us=self._moved_at_us,
             history=self._history,
             cohort=self._cohort,
+            bounds=self._bounds,
         )
         return view.status(now_us, str if name_of is None else name_of, limit)
 
@@ -300,7 +307,8 @@ class StreamCoordinator:
         """
         splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
         names = self._names if names is None else names
-        return encode(StreamSnapshot(self.low_watermark_us, splits, names, self._lineage.ancestry))
+        bounds_us = {} if self._bounds is None else self._bounds.kept_us
+        return encode(StreamSnapshot(self.low_watermark_us, splits, names, self._lineage.ancestry, bounds_us))
 
     @classmethod
     def restore(
@@ -323,6 +331,8 @@ class StreamCoordinator:
         coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
         coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
         coordinator._names = dict(saved.names)
+        if strategy.adaptive is not None:
+            coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us)
         coordinator._moved_at_us = coordinator._stirred_us = now_us
         for split, (state, watermark_us) in saved.splits.items():
             coordinator._kind = type(split)
@@ -355,6 +365,29 @@ class StreamCoordinator:
         self._lineage.check(event.parents, event.children)
         self._discover(event.children, event.known_empty, now_us, now_us)
         self._material |= self._lineage.reshard(event.parents, event.children)
+
+    def _learn(self, event: BatchReported) -> None:
+        """A batch shows how late the rows of its splits are."""
+        if self._bounds is not None:
+            self._check_range(event)
+            if self._tally.fresh(event.batch_id):
+                self._bounds.learn(event)
+
+    def _adapt(self, event: Batch) -> Batch:
+        """The event with each split's own bound taken off."""
+        bounds = self._bounds
+        if bounds is None:
+            return event
+        self._check_range(event)
+        known = (split for split in event.watermarks_us if split in self._coalescer)
+        stood_at = ((split, self._lineage.watermark_us(split)) for split in known)
+        stands_at_us = {split: at_us for split, at_us in stood_at if at_us is not None}
+        return replace(event, watermarks_us=bounds.bounded(event.watermarks_us, stands_at_us))
+
+    def _check_range(self, event: BatchReported | BatchPlanned) -> None:
+        for split, watermark_us in event.watermarks_us.items():
+            if watermark_us not in _WATERMARK_RANGE:
+                raise InvalidWatermark(split, watermark_us)
 
     def _report(self, event: BatchReported, now_us: int) -> None:
         if self._cohort is not None and self._tally.fresh(event.batch_id) and self._cohort.takes(event):
@@ -417,9 +450,7 @@ class StreamCoordinator:
         return replace(event, watermarks_us=kept)
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
-        for split, watermark_us in event.watermarks_us.items():
-            if watermark_us not in _WATERMARK_RANGE:
-                raise InvalidWatermark(split, watermark_us)
+        self._check_range(event)
         delivered = [*event.watermarks_us, *(split for split, rows in _rows(event).items() if rows > 0)]
         self._discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
         if delivered:
@@ -444,7 +475,7 @@ class StreamCoordinator:
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         tally.count_batch(event)
         tally.native_late_rows += cohort.count_late(
-            event, in_force_us, tally.native_us, self._strategy.out_of_orderness_us
+            event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
         tally.saw(column.values_of.max().item())
         self._coalescer.report_array(column.splits, column.values_of)
@@ -576,6 +607,8 @@ class StreamCoordinator:
                 self._stop_timers(split)
                 del self._records[split]
                 self._tally.splits.pop(split, None)
+                if self._bounds is not None:
+                    self._bounds.forget(split)
                 self._backlog_rows.pop(split, None)
                 self._before.pop(split, None)
                 self._material = True
