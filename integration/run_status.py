@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lowmark.watermark import Cap, StreamStatus, to_json
 from lowmark.watermark.splits.status import utc
 
-__all__ = ["Alignment", "RunStatus", "run_json"]
+__all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "ReportGaps", "RunStatus", "run_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,34 @@ class Alignment:
     kept_at: str | None = None
 
 
+GAP_BOUNDS_SECONDS = (1, 5, 15, 60, 300, 900, 3_600)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportGaps:
+    """The times between the reports of a run.
+
+    Attributes:
+        counts: how many were at most as long as each of `GAP_BOUNDS_SECONDS` and longer than the bound before it; the
+            last number is of those that were longer than all.
+        sum_us: all of them together.
+        missed_batches: batches between two reports of which none came.
+
+    >>> ReportGaps().longer(2_000_000, missed_batches=1)
+    ReportGaps(counts=(0, 1, 0, 0, 0, 0, 0, 0), sum_us=2000000, missed_batches=1)
+    """
+
+    counts: tuple[int, ...] = (0,) * (len(GAP_BOUNDS_SECONDS) + 1)
+    sum_us: int = 0
+    missed_batches: int = 0
+
+    def longer(self, gap_us: int, *, missed_batches: int) -> ReportGaps:
+        """With one more."""
+        at = bisect_left(GAP_BOUNDS_SECONDS, gap_us / 1_000_000)
+        counts = tuple(count + (n == at) for n, count in enumerate(self.counts))
+        return ReportGaps(counts, self.sum_us + gap_us, self.missed_batches + missed_batches)
+
+
 @dataclass(frozen=True, slots=True)
 class RunStatus:
     """One run as metrics see it: the stream's status, and what only the run knows. Times are on the service's clock.
@@ -58,6 +87,8 @@ class RunStatus:
         rows_at_us: when a report last brought rows, None before the first.
         backlog_rows: rows that are known to be unread, of all splits together; None: of no split is it known.
         alignment: where it stands in its alignment group, None without one.
+        spent_us: how long splits have been in each state, by its name, all of them added up.
+        gaps: the times between its reports.
         others: what it has to do with others, one sentence as `explain` has it, or None.
     """
 
@@ -76,6 +107,8 @@ class RunStatus:
     rows_at_us: int | None = None
     backlog_rows: int | None = None
     alignment: Alignment | None = None
+    spent_us: Mapping[str, int] = field(default_factory=dict)
+    gaps: ReportGaps = ReportGaps()
     others: str | None = None
 
 

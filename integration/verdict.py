@@ -14,10 +14,11 @@ The first that holds. Only the first and the third want a person.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-__all__ = ["PATIENCE", "VERDICTS", "WANTS_A_PERSON", "verdict"]
+__all__ = ["PATIENCE", "VERDICTS", "WANTS_A_PERSON", "newest", "verdict"]
 
 PATIENCE = timedelta(minutes=5)
 """How long a low watermark may stand before rows that wait make it stuck."""
@@ -61,6 +62,15 @@ def verdict(stream: dict[str, Any], now: datetime, patience: timedelta = PATIENC
     if stream.get("low_watermark_us") is None:
         return "waiting"
     return "standing" if stands else "moving"
+
+
+def newest(streams: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each stream in each query the newest run: one that failed and was started again has not failed.
+
+    Args:
+        streams: of one service, in the order in which their runs began.
+    """
+    return list({(stream["name"], stream["query"]): stream for stream in streams}.values())
 
 
 def _rows_wait(stream: dict[str, Any], run: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lowmark.integration.errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
 from lowmark.integration.process import sockets
-from lowmark.integration.process.loop import Loop
+from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus, run_json
 from lowmark.integration.spark import workers
 from lowmark.integration.spark.queries import Queries
@@ -428,6 +428,10 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         return self._call(lambda: self._runs.run_statuses(without), "give the status of all runs", seconds=seconds)
+
+    def loop_times(self) -> LoopTimes:
+        """Return how busy the loop is that decides low watermarks; asks nobody, so also while it hangs."""
+        return self._loop.times
 
     def explain(self, name: str, *, query: str | None = None) -> str:
         """Return who holds the low watermark, why, since when and what would move it, in words."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import TooManySplits, UnreadableReport
-from lowmark.integration.run_status import RunStatus
+from lowmark.integration.run_status import ReportGaps, RunStatus
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
@@ -56,6 +56,7 @@ class StreamRun:
         ended, failed: the query has terminated; it has, with an error.
         reported_at_us: when the last report was taken.
         rows_at_us: when a report last brought rows.
+        gaps: the times between reports.
         seen_at_us: when Spark last said that the query lives.
         restored_low_us: the low watermark in the offset it started from.
         shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
@@ -80,6 +81,7 @@ class StreamRun:
     failed: bool = False
     reported_at_us: int | None = None
     rows_at_us: int | None = None
+    gaps: ReportGaps = field(default_factory=ReportGaps)
     seen_at_us: int = 0
     restored_low_us: int | None = None
     shares: bool = False
@@ -175,6 +177,7 @@ class StreamRun:
 
     def run_status(self, now_us: int, limit: int | None = None) -> RunStatus:
         """As metrics, the page and the command line see it; arguments as of `status`."""
+        spent_us = self.coordinator.spent_us(self.seen_at_us if self.ended else now_us)
         return RunStatus(
             token=self.token,
             query=self.query_name if self.query_name is not None else self.query_id,
@@ -189,6 +192,8 @@ class StreamRun:
             seen_at_us=self.seen_at_us,
             rows_at_us=self.rows_at_us,
             backlog_rows=self.coordinator.backlog_rows,
+            spent_us={state.value: us for state, us in spent_us.items()},
+            gaps=self.gaps,
             source_metrics=self.splits.source_metrics,
         )
 
@@ -214,6 +219,9 @@ class StreamRun:
         """
         if self.last_batch_id is not None and progress.batch_id <= self.last_batch_id:
             return []
+        if self.last_batch_id is not None and self.reported_at_us is not None:
+            missed_batches = progress.batch_id - self.last_batch_id - 1
+            self.gaps = self.gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
         self.last_batch_id, self.reported_at_us, self.seen_at_us = progress.batch_id, now_us, now_us
         sources = progress.sources_before(heartbeat, self.stream.sources)
         effects = self._take(self.splits.discover(sources), now_us)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from lowmark.integration.transport.driver_rpc import StatusRequest
-from lowmark.integration.verdict import VERDICTS, verdict
+from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
+from lowmark.integration.verdict import VERDICTS, newest, verdict
 from lowmark.watermark.printable import printable
 
 from .look import Look
@@ -151,7 +151,7 @@ class Picture:
             runs = [
                 _run(address, stream, text, now)
                 for address, reply in replies.items()
-                for stream, text in zip(reply.streams, reply.explanations, strict=True)
+                for stream, text in _newest(reply)
             ]
             runs += self._left_behind(replies.keys(), {each["id"] for each in runs})
             self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
@@ -178,6 +178,12 @@ class Picture:
             passed = frozenset(stream["passed_over"])
             rows = (_row(split, of, passed) for split, of in stream["splits"].items())
             self._splits.setdefault(_id(address, stream), _Splits()).take(rows, self._version)
+
+
+def _newest(reply: StatusReply) -> list[tuple[dict[str, Any], str]]:
+    """Of a query that was started again and again, what it is now; with its explanation."""
+    texts = {id(stream): text for stream, text in zip(reply.streams, reply.explanations, strict=True)}
+    return [(stream, texts[id(stream)]) for stream in newest(reply.streams)]
 
 
 def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetime) -> dict[str, Any]:

@@ -56,6 +56,11 @@ def holder_of(service: LowWatermarkService) -> str | None:
     return found[0] if found else None
 
 
+def without_ages(explanation: str) -> list[str]:
+    """All lines but the one that says for how long somebody has held: time goes on."""
+    return [line for line in explanation.split("\n") if not line.startswith("  held ")]
+
+
 def text(page: Page, selector: str) -> str:
     return page.locator(selector).inner_text()
 
@@ -115,7 +120,8 @@ def test_page_explain_and_metric_name_one_holder_and_follow_it(
         assert f"split {text(page, '#holder')} has the smallest watermark" in service.explain("orders")
         assert text(page, "#why")[1:] in service.explain("orders")
         assert text(page, "#next") in service.explain("orders")
-        assert page.locator("#explanation").text_content() == service.explain("orders")
+        told = str(page.locator("#explanation").text_content())
+        assert without_ages(told) == without_ages(service.explain("orders"))
         assert page.locator("#rows th").all_inner_texts() == [hostile, "a", "c"]
 
         feed.put((hostile, 2, 200))
