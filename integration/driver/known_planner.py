@@ -19,12 +19,14 @@ class KnownPlanner:
         run: token of the heartbeat of the same query; None until a batch showed the two together.
         plans: what it planned last, by checkpoint, the newest last.
         events: what its readers sent to the enumerator, not taken yet.
+        available_now: its query ends when nothing is new, which Spark did not tell it.
     """
 
     stream_id: str
     run: str | None = None
     plans: dict[int, Planned] = field(default_factory=dict)
     events: list[tuple[int, int, bytes]] = field(default_factory=list)
+    available_now: bool = False
 
     def keep(self, planned: Planned) -> bool:
         """Remember a plan until its batch was reported; the newest few.
