@@ -39,9 +39,9 @@ _VALUE = "struct<number:bigint,event_time_us:bigint>"
 
 def connector() -> str:
     """Return the Maven coordinates of the Kafka connector for the Spark that is installed."""
-    import pyspark
+    from lowmark.integration.spark.versions import kafka_connector
 
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    return kafka_connector()
 
 
 class KafkaFeed:

@@ -20,12 +20,14 @@ class KnownPlanner:
         plans: what it planned last, by checkpoint, the newest last.
         events: what its readers sent to the enumerator, not taken yet.
         heard_us: when it last asked or told something, on the service's clock.
+        available_now: its query ends when nothing is new, which Spark did not tell it.
     """
 
     stream_id: str
     run: str | None = None
     plans: dict[int, Planned] = field(default_factory=dict)
     events: list[tuple[int, int, bytes]] = field(default_factory=list)
+    available_now: bool = False
     heard_us: int = 0
 
     @property

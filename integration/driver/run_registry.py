@@ -8,7 +8,7 @@ Spark's listener brings what nobody asks for: the last batch of a query, its sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100
 _PLANNER_LIVES_US = 30_000_000  # since it was heard; while it waits for its first splits it says so every 10 seconds
+_HEARTBEAT, _PLANNER = "heartbeat", "planner"
 
 
 class Runs:
@@ -74,6 +75,7 @@ class Runs:
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
         self._planners: dict[str, KnownPlanner] = {}  # by token of the planner
         self._failed: dict[str, str] = {}  # by name of the stream: why no query on it has begun since
+        self._ending: dict[tuple[str, str], str | None] = {}  # (stream_id, who has yet to ask) -> why it cannot be
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
 
     def add(self, stream: Stream) -> None:
@@ -84,6 +86,16 @@ class Runs:
         """
         self.cooperation.check(stream)
         self._streams[stream.stream_id] = stream
+
+    def expect_end(self, streams: Sequence[str], fault: str | None) -> None:
+        """A query begins that ends when nothing is new, and whose readers do not know it: those that ask next.
+
+        Args:
+            streams: ids of its streams.
+            fault: why this cannot be, None if it can.
+        """
+        for stream_id in streams:
+            self._ending[stream_id, _HEARTBEAT] = self._ending[stream_id, _PLANNER] = fault
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
@@ -128,7 +140,9 @@ class Runs:
         run = None if planner.run is None else self._runs.get(planner.run)
         guidance = self.cooperation.guidance(self._streams[request.stream_id], run)
         observed_us = {} if run is None else dict(run.observed_us)
-        return replace(guidance, observed_us=observed_us, events=planner.take_events())
+        return replace(
+            guidance, observed_us=observed_us, events=planner.take_events(), available_now=planner.available_now
+        )
 
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
@@ -148,7 +162,9 @@ class Runs:
             raise UnknownStream(stream_id, self.names())
         planner = self._planners.get(token)
         if planner is None:
-            planner = self._planners[token] = KnownPlanner(stream_id)
+            ends = (stream_id, _PLANNER) in self._ending
+            self._ending.pop((stream_id, _PLANNER), None)
+            planner = self._planners[token] = KnownPlanner(stream_id, available_now=ends)
             self._forget_old_planners()
         planner.heard_us = self._clock.now_us()
         return planner
@@ -206,6 +222,14 @@ class Runs:
                 f"({request.split}). Splits of before would be waited for in vain. "
                 "Hint: pass split= as before, or start with a new checkpoint."
             )
+        if (stream.stream_id, _HEARTBEAT) in self._ending:
+            run.available_now, fault = True, self._ending.pop((stream.stream_id, _HEARTBEAT))
+            if fault is not None:
+                run.refuse(
+                    f'stream "{stream.name}": Trigger.AvailableNow would run one batch and emit nothing, because Spark '
+                    f"before 4.2 does not let a source in Python take part, and lowmark could not mend it ({fault}). "
+                    "Hint: use a processing-time trigger, and end the query with processAllAvailable() and stop()."
+                )
         run.shares = self.cooperation.shares(stream)
         self._runs[request.run] = run
         self._forget_old_runs()
@@ -288,7 +312,8 @@ class Runs:
     def worth_waiting(self, request: HeartbeatRequest) -> bool:
         """Whether the answer to a reader that will not ask again may soon be a better one."""
         run = self._runs.get(request.run)
-        return run is not None and self.cooperation.worth_waiting(run)
+        ends = run is not None and (request.available_now or run.available_now)
+        return run is not None and ends and self.cooperation.worth_waiting(run)
 
     def refuse(self, task: TaskId, refused: RefusedByCoordinator) -> None:
         """The coordinator does not take a run: without it the query would hold for ever, so it ends and says why."""

@@ -15,13 +15,13 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lowmark.integration.errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus, run_json
-from lowmark.integration.spark import workers
+from lowmark.integration.spark import versions, workers
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import (
     GuideRequest,
@@ -37,6 +37,7 @@ from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.planning.planner import PlanOptions
 from lowmark.sources.spark import prefer_own_python
+from lowmark.sources.spark.versions import PASSES_LIMITS
 from lowmark.watermark import (
     LowmarkError,
     LowWatermarkListener,
@@ -153,7 +154,7 @@ class LowWatermarkService:
         self._spark = spark
         self._stopping = False
         self._listeners: list[LowWatermarkListener] = []
-        self._queries = Queries(self._enqueue_event)
+        self._queries = Queries(self._enqueue_event, self._enqueue_available_now)
         self._runs = Runs(self._queries, self._notify, self._member, job, job_queries)
         self._names: set[str] = set()
         self._loop = Loop("lowmark-loop")
@@ -511,6 +512,9 @@ class LowWatermarkService:
     def _enqueue_event(self, kind: str, event: JavaObject) -> None:
         self._loop.post(lambda: self._runs.take_event(kind, event))
 
+    def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
+        self._loop.post(lambda: self._runs.expect_end(streams, fault))
+
     def _notify(self, notice: NotifyNewLowWatermark) -> None:
         self._notifier.post(lambda: self._tell_listeners(notice))
 
@@ -526,7 +530,8 @@ class LowWatermarkService:
         reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
         # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
         # round. A low watermark that the others hold does not come: that is what the time is bounded for.
-        if request.available_now and self._call(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
+        ends = request.available_now or not PASSES_LIMITS  # which does not tell the reader: the runs know
+        if ends and self._call(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
             # Asked again in any case: another stream's heartbeat may have cleared what was heard.
             self._low_heard.wait(_ROUND_SECONDS)
             reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
@@ -560,11 +565,13 @@ def _in_words(status: StreamStatus, others: Sequence[str]) -> str:
 
 def _check_session(spark: object) -> None:
     if hasattr(spark, "_jsparkSession"):
+        versions.check_session(cast("SparkSession", spark))
         return
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise TypeError(
             "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
-            "accumulators live in another process. Hint: create the service in the driver itself."
+            "accumulators live in another process. Hint: create the service in the driver itself; a client may read "
+            "formats (lowmark.sources.spark.register)."
         )
     raise TypeError(
         f"LowWatermarkService needs a SparkSession, got {spark!r:.100}. "

@@ -59,6 +59,7 @@ class StreamRun:
         gaps: the times between reports.
         seen_at_us: when Spark last said that the query lives.
         restored_low_us: the low watermark in the offset it started from.
+        available_now: its query ends when nothing is new, which Spark did not tell its reader.
         shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
         measure: reads what was measured of a batch.
         splits: knows what its source says of its splits.
@@ -85,6 +86,7 @@ class StreamRun:
     seen_at_us: int = 0
     restored_low_us: int | None = None
     shares: bool = False
+    available_now: bool = False
     measure: Measure = field(init=False)
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state

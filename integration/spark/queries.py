@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 
 from . import logical_plan
+from .available_now import AvailableNow, Told
 from .checkpoint import FarewellFiles
 from .listener import QueryEvents
 from .progress import Progress
@@ -66,9 +67,7 @@ class RunningQuery:
 
     def streams(self) -> list[str]:
         """Ids of the streams in it whose heartbeat it has, of whichever service."""
-        nodes = logical_plan.nodes(self._query.streamingQuery().logicalPlan())
-        names = [node.name() for node in nodes if node.nodeName() == "CollectMetrics"]
-        return [name.split(":")[1] for name in names if name.startswith("lowmark:") and name.endswith(":heartbeat")]
+        return logical_plan.stream_ids(self._query.streamingQuery().logicalPlan())
 
     def fault(self) -> str | None:
         """Return what in this query would break what the low watermark says, None if nothing.
@@ -97,10 +96,11 @@ class Queries:
 
     Args:
         enqueue: takes (kind, Java event) from Spark's listener thread and returns at once.
+        available_now: hears of queries that end by themselves, where their readers do not; see `AvailableNow`.
     """
 
-    def __init__(self, enqueue: Callable[[str, JavaObject], None]) -> None:
-        self._enqueue = enqueue
+    def __init__(self, enqueue: Callable[[str, JavaObject], None], available_now: Told = lambda *_: None) -> None:
+        self._enqueue, self._available_now = enqueue, available_now
         self._sessions: list[tuple[SparkSession, QueryEvents]] = []
         self._running: dict[str, RunningQuery] = {}
 
@@ -109,7 +109,7 @@ class Queries:
         if any(known._jsparkSession.equals(spark._jsparkSession) for known, _ in self._sessions):
             return
         spark.dataSource.register(HeartbeatSource)
-        listener = QueryEvents(self._enqueue)
+        listener = QueryEvents(self._enqueue, AvailableNow(spark, self._available_now).begin)
         spark.streams.addListener(listener)
         self._sessions.append((spark, listener))
 

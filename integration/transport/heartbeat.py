@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
+from lowmark.sources.spark.versions import SupportsTriggerAvailableNow
 from lowmark.watermark.errors import shown
 from lowmark.watermark.printable import printable
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:

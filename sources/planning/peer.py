@@ -20,6 +20,7 @@ class Guidance:
         paused: splits that may not be read now, because they are ahead of their group.
         observed_us: largest event time seen so far, by split.
         events: (subtask, serializer's version, event) that readers sent since.
+        available_now: plan nothing beyond what is there when this is said first.
     """
 
     cap_us: int | None = None
@@ -27,6 +28,7 @@ class Guidance:
     paused: frozenset[str] = frozenset()
     observed_us: Mapping[str, int] = field(default_factory=dict)
     events: Sequence[tuple[int, int, bytes]] = ()
+    available_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,8 @@ class BatchPlanner(Generic[SplitT]):
         elif self._empty_until_us is not None and now_us < self._empty_until_us:
             return start
         guidance = Guidance() if self._peer is None else self._peer.ask(self._token)
+        if guidance.available_now and not self._available_now:
+            self.stop_at_present()
         self._pass_on(guidance.events)
         self._ask_for_splits()
         candidates = self._live | self._slots.arrived()
