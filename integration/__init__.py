@@ -12,9 +12,10 @@ from lowmark.watermark.log_record import escape_record
 
 if TYPE_CHECKING:
     from .driver.service import LowWatermarkService
+    from .spark.adoption import adopt, leave
     from .spark.shipping import ship
 
-__all__ = ["LowWatermarkService", "ship"]
+__all__ = ["LowWatermarkService", "adopt", "leave", "ship"]
 
 # Every line of the package goes through this one logger. Names of others do nothing where it is read.
 logging.getLogger("lowmark").addFilter(escape_record)
@@ -25,6 +26,10 @@ def __getattr__(name: str) -> Any:
         from .driver.service import LowWatermarkService
 
         return LowWatermarkService
+    if name in ("adopt", "leave"):
+        from .spark import adoption
+
+        return getattr(adoption, name)
     if name == "ship":
         from .spark.shipping import ship
 

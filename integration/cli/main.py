@@ -1,4 +1,4 @@
-"""The command line: `lowmark demo | status | explain | serve | offsets`.
+"""The command line: `lowmark demo | status | explain | serve | offsets | adopt | leave | grafana`.
 
 Every command has `--json`: exactly one JSON object on stdout and nothing else; if it fails, what went wrong is its
 "error". What is meant for eyes only (progress, errors) goes to stderr. An error of lowmark is one line without a
@@ -24,8 +24,10 @@ from typing import Annotated
 import typer
 from lowmark.integration.console import print_lines, show_traceback
 
+from .adopt import adopt, leave
 from .common import EXIT_CODES, Commands
 from .demo import demo
+from .grafana import grafana
 from .offsets import offsets
 from .serve import serve
 from .status import explain, status
@@ -65,6 +67,9 @@ for command, what in (
     (explain, "Say in words who holds the low watermark."),
     (serve, "Run a coordinator that several applications share."),
     (offsets, "Print startingOffsets that continue from a checkpoint."),
+    (adopt, "Take a native query's checkpoint over, with all its state."),
+    (grafana, "Write the Grafana dashboard and the alert rules into a folder."),
+    (leave, "Give a wrapped query's checkpoint back to native Spark."),
 ):
     app.command(epilog=EXIT_CODES, short_help=what)(command)
 

@@ -66,9 +66,14 @@ class RunningQuery:
 
     def streams(self) -> list[str]:
         """Ids of the streams in it whose heartbeat it has, of whichever service."""
-        nodes = logical_plan.nodes(self._query.streamingQuery().logicalPlan())
-        names = [node.name() for node in nodes if node.nodeName() == "CollectMetrics"]
-        return [name.split(":")[1] for name in names if name.startswith("lowmark:") and name.endswith(":heartbeat")]
+        return [stream_id for stream_id, _ in self.heartbeats()]
+
+    def heartbeats(self) -> list[tuple[str, list[int]]]:
+        """(id of the stream, numbers of its sources among those that are no heartbeats) of each heartbeat, in order.
+
+        From the analyzed plan, which is there before the query has begun.
+        """
+        return logical_plan.heartbeats(self._query.streamingQuery().analyzedPlan())
 
     def fault(self) -> str | None:
         """Return what in this query would break the promise of the low watermark, None if nothing.
