@@ -34,7 +34,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka check test lint format docs pictures screenshots bench fuzz torture java jars servers clean again sparks
+.PHONY: help venv demo demo-kafka check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -84,6 +84,9 @@ fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for 
 torture: servers .venv/.installed-test ## kills at random moments, for minutes
 	@$(bin)/python -m pytest -m torture $(PYTEST_ARGS)
 
+wheel: .venv/.installed ## the package, in dist/: what `pip install` takes
+	@rm -rf dist build/lib build/bdist.*; $(call pip_wheel); rm -rf build/lib build/bdist.* ./*.egg-info; $(say) "made $$(ls dist/*.whl)"
+
 clean: ## removes all that make has made
 	rm -rf .venv .venv-* .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis ./*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -129,6 +132,10 @@ if ! $(run_pip) --retries 2 install --quiet --constraint constraints.txt $(1) >.
     else grep -v '^WARNING' .venv/pip.log | tail -n 25 >&2; $(say) "pip could not install the packages, see above (all of it: .venv/pip.log)" >&2; fi; \
     exit 1; \
 fi
+endef
+
+define pip_wheel
+$(run_pip) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . >.venv/pip.log 2>&1 || { grep -v '^WARNING' .venv/pip.log | tail -n 25 >&2; exit 1; }
 endef
 
 # Made once: a change of constraints.txt or pyproject.toml installs the difference into it.

@@ -38,6 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("integration/audit", "integration/demo"),
     ("integration/cli",),
     ("integration/__init__.py",),
+    ("integration/namespace",),  # installed as lowmark/__init__.py, above the folders
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 

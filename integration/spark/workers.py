@@ -49,7 +49,7 @@ _TO_MEASURE = ("mmh3", "xxhash")
 _TO_READ = ("msgspec",)
 _TO_ASK = ("msgspec", "grpc")  # the readers on the driver's host ask the service
 _SECONDS = 60.0
-_MOST_TASKS = 16
+_ATTEMPTS = 5
 
 # Text, because it runs where lowmark may be missing, in whatever Python.
 _PROBE = """\
@@ -57,6 +57,10 @@ import importlib, json, sys
 
 def probe(modules):
     missing = []
+    try:
+        import lowmark  # what was shipped is found through it
+    except Exception:
+        pass
     for module in modules:
         try:
             importlib.import_module(module)
@@ -153,9 +157,12 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
     def run(_: Iterable[int]) -> Iterator[Any]:
         import socket
 
+        from pyspark import SparkFiles
+
         space: dict[str, Any] = {}
         exec(probe, space)  # noqa: S102  # the text above
-        yield (socket.gethostname(), *space["probe"](wanted))
+        executor = SparkFiles.getRootDirectory()  # each has a folder of its own
+        yield (socket.gethostname(), f"{socket.gethostname()}:{executor}", *space["probe"](wanted))
 
     tag = f"lowmark-{uuid.uuid4().hex}"
     late = threading.Event()
@@ -165,11 +172,19 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
         context.cancelJobsWithTag(tag)
 
     timer = threading.Timer(_SECONDS, give_up)
-    tasks = min(max(context.defaultParallelism, 1), _MOST_TASKS)
+    seen: dict[str, tuple[str, str, str, Sequence[tuple[str, str]]]] = {}  # by executor
     context.addJobTag(tag)
     timer.start()
     try:
-        found = context.parallelize(range(tasks), tasks).mapPartitions(run).collect()
+        for attempt in range(_ATTEMPTS):
+            # Tasks go where there is room, so a few more than there are executors, until each had one.
+            tasks = max(context.defaultParallelism, 2 * _executors(context)) * (attempt + 1)
+            for host, executor, *answer in context.parallelize(range(tasks), tasks).mapPartitions(run).collect():
+                seen[executor] = (host, *answer)
+            if len(seen) >= _executors(context):
+                break
+        else:
+            log.warning("%d of %d executors were not looked at", _executors(context) - len(seen), _executors(context))
     except Py4JJavaError as failed:
         if late.is_set():
             log.warning("no executor told within %g seconds whether its Python has %s", _SECONDS, ", ".join(modules))
@@ -178,8 +193,15 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
     finally:
         timer.cancel()
         context.removeJobTag(tag)
-    for host, *answer in found:
-        _judge(f"on executor {host}", *answer)
+    for host, *answer in sorted(seen.values()):
+        others = len({each[0] for each in seen.values() if each[1:] == (*answer,)}) - 1
+        _judge(f"on executor {host}" + (f" and {others} other hosts" if others else ""), *answer)
+
+
+def _executors(context: SparkContext) -> int:
+    """How many there are now, the driver not counted."""
+    infos: Any = context._jsc.sc().statusTracker().getExecutorInfos()
+    return max(1, len(infos) - 1)
 
 
 def _cause(failed: Any) -> str:
