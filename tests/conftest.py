@@ -12,12 +12,27 @@ import pytest
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
-from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
+from tests.live.servers import (
+    KINESIS_ACCESS,
+    Broker,
+    Kinesis,
+    jars,
+    kafka_broker,
+    kinesis_server,
+    require_binary,
+    require_jars,
+    require_java,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SERVERS = {"kafka", "kafka_jars", "prometheus_binary"}  # fixtures: who takes one starts a server, or needs it
+SERVERS = {
+    "kafka",
+    "kafka_jars",
+    "kinesis",
+    "prometheus_binary",
+}  # fixtures: who takes one starts a server, or needs it
 
 # Warnings and errors of the JVM go to a file beside the test's folders, not between pytest's lines.
 LOG4J = """\
@@ -36,6 +51,10 @@ def pytest_configure() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     clean_environment()
+    # Where boto3 looks first, here and in all processes of Spark: nobody's own account is ever asked.
+    os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
+    os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -119,6 +138,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker for all tests. A test that stops or kills one takes its own: `with kafka_broker(tmp_path)`."""
     with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinesis]:
+    """A server that speaks Kinesis, for all tests; streams are per test: `kinesis.create_stream()`."""
+    with kinesis_server(tmp_path_factory.mktemp("kinesis")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

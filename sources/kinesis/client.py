@@ -72,11 +72,11 @@ class KinesisSettings:
         return self.endpoint_url or self.region or "its default region"
 
 
-class IteratorExpired(Exception):  # noqa: N818  # never seen by a user: a new iterator is asked for
+class IteratorExpired(Exception):  # never seen by a user: a new iterator is asked for
     """An iterator was not used for five minutes."""
 
 
-class ShardGone(Exception):  # noqa: N818  # the caller says which records are lost
+class ShardGone(Exception):  # the caller says which records are lost
     """A shard, or a stream, is not there, or a place in it is not."""
 
 

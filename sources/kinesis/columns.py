@@ -79,7 +79,9 @@ class KinesisColumns:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _plain(self, split: KinesisSplit, records: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([self._column(name, split, records) for name in self.names], self.schema.names)
+        return pa.RecordBatch.from_arrays(
+            [self._column(name, split, records) for name in self.names], self.schema.names
+        )
 
     def _column(self, name: str, split: KinesisSplit, records: Sequence[dict[str, Any]]) -> pa.Array[Any]:
         count = len(records)
@@ -98,7 +100,7 @@ class KinesisColumns:
             case "shardId":
                 return pa.array([split.shard] * count, pa.string())
             case _:
-                return pa.nulls(count, COLUMNS[name])
+                return pa.array([None] * count, COLUMNS[name])
 
 
 _OF_USER = {"partitionKey": 0, "data": 1, "subSequenceNumber": 2, "explicitHashKey": 3}

@@ -53,9 +53,9 @@ class KinesisRefused(SuppressRestarts, RuntimeError):
     cause: str  # the service's code and text
     _fact = "Kinesis at {place}: refused to {action}: {cause}. Nothing was lost"
     _hint = (
-        "credentials come from boto3's own chain (environment, profile, role of the machine), on the driver and on every "
-        "executor. Needed are kinesis:ListShards, DescribeStreamSummary, GetShardIterator and GetRecords, and ListStreams "
-        "for a pattern."
+        "credentials come from boto3's own chain (environment, profile, role of the machine), on the driver and on "
+        "every executor. Needed are kinesis:ListShards, DescribeStreamSummary, GetShardIterator and GetRecords, and "
+        "ListStreams for a pattern."
     )
 
 
@@ -67,12 +67,12 @@ class KinesisUnavailable(SuppressRestarts, RuntimeError):
     after_seconds: float  # for how long it was tried
     cause: str  # the last error
     _fact = (
-        "Kinesis at {place}: cannot {action}, tried for {after_seconds:.0f} s: {cause}. Nothing was lost: the query goes "
-        "on from its checkpoint"
+        "Kinesis at {place}: cannot {action}, tried for {after_seconds:.0f} s: {cause}. Nothing was lost: the query "
+        "goes on from its checkpoint"
     )
     _hint = (
-        "is the endpoint reachable? If reading is throttled, others read the same shards: five reads a second and 2 MB/s "
-        "of a shard are for all of them together."
+        "is the endpoint reachable? If reading is throttled, others read the same shards: five reads a second and "
+        "2 MB/s of a shard are for all of them together."
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .client import IteratorExpired, KinesisClient, milliseconds
+from .client import IteratorExpired, KinesisClient, ShardGone, milliseconds
 from .columns import rows_in
 from .split import KinesisSplit, after, at, at_time
 
@@ -26,6 +26,7 @@ RUN_RECORDS = 500
 """How far the planner looks ahead."""
 PAGE_RECORDS = 10_000
 MOST_KEPT = 1_000
+EXPIRIES = 5
 EMPTY_PAGES = 100
 """The service answers with nothing now and then, though more is there."""
 RECENT_MS = 1_000
@@ -171,21 +172,22 @@ class ShardLook:
         self._renumber()
         self._note(self.run)
 
-    def _page(
-        self, client: KinesisClient, split: KinesisSplit, found: Sequence[Seen], patience_seconds: float
-    ) -> Any:
+    def _page(self, client: KinesisClient, split: KinesisSplit, found: Sequence[Seen], patience_seconds: float) -> Any:
         limit = max(1, RUN_RECORDS - len(self.run) - len(found))
-        if self._iterator is not None:
+        known = found or self.run
+        place = after(known[-1].sequence) if known else self.base
+        for _ in range(EXPIRIES):
             try:
+                if self._iterator is None:
+                    self._iterator = client.iterator(
+                        split.stream, split.shard, place, patience_seconds=patience_seconds
+                    )
                 return client.records(
                     split.stream, split.shard, self._iterator, limit, patience_seconds=patience_seconds
                 )
             except IteratorExpired:
-                pass
-        known = found or self.run
-        place = after(known[-1].sequence) if known else self.base
-        iterator = client.iterator(split.stream, split.shard, place, patience_seconds=patience_seconds)
-        return client.records(split.stream, split.shard, iterator, limit, patience_seconds=patience_seconds)
+                self._iterator = None
+        raise ShardGone("its iterators expire at once")
 
     def _look_at_tail(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
         """Find a record near the end: what arrived in the last second, or if that is nothing, in longer and longer."""
@@ -221,7 +223,7 @@ class ShardLook:
         """Remember how dense records are, and the latest time."""
         if not seen:
             return
-        self.highest_ms = max(self.highest_ms, max(each.time_ms for each in seen))
+        self.highest_ms = max(self.highest_ms, *(each.time_ms for each in seen))
         span_ms = max(1, seen[-1].time_ms - seen[0].time_ms + 1)
         self.dense = max(sum(each.rows for each in seen) / span_ms, self.dense / 2)
         self.dense_bytes = max(sum(each.size_bytes for each in seen) / span_ms, self.dense_bytes / 2)

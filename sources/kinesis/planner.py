@@ -67,7 +67,12 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = MetricGroup()
-        self._settings, self._searchable, self._bounded, self._poll_seconds = settings, searchable, bounded, poll_seconds
+        self._settings, self._searchable, self._bounded, self._poll_seconds = (
+            settings,
+            searchable,
+            bounded,
+            poll_seconds,
+        )
         self._client = client if client is not None else KinesisClient(settings)
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._disorder_us, self._subscribes, self._now_seconds = max(disorder_us, 1_000), subscribes, now_seconds

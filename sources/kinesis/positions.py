@@ -60,9 +60,7 @@ class KinesisPosition:
         if isinstance(given, str) and given.upper() in {"TRIM_HORIZON", "LATEST"}:
             return cls(given.upper())
         if isinstance(given, datetime):
-            return cls.at_timestamp(
-                milliseconds(given if given.tzinfo else given.replace(tzinfo=timezone.utc)) * 1_000
-            )
+            return cls.at_timestamp(milliseconds(given if given.tzinfo else given.replace(tzinfo=timezone.utc)) * 1_000)
         if isinstance(given, Mapping) and given and all(map(_is_sequence_number, given.items())):
             return cls.after_sequence_numbers(given)
         raise InvalidKinesisOption(

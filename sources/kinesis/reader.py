@@ -94,9 +94,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         each = next(iter(self._slices.values()))
         if each.split.cursor == each.split.until or each.split.start == each.split.stop:
             return self._finish(each, [])
-        pace = PACES.of(
-            (self._settings.place, each.split.stream, each.split.shard), lambda: Pace(*self._rates)
-        )
+        pace = PACES.of((self._settings.place, each.split.stream, each.split.shard), lambda: Pace(*self._rates))
         wait_seconds = pace.wait_seconds(now_seconds=self._now_seconds())
         if wait_seconds > 0 and self._woken.wait(min(wait_seconds, LONGEST_WAIT_SECONDS)):
             self._woken.clear()

@@ -153,7 +153,9 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
 
     def __repr__(self) -> str:
         each = self._subscriber
-        what = f"streams={','.join(each.streams)}" if isinstance(each, StreamList) else f"stream_pattern={each.pattern!r}"
+        what = (
+            f"streams={','.join(each.streams)}" if isinstance(each, StreamList) else f"stream_pattern={each.pattern!r}"
+        )
         return f"KinesisSource({self._settings.place}, {what})"
 
     @property
@@ -233,10 +235,17 @@ def _subscriber(streams: Sequence[str] | None, stream_pattern: str | None) -> Su
     named: Any = streams
     if isinstance(named, str):
         raise InvalidKinesisOption("streams", repr(named), "a list of names", f"write [{named!r}].")
-    names = [stream_name(each) for each in named if isinstance(each, str) and (_ARN if each.startswith("arn:") else _NAME).fullmatch(each)]
+    names = [
+        stream_name(each)
+        for each in named
+        if isinstance(each, str) and (_ARN if each.startswith("arn:") else _NAME).fullmatch(each)
+    ]
     if not names or len(names) < len(named) or len(set(names)) < len(names):
         raise InvalidKinesisOption(
-            "streams", repr(named), "names or ARNs of streams, each name once", "one source reads one account's streams."
+            "streams",
+            repr(named),
+            "names or ARNs of streams, each name once",
+            "one source reads one account's streams.",
         )
     return StreamList(tuple(sorted(named)))
 

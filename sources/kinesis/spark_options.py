@@ -7,7 +7,7 @@
 | region, endpoint | `region`, `endpoint_url` |
 | roleArn, roleSessionName, roleExternalId | a role to assume |
 | profile | of the shared credentials file; ours |
-| initialPosition | `start`: TRIM_HORIZON (or earliest), LATEST (which is what Databricks takes if none is given), or JSON |
+| initialPosition | `start`: TRIM_HORIZON (or earliest), LATEST (if none is given, as in Databricks), or JSON |
 | | {"at_timestamp": "2026-01-01T00:00:00Z"} |
 | endingPosition | `stop`: LATEST or JSON as above; ours |
 | failOnDataLoss | `on_data_loss`: true is "error" |
@@ -71,14 +71,19 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
     for name in given:
         if name in SECRETS:
             raise InvalidKinesisOption(
-                name, "a secret", "no keys", "use boto3's own chain (environment, profile, role of the machine) or roleArn."
+                name,
+                "a secret",
+                "no keys",
+                "use boto3's own chain (environment, profile, role of the machine) or roleArn.",
             )
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {known[near[0]]!r}?" if near else f"known are {', '.join(sorted(known.values()))}."
             raise InvalidKinesisOption(name, "a value", "an option of a Kinesis stream", hint)
     named = [given[name] for name in ("streamname", "streamarn") if name in given]
-    wanted: dict[str, Any] = {argument: given[name.lower()] for name, argument in TEXTS.items() if name.lower() in given}
+    wanted: dict[str, Any] = {
+        argument: given[name.lower()] for name, argument in TEXTS.items() if name.lower() in given
+    }
     if named:
         wanted["streams"] = [name.strip() for value in named for name in value.split(",") if name.strip()]
     wanted["start"] = _position("initialPosition", given.get("initialposition", "LATEST"))

@@ -34,15 +34,15 @@ def _next_sequence() -> int:
     return BASE + _count * (1 << 40) + _count % 7919
 
 
-def mend() -> None:
+def mend() -> None:  # noqa: C901  # one function of theirs after the other
     """Change moto's Kinesis, in this process."""
+    from moto.core.exceptions import JsonRESTError
     from moto.core.responses import ActionResult
     from moto.core.utils import unix_time, utcnow
     from moto.kinesis import models, responses, utils
-    from moto.core.exceptions import JsonRESTError
     from moto.kinesis.exceptions import ShardNotFoundError
 
-    class ExpiredIterator(JsonRESTError):
+    class ExpiredIterator(JsonRESTError):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__("ExpiredIteratorException", "Iterator expired.")
 
@@ -102,9 +102,15 @@ def mend() -> None:
             shard.records = records
 
     def open_shard(stream: Any, partition_key: str, explicit_hash_key: str) -> Any:
-        key = int(explicit_hash_key) if explicit_hash_key else int(models.md5_hash(partition_key.encode()).hexdigest(), 16)
+        key = (
+            int(explicit_hash_key)
+            if explicit_hash_key
+            else int(models.md5_hash(partition_key.encode()).hexdigest(), 16)
+        )
         return next(
-            shard for shard in stream.shards.values() if shard.is_open and shard.starting_hash <= key <= shard.ending_hash
+            shard
+            for shard in stream.shards.values()
+            if shard.is_open and shard.starting_hash <= key <= shard.ending_hash
         )
 
     def get_records(response: Any) -> Any:
@@ -120,7 +126,9 @@ def mend() -> None:
         again, records, behind = backend.get_records(arn, iterator, response._get_param("Limit"))
         answer = {"Records": [record.to_json() for record in records], "MillisBehindLatest": behind}
         shard = stream.shards[shard_id]
-        over = not shard.is_open and (not shard.numbers or (records and records[-1].sequence_number == shard.numbers[-1]))
+        over = not shard.is_open and (
+            not shard.numbers or (records and records[-1].sequence_number == shard.numbers[-1])
+        )
         if not shard.is_open and not records:
             over = True
         if over:
@@ -128,7 +136,10 @@ def mend() -> None:
                 {
                     "ShardId": child.shard_id,
                     "ParentShards": [parent for parent in (child.parent, child.adjacent_parent) if parent],
-                    "HashKeyRange": {"StartingHashKey": str(child.starting_hash), "EndingHashKey": str(child.ending_hash)},
+                    "HashKeyRange": {
+                        "StartingHashKey": str(child.starting_hash),
+                        "EndingHashKey": str(child.ending_hash),
+                    },
                 }
                 for child in stream.shards.values()
                 if shard_id in (child.parent, child.adjacent_parent)
