@@ -192,8 +192,8 @@ def test_a_circle_within_a_room_is_told_with_all_its_imports() -> None:
 def test_a_room_that_nobody_placed_is_told() -> None:
     files = {f"{room}/a.py" if not room.endswith(".py") else room: "" for room in FLOOR}
     assert rooms_without_a_floor(files) == []
-    assert rooms_without_a_floor({**files, "sources/kinesis/a.py": ""}) == [
-        "sources/kinesis has no floor: give it one in FLOORS, above all that it imports"
+    assert rooms_without_a_floor({**files, "sources/elsewhere/a.py": ""}) == [
+        "sources/elsewhere has no floor: give it one in FLOORS, above all that it imports"
     ]
     del files["sources/kit/a.py"]
     assert rooms_without_a_floor(files) == ["sources/kit has a floor and is not there"]

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from lowmark.watermark import LowmarkError
+
 from .errors import KinesisRefused, KinesisStreamMissing, KinesisUnavailable
 from .split import TRIM_HORIZON, stream_name
 
@@ -72,12 +74,19 @@ class KinesisSettings:
         return self.endpoint_url or self.region or "its default region"
 
 
-class IteratorExpired(Exception):  # never seen by a user: a new iterator is asked for
-    """An iterator was not used for five minutes."""
+class IteratorExpired(LowmarkError):
+    """An iterator was not used for five minutes; caught where it is used."""
+
+    _fact = "the iterator has expired"
+    _hint = "a new one is asked for."
 
 
-class ShardGone(Exception):  # the caller says which records are lost
-    """A shard, or a stream, is not there, or a place in it is not."""
+class ShardGone(LowmarkError):
+    """A shard, or a stream, is not there, or a place in it is not; caught by who knows which records are lost."""
+
+    cause: str  # the service's code and text
+    _fact = "{cause}"
+    _hint = ""
 
 
 @dataclass(frozen=True, slots=True)

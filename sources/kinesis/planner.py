@@ -146,7 +146,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         except KinesisUnavailable as silent:
             return split.split_id, silent
         except ShardGone as gone:
-            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone})")
+            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
             self._looks[split.split_id] = ShardLook(split.cursor, split.start, closed=True, at_tip=True)
             self._children[split.split_id] = frozenset()
             return None

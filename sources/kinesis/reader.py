@@ -120,7 +120,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             each.iterator = None
             return Fetched()
         except ShardGone as gone:
-            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone})")
+            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
             return self._finish(each, [])
         pace.took(now_seconds=began, size_bytes=sum(len(record["Data"]) for record in page.records))
         if page.records and each.last is None:

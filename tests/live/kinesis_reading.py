@@ -105,13 +105,13 @@ class Reading:
 
     def values(self) -> list[str]:
         """The data of all rows, in the order in which they were read."""
-        return [value.decode(errors="replace") for _, table in self.rows for value in table["data"].to_pylist()]
+        return [value for _, table in self.rows for value in strings(table, "data")]
 
     def by_key(self) -> dict[str, list[int]]:
         """The numbers of the rows of each partition key, as they were read."""
         found: dict[str, list[int]] = {}
         for _, table in self.rows:
-            for key, value in zip(table["partitionKey"].to_pylist(), table["data"].to_pylist(), strict=True):
+            for key, value in zip(strings(table, "partitionKey"), strings(table, "data"), strict=True):
                 found.setdefault(key, []).append(int(value))
         return found
 
@@ -140,3 +140,9 @@ class Reading:
             self.source, name="orders", options=PlanOptions(slots=self.slots, future_guard_us=None),
             now_us=lambda: time.time_ns() // 1_000, peer=self,
         )  # fmt: skip
+
+
+def strings(table: pa.Table, column: str) -> list[str]:
+    """A column as text, whatever it is."""
+    values: list[Any] = table[column].to_pylist()
+    return [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in values]
