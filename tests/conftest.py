@@ -13,7 +13,17 @@ from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.live.chromium import chromium
-from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
+from tests.live.servers import (
+    KINESIS_ACCESS,
+    Broker,
+    Kinesis,
+    jars,
+    kafka_broker,
+    kinesis_server,
+    require_binary,
+    require_jars,
+    require_java,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -23,6 +33,7 @@ SERVERS = {
     "browser",
     "kafka",
     "kafka_jars",
+    "kinesis",
     "prometheus_binary",
 }  # fixtures: who takes one starts a server, or needs it
 
@@ -43,6 +54,10 @@ def pytest_configure() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     clean_environment()
+    # Where boto3 looks first, here and in all processes of Spark: nobody's own account is ever asked.
+    os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
+    os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -128,6 +143,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker for all tests. A test that stops or kills one takes its own: `with kafka_broker(tmp_path)`."""
     with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinesis]:
+    """A server that speaks Kinesis, for all tests; streams are per test: `kinesis.create_stream()`."""
+    with kinesis_server(tmp_path_factory.mktemp("kinesis")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
