@@ -12,12 +12,18 @@ import pytest
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
+from tests.live.pravega_server import Pravega, pravega_server
 from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SERVERS = {"kafka", "kafka_jars", "prometheus_binary"}  # fixtures: who takes one starts a server, or needs it
+SERVERS = {
+    "kafka",
+    "kafka_jars",
+    "pravega",
+    "prometheus_binary",
+}  # fixtures: who takes one starts a server, or needs it
 
 # Warnings and errors of the JVM go to a file beside the test's folders, not between pytest's lines.
 LOG4J = """\
@@ -125,6 +131,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def kafka_jars() -> list[Path]:
     """The jars of Spark's Kafka connector: on the class path of `spark` when they are here; this insists."""
     return require_jars("spark-kafka")
+
+
+@pytest.fixture(scope="session")
+def pravega(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pravega]:
+    """A Pravega for all tests; streams are per test: `pravega.create_stream()`."""
+    with pravega_server(tmp_path_factory.mktemp("pravega")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

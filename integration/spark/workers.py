@@ -41,6 +41,7 @@ PACKAGES = {
     "msgspec": "msgspec",
     "grpc": "grpcio",
     "confluent_kafka": "confluent-kafka",
+    "jpype": "JPype1",
 }
 """Modules that workers import -> the package that has them. What is pure Python `ship` brings, the others it cannot."""
 
@@ -81,8 +82,9 @@ def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) 
     from pyspark import cloudpickle
 
     # Also inside another source: a hybrid of it, or the user's own around it.
-    kafka = b"lowmark.sources.kafka" in cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
-    return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *(["confluent_kafka"] if kafka else []))
+    pickled = cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
+    clients = {b"lowmark.sources.kafka": "confluent_kafka", b"lowmark.sources.pravega": "jpype"}
+    return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *(client for room, client in clients.items() if room in pickled))
 
 
 def check(spark: SparkSession, modules: Sequence[str] = _ALWAYS) -> None:
