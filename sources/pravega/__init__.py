@@ -13,12 +13,14 @@ from .errors import (
     PravegaUnavailable,
 )
 from .event_time import EventTime
+from .notes import NotedBound
 from .segment import PravegaSplit
 from .source import PravegaSource
 
 __all__ = [
     "EventTime",
     "InvalidPravegaOption",
+    "NotedBound",
     "PravegaAccessDenied",
     "PravegaClientMissing",
     "PravegaDataLost",

@@ -24,6 +24,7 @@ from .errors import (
     PravegaUnavailable,
 )
 from .jvm import java_class, start_java
+from .notes import Mark
 from .segment import segment_name
 from .settings import PravegaSettings
 
@@ -82,21 +83,6 @@ class StreamCut:
     positions: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What writers noted of time (`noteTime`), as the controller has put it together.
-
-    Attributes:
-        lower_ms: no event from `positions` on is before it, as far as the writers told the truth.
-        upper_ms: no event before `positions` is after it.
-        positions: segment -> byte.
-    """
-
-    lower_ms: int
-    upper_ms: int
-    positions: Mapping[int, int]
-
-
 _clients: dict[PravegaSettings, PravegaClient] = {}
 _making = threading.Lock()
 
@@ -152,6 +138,7 @@ class PravegaClient:
         self._cut_helper = java_class("io.pravega.client.admin.impl.StreamCutHelper")(self._controller, pool)
         self._tokens: dict[str, Any] = {}
         self._watched: dict[tuple[str, int], Any] = {}  # of segments that are open: their metadata clients
+        self._marks: dict[str, _Marks] = {}
         self._lock = threading.Lock()
 
     @property
@@ -265,6 +252,37 @@ class PravegaClient:
     def text_of(self, cut: StreamCut) -> str:
         """Return a StreamCut as Pravega's text."""
         return str(self._java_cut(cut).asText())
+
+    def marks(self, stream: str) -> tuple[Mark, ...]:
+        """Return what writers have noted of time in a stream, in order; nothing where they note none."""
+        with self._lock:
+            kept = self._marks.setdefault(stream, _Marks())
+        with kept.lock:
+            self._ask(
+                f"read the marks of time of stream {self.settings.scope}/{stream}",
+                lambda: self._read_marks(stream, kept), missing=lambda: None,
+            )  # fmt: skip
+            return tuple(kept.marks)
+
+    def _read_marks(self, stream: str, kept: _Marks) -> None:
+        if kept.reader is None:
+            factory = java_class("io.pravega.client.stream.impl.ClientFactoryImpl")(
+                self.settings.scope, self._controller, self._pool
+            )
+            kept.reader = factory.createRevisionedStreamClient(
+                java_class("io.pravega.shared.NameUtils").getMarkStreamForStream(stream),
+                java_class("io.pravega.client.watermark.WatermarkSerializer")(),
+                java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
+            )
+        if kept.revision is None:
+            kept.revision = kept.reader.fetchOldestRevision()
+        entries = kept.reader.readFrom(kept.revision)
+        while entries.hasNext():
+            entry = entries.next()
+            found = entry.getValue()
+            at = {int(each.getSegmentId()): int(byte) for each, byte in dict(found.getStreamCut()).items()}
+            kept.marks.append(Mark(int(found.getLowerTimeBound()), int(found.getUpperTimeBound()), at))
+            kept.revision = entry.getKey()
 
     # -- segments
 
@@ -424,6 +442,16 @@ class PravegaClient:
         if not self.exists(stream):
             raise PravegaStreamMissing(self.settings.scope, stream, self.settings.controller, f"read {name}")
         raise Gone(name)
+
+
+class _Marks:
+    """The marks of a stream, as far as they were read."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.marks: list[Mark] = []
+        self.reader: Any = None
+        self.revision: Any = None
 
 
 class SegmentBytes:

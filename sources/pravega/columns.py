@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from .chunks import Chunk
 from .errors import InvalidPravegaOption
-from .event_time import TIME, EventTime
+from .event_time import NO_TIME, TIME, EventTime
 from .events import payloads
+from .notes import NOTED_TIME, SegmentNotes
 from .segment import PravegaSplit, segment_name
 
 __all__ = ["DEFAULT_COLUMNS", "PravegaColumns"]
@@ -24,6 +25,7 @@ _TYPES: dict[str, pa.DataType] = {
     "offset": pa.int64(),
     "event": pa.binary(),
     EVENT_TIME: TIME,
+    NOTED_TIME: TIME,
 }
 
 
@@ -33,13 +35,14 @@ class PravegaColumns:
     Args:
         names: which columns, in which order; None: all there are.
         event_time: how to find the time of an event; None: there is no such column.
+        noted: whether there is a column with what writers noted.
 
     Raises:
         InvalidPravegaOption: there is no such column, or one is named twice.
     """
 
-    def __init__(self, names: Sequence[str] | None, event_time: EventTime | None) -> None:
-        there = [*DEFAULT_COLUMNS, *([] if event_time is None else [EVENT_TIME])]
+    def __init__(self, names: Sequence[str] | None, event_time: EventTime | None, *, noted: bool = False) -> None:
+        there = [*DEFAULT_COLUMNS, *([] if event_time is None else [EVENT_TIME]), *([NOTED_TIME] if noted else [])]
         wanted = tuple(there if names is None else names)
         if not wanted or len(set(wanted)) < len(wanted) or not set(wanted) <= set(there):
             raise InvalidPravegaOption(
@@ -49,8 +52,8 @@ class PravegaColumns:
         self._looks_inside = not {"event", EVENT_TIME}.isdisjoint(wanted)
         self.schema = pa.schema([(name, _TYPES[name]) for name in wanted])
 
-    def rows(self, split: PravegaSplit, chunk: Chunk) -> pa.RecordBatch:
-        """Return the events of a chunk."""
+    def rows(self, split: PravegaSplit, chunk: Chunk, notes: SegmentNotes | None) -> pa.RecordBatch:
+        """Return the events of a chunk; with the notes of the segment, where there is a column for them."""
         count = len(chunk.ends)
         columns: list[pa.Array[Any]] = []
         events = payloads(chunk.data, chunk.ends) if self._looks_inside else None
@@ -59,6 +62,9 @@ class PravegaColumns:
                 columns.append(events)
             elif events is not None and name == EVENT_TIME and self._event_time is not None:
                 columns.append(self._event_time.times(events))
+            elif name == NOTED_TIME and notes is not None:
+                times_us = notes.at_us(chunk.begins)
+                columns.append(pa.array(times_us, pa.int64(), mask=times_us == NO_TIME).cast(TIME))
             elif name == "offset":
                 columns.append(pa.array(np.asarray(chunk.begins)))
             else:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from .errors import InvalidPravegaOption
 
-__all__ = ["TIME", "EventTime"]
+__all__ = ["NO_TIME", "TIME", "UNITS_US", "EventTime"]
 
 TIME = pa.timestamp("us", tz="UTC")
 UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}

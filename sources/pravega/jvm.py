@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import InvalidPravegaOption, PravegaClientMissing
 
-__all__ = ["JARS_VARIABLE", "java_class", "resolve_jars", "start_java"]
+__all__ = ["JARS_VARIABLE", "java_class", "leave_java", "resolve_jars", "start_java"]
 
 JARS_VARIABLE = "LOWMARK_PRAVEGA_JARS"
 DEFAULT_JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -103,6 +103,14 @@ def _start(jpype: Any, jars: Sequence[str], options: Sequence[str]) -> None:
         quiet = "".join(f"{name}.level=OFF\n" for name in ("io.pravega", "io.grpc", "io.netty"))
         told = jpype.JClass("java.io.ByteArrayInputStream")(jpype.JArray(jpype.JByte)(quiet.encode()))
         jpype.JClass("java.util.logging.LogManager").getLogManager().readConfiguration(told)
+
+
+def leave_java() -> None:
+    """Let Java forget the thread that calls this, which is about to end: Java would keep something of it for ever."""
+    import jpype
+
+    if threading.current_thread() is not threading.main_thread() and jpype.isJVMStarted():
+        jpype.JClass("java.lang.Thread").detach()
 
 
 def java_class(name: str) -> Any:

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from lowmark.sources.api import SplitEnd, SplitPlanner
+import numpy as np
+from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import Chunk, chunks
 from .client import Gone, PravegaClient, SegmentState, Silent, Truncated, client_of
 from .errors import PravegaStreamMissing, PravegaUnavailable
-from .event_time import EventTime
+from .event_time import NO_TIME, EventTime
 from .events import payloads
 from .index import Integers, SegmentIndex
+from .jvm import leave_java
 from .loss import DataLoss
+from .notes import SegmentNotes, notes_of
 from .segment import PravegaSplit, split_of
 from .settings import PravegaSettings
 
-__all__ = ["PravegaPlanner"]
+__all__ = ["Noted", "PravegaPlanner"]
+
+log = logging.getLogger("lowmark")
 
 PATIENCE_SECONDS = 2.0
 """How long segment stores are waited for in one plan; the next one asks again."""
 EXACT_BYTES = 64 << 10
 """So much of a segment is read rather than guessed how many events it holds."""
 READERS = 4
+
+
+@dataclass(frozen=True)
+class Noted:
+    """That the time is read that writers note.
+
+    Attributes:
+        unit_us: microseconds in what they note.
+    """
+
+    unit_us: int
+
+    def of(self, client: PravegaClient, split: PravegaSplit) -> SegmentNotes:
+        """Return what is noted of a segment by now."""
+        return notes_of(client.marks(split.stream), split.segment, self.unit_us)
 
 
 class PravegaPlanner(SplitPlanner[PravegaSplit]):
@@ -42,7 +63,8 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     Args:
         settings: where Pravega is.
-        event_time: how to find the time of an event; None: segments cannot be searched by time.
+        event_time: how to find the time of an event; None: segments are searched by what is noted, or not by time.
+        noted: whether segments are read only as far as writers have noted the time; None: further.
         go_on: whether events that are gone are logged and counted, instead of raised.
         client: asks Pravega; by default that of the process, when it is needed.
         now_seconds: a clock that never goes back.
@@ -53,12 +75,15 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         settings: PravegaSettings,
         *,
         event_time: EventTime | None,
+        noted: Noted | None = None,
         go_on: bool,
         client: PravegaClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = MetricGroup()
-        self._settings, self._event_time, self._given_client = settings, event_time, client
+        self._settings, self._event_time, self._noted, self._given_client = settings, event_time, noted, client
+        self._notes: dict[str, SegmentNotes] = {}
+        self._silence_told = False
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._go_on, self._now_seconds = go_on, now_seconds
         self._unanswered = self.metrics.counter("unanswered_segments")
@@ -95,6 +120,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             self._wait(len(splits), str(silent))
             return {}
         self._silent_since = None
+        self._note(splits)
         self._unanswered.inc(len(set(asked.values()) - states.keys()))
         names = {split.split_id for split in splits}
         ends: dict[str, SplitEnd] = {}
@@ -131,11 +157,19 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
         Of a split that was not asked about in `latest` nothing is known.
         """
-        if self._event_time is None:
-            return None
         known = [split for split in splits if split.split_id in self._ends]
+        if self._event_time is None:
+            return None if self._noted is None else {split.split_id: self._noted_at(split, time_us) for split in known}
         self._index_all(known)
         return {split.split_id: self._index(split).find_time(time_us) for split in known}
+
+    def reached_us(self, split: PravegaSplit, position: int, time_us: int) -> int:
+        """That time, or what writers have noted, where that is less."""
+        if self._noted is None or self._event_time is None:
+            return time_us
+        notes = self._notes.get(split.split_id)
+        noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
+        return min(time_us, noted_us) if noted_us > EARLIEST_US else EARLIEST_US
 
     def close(self) -> None:
         """The client is the process's, and stays."""
@@ -158,13 +192,31 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             lost_to = state.head if split.stop is None else min(state.head, split.stop)
             self._loss.found(split.split_id, start, lost_to)
             self._heads[split.split_id] = state.head
-        stop = max(start, state.tail if split.stop is None else min(state.tail, split.stop))
+        tail = min(state.tail, self._notes[split.split_id].known) if split.split_id in self._notes else state.tail
+        stop = max(start, tail if split.stop is None else min(tail, split.stop))
         over = stop == split.stop or (state.sealed and stop == state.tail and self._over(split, names))
         exact = replace(split, stop=None)
         self._ends[split.split_id] = SplitEnd(stop)
         first = self._from(split)
         rows = self.rows_before(exact, stop)
         return SplitEnd(stop, rows=rows, size_bytes=max(0, stop - first), finished=over)
+
+    def _note(self, splits: Sequence[PravegaSplit]) -> None:
+        """See how far writers have noted the time."""
+        if self._noted is None:
+            return
+        self._notes = {split.split_id: self._noted.of(self._client, split) for split in splits}
+        if not self._silence_told and not any(notes.known for notes in self._notes.values()):
+            self._silence_told = True
+            log.warning(
+                "Pravega at %s: no writer of %s has noted a time (noteTime) yet, so nothing is read. Hint: let writers "
+                "note it, or read without noted_time.",
+                self._settings.controller, ", ".join(sorted({split.stream for split in splits})[:10]),
+            )  # fmt: skip
+
+    def _noted_at(self, split: PravegaSplit, time_us: int) -> int | None:
+        at = self._notes[split.split_id].find_time(time_us) if split.split_id in self._notes else None
+        return at if at is not None and at < self._known_end(split) else None
 
     def _over(self, split: PravegaSplit, names: set[str]) -> bool:
         """Whether all that carries a sealed segment on is known."""
@@ -223,7 +275,13 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             self._index(split).extend(self._known_end(split))
         if len(behind) > 1:
             with ThreadPoolExecutor(min(READERS, len(behind))) as pool:
-                list(pool.map(lambda split: self._index(split).extend(self._known_end(split)), behind))
+                list(pool.map(self._index_one, behind))
+
+    def _index_one(self, split: PravegaSplit) -> None:
+        try:
+            self._index(split).extend(self._known_end(split))
+        finally:
+            leave_java()
 
 
 def _times_us(event_time: EventTime, chunk: Chunk) -> Integers:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
 
-__all__ = ["PravegaSplit", "segment_name", "split_of"]
+__all__ = ["PravegaSplit", "segment_epoch", "segment_name", "segment_of", "split_of"]
 
 _EPOCH_BITS = 32
 
@@ -33,6 +33,11 @@ def segment_name(segment: int) -> str:
     '17.#epoch.3'
     """
     return f"{segment & (1 << _EPOCH_BITS) - 1}.#epoch.{segment >> _EPOCH_BITS}"
+
+
+def segment_epoch(segment: int) -> int:
+    """Return after how many scalings a segment was made."""
+    return segment >> _EPOCH_BITS
 
 
 def split_of(

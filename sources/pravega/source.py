@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from lowmark.sources.api import Fetching, SplitEnd, SplitEnumerator, SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.simple import SimpleSource
+from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import LowmarkError, duration_us
 
@@ -30,15 +30,27 @@ from .client import Gone, Silent, Truncated, client_of
 from .columns import EVENT_TIME, PravegaColumns
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
 from .errors import InvalidPravegaOption, PravegaUnavailable
-from .event_time import EventTime
+from .event_time import UNITS_US, EventTime
+from .jvm import leave_java
 from .loss import DataLoss
-from .planner import PravegaPlanner
+from .notes import NOTED_TIME
+from .planner import Noted, PravegaPlanner
 from .segment import PravegaSplit
 from .settings import PravegaSettings
 
 __all__ = ["PravegaSource"]
 
 Position = str | Sequence[str] | Mapping[str, str]
+
+
+class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
+    """Reads in a thread that may end with it."""
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            leave_java()
 
 
 class PravegaSource(SimpleSource[PravegaSplit]):
@@ -56,8 +68,12 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         event_time: where the time of an event is: a field of JSON such as "$.order.at", or a function from Arrow's
             binary array to one of times, picklable. Rows get a column `event_time`, and batches are cut by it; for
             that the driver reads every event once, too. None: batches are cut by numbers of events.
-        event_time_unit: of numbers in JSON: "s", "ms" or "us".
-        columns: the columns of rows, some of stream, segment, offset, event, event_time; by default all.
+        event_time_unit: of numbers in JSON, and of what writers note: "s", "ms" or "us".
+        noted_time: whether to read Pravega's own time, which writers note (`noteTime`): rows get a column `noted_time`,
+            a time that no event of the segment from there on is before, null before the first. It is the source's event
+            time where `event_time` is not given, and then costs the driver nothing. Segments are read up to the newest
+            mark, which Pravega makes every ten seconds, and no further; where writers note nothing, nothing is read.
+        columns: the columns of rows, some of stream, segment, offset, event, event_time, noted_time; by default all.
         discover_every: how often scalings and new streams are looked for, a duration. Until the successors of a sealed
             segment are found, it holds the watermark.
         on_data_loss: "error", or "go_on" with what is left, when events are truncated before they were read.
@@ -94,6 +110,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         stop: Position | None = None,
         event_time: str | Callable[[pa.BinaryArray], pa.Array[Any]] | EventTime | None = None,
         event_time_unit: str = "ms",
+        noted_time: bool = False,
         columns: Sequence[str] | None = None,
         discover_every: str | timedelta = "1 second",
         on_data_loss: str = "error",
@@ -127,7 +144,8 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self.discover_every = discover_every
         _seconds(discover_every, "discover_every")  # refused now rather than later
         self._event_time = None if event_time is None else EventTime.of(event_time, event_time_unit)
-        self._columns = PravegaColumns(columns, self._event_time)
+        self._noted = Noted(UNITS_US[event_time_unit]) if noted_time and event_time_unit in UNITS_US else None
+        self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
         self._go_on = on_data_loss == "go_on"
         self.fetching = Fetching.one_by_one() if fetchers == 1 else Fetching.side_by_side(fetchers)
         self.settings = PravegaSettings(
@@ -164,14 +182,17 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
     @property
     def event_time(self) -> str | None:
-        return EVENT_TIME if EVENT_TIME in self._columns.names else None
+        return next((name for name in (EVENT_TIME, NOTED_TIME) if name in self._columns.names), None)
 
     def discover(self) -> Sequence[PravegaSplit]:
         return self._walk(DiscoveredSplits())()
 
     def create_planner(self) -> PravegaPlanner:
-        searched = self._event_time if self.event_time is not None else None
-        return PravegaPlanner(self.settings, event_time=searched, go_on=self._go_on)
+        searched = self._event_time if self.event_time == EVENT_TIME else None
+        return PravegaPlanner(self.settings, event_time=searched, noted=self._noted, go_on=self._go_on)
+
+    def create_split_reader(self) -> PravegaSplitReader:
+        return PravegaSplitReader(self)
 
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         return self.create_planner().latest(splits)
@@ -179,10 +200,11 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
         assert split.stop is not None, "slices have one"
         client, position = client_of(self.settings), split.start
+        notes = None if self._noted is None else self._noted.of(client, split)
         while position < split.stop:
             try:
                 for chunk in chunks(client, split, position, split.stop):
-                    yield self._columns.rows(split, chunk), chunk.after
+                    yield self._columns.rows(split, chunk, notes), chunk.after
                     position = chunk.after
             except (Truncated, Gone):
                 lost_to = self._lost(split, position)

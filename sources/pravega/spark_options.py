@@ -32,6 +32,7 @@ _TEXTS = {
     "truststore": "trust_store",
 }
 _LISTS = {"streams": "streams", "columns": "columns", "jars": "jars", "start": "start", "stop": "stop"}
+_FLAGS = {"validatehostname": "validate_host_name", "notedtime": "noted_time"}
 
 
 def arguments(options: Mapping[str, str]) -> dict[str, Any]:
@@ -58,11 +59,11 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
             if not value.isdecimal():
                 raise InvalidPravegaOption("fetchers", repr(value), "1 or more", "each is a thread of a task.")
             made["fetchers"] = int(value)
-        elif name == "validatehostname":
+        elif name in _FLAGS:
             if value.lower() not in {"true", "false"}:
-                raise InvalidPravegaOption("validateHostName", repr(value), "true or false", "write one of them.")
-            made["validate_host_name"] = value.lower() == "true"
+                raise InvalidPravegaOption(name, repr(value), "true or false", "write one of them.")
+            made[_FLAGS[name]] = value.lower() == "true"
         else:
-            known = sorted({*_TEXTS, *_LISTS, "fetchers", "validatehostname"})
+            known = sorted({*_TEXTS, *_LISTS, *_FLAGS, "fetchers"})
             raise InvalidPravegaOption(name, "an option that there is not", f"one of {', '.join(known)}", "mend it.")
     return made

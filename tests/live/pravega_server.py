@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 JARS = str(CACHE / "jars" / "pravega-client")
-SERVER_OPTIONS = ("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
+SERVER_OPTIONS = ("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
+                  "-Dcontroller.watermarking.frequency.seconds=1")  # fmt: skip
 USER, PASSWORD = "admin", "1111_aaaa"  # the ones in Pravega's own example of a password file
 
 SERVER_PROPERTIES = """\
@@ -194,7 +195,7 @@ def pravega_server(folder: Path, *, auth: bool = False) -> Iterator[Pravega]:
     Skips or fails the test where Java or the jars are missing.
     """
     java = require_java()
-    # Two old copies of what bcprov-ext has: whichever comes first on the class path is taken, and these break its store.
+    # Two old copies of what bcprov-ext has: the first on the class path is taken, and with these its store breaks.
     old = ("bc-fips", "bcprov-jdk15on")
     classpath = ":".join(str(jar) for jar in require_jars("pravega") if not jar.name.startswith(old))
     require_jars("pravega-client")

@@ -19,7 +19,7 @@ from lowmark.sources.pravega.jvm import java_class
 
 from tests.live.pravega_reading import Reading, events_of
 from tests.live.pravega_server import JARS, Pravega
-from tests.live.servers import free_ports
+from tests.live.servers import free_ports, wait_until
 
 START_MS = 1_700_000_000_000
 
@@ -311,3 +311,41 @@ def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
     text = pravega.client.text_of(StreamCut(other, {0: 0}))
     with pytest.raises(Exception, match=f"a StreamCut of {other} for {stream}"):
         Reading(pravega.source(stream, start={stream: text}))
+
+
+def marked(pravega: Pravega, stream: str, count: int) -> None:
+    """Return when the controller has made so many marks."""
+    wait_until(lambda: len(pravega.client.marks(stream)) >= count, "the controller's mark", seconds=40)
+
+
+def test_what_writers_note_is_the_time_of_what_follows(pravega: Pravega) -> None:
+    stream = pravega.create_stream(2)
+    with pravega.writer(stream) as writer:
+        for round_ in range(3):
+            some = rows(round_ * 100, round_ * 100 + 100)
+            writer.write((str(row["key"]), json.dumps(row, sort_keys=True).encode()) for row in some)
+            writer.note_time(START_MS + (round_ + 1) * 100_000)
+            marked(pravega, stream, round_ + 1)
+            if round_ == 1:
+                pravega.split_one(stream)
+        writer.write([("k1", b"behind the newest mark")])
+        source = pravega.source(stream, noted_time=True)
+        checked = check_source(source, most_rows=400)
+        assert (checked.rows, checked.found_by_time > 0) == (300, True)
+        query = Reading(source)
+        tables = [query.batch() for _ in range(2)]
+        found = pa.concat_tables([table for batch in tables for table in batch.values()])
+        assert as_events(rows(0, 300)) == sorted(events_of(found)), "up to the newest mark, and no further"
+        noted_us = found["noted_time"].cast(pa.int64()).to_pylist()
+        for event, at_us in zip(events_of(found), noted_us, strict=True):
+            own_us = json.loads(event)["at"] * 1_000
+            assert at_us is None or at_us <= own_us, "no event is before what was noted where it is"
+        assert set(noted_us) == {None, (START_MS + 100_000) * 1_000, (START_MS + 200_000) * 1_000}
+
+        both = Reading(pravega.source(stream, noted_time=True, event_time="$.at"))
+        plan = both.plan(rows=150)
+        assert plan.time_us is not None
+        for name, cut in plan.slices.items():
+            if cut.reached_us is not None and not cut.finished:
+                lower_us = [at_us for at_us in noted_us if at_us is not None and at_us <= plan.time_us]
+                assert cut.reached_us <= max(lower_us, default=0), f"{name}: beyond what writers have noted"

@@ -6,19 +6,20 @@ import pickle
 import random
 import struct
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from lowmark.sources.formats import FormatOptions
-from lowmark.sources.pravega import EventTime, InvalidPravegaOption, PravegaClientMissing, PravegaSource
+from lowmark.sources.pravega import EventTime, InvalidPravegaOption, NotedBound, PravegaClientMissing, PravegaSource
 from lowmark.sources.pravega.chunks import Chunk
 from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
 from lowmark.sources.pravega.index import BLOCK_ROWS, SegmentIndex
 from lowmark.sources.pravega.jvm import JARS_VARIABLE, resolve_jars
+from lowmark.sources.pravega.notes import Mark, notes_of
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
 
@@ -165,6 +166,49 @@ def test_the_format_takes_the_same_options() -> None:
             FormatOptions.read("lowmark_pravega", {**options, **wrong})
     with pytest.raises(InvalidPravegaOption, match="scope"):
         FormatOptions.read("lowmark_pravega", {"controller": "tcp://h:9090"})
+
+
+def test_a_watermark_stays_within_what_writers_have_noted() -> None:
+    told: list[int] = []
+    output: Any = type("Output", (), {"emit_watermark": lambda _, watermark_us: told.append(watermark_us)})()
+    generator = NotedBound(1_000_000)
+    noted = datetime(1970, 1, 1, 0, 0, 5, tzinfo=timezone.utc)
+    for at_us, column in [(9_000_000, None), (9_000_000, noted), (5_500_000, noted), (20_000_000, noted)]:
+        generator.on_event({"noted_time": column}, at_us, output)
+        generator.on_periodic_emit(output)
+    assert told == [4_999_000, 4_999_000, 4_999_000]
+    late = NotedBound(10_000_000)
+    late.on_event({"noted_time": noted}, 9_000_000, output)
+    late.on_periodic_emit(output)
+    assert told[-1] == -1_001_000
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
+    """Events are written to one segment, then to its two successors; a mark says where writers were, and when."""
+    rng = random.Random(seed)
+    left, right = 1 << 32 | 1, 1 << 32 | 2
+    ends, now, times = {0: 0}, 0, {0: list[tuple[int, int]](), left: [], right: []}
+    marks: list[Mark] = []
+    for step in range(120):
+        if step == 60:
+            ends = {left: 0, right: 0}
+        segment = rng.choice(sorted(ends))
+        now += rng.randrange(3)
+        times[segment].append((ends[segment], now))
+        ends[segment] += 10
+        if rng.random() < 0.2 and (not marks or marks[-1].lower < now):
+            marks.append(Mark(now, now, dict(ends)))
+    for segment, written in times.items():
+        notes = notes_of(marks, segment, 1)
+        positions = np.array([byte for byte, _ in written], np.int64)
+        noted = notes.at_us(positions)
+        assert all(at >= us for us, (_, at) in zip(noted.tolist(), written, strict=True)), f"seed {seed}"
+        assert (noted[1:] >= noted[:-1]).all()
+        for mark in marks:  # what was known when fewer marks were there is still so
+            before = notes_of(marks[: marks.index(mark) + 1], segment, 1)
+            final = positions < before.known
+            assert (before.at_us(positions)[final] == noted[final]).all(), f"seed {seed}"
 
 
 def test_missing_jars_are_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
