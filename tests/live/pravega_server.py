@@ -6,7 +6,9 @@ The client runs in the Java of the test's own process, as it does in that of a w
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 JARS = str(CACHE / "jars" / "pravega-client")
 SERVER_OPTIONS = ("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
                   "-Dcontroller.watermarking.frequency.seconds=1")  # fmt: skip
-USER, PASSWORD = "admin", "1111_aaaa"  # the ones in Pravega's own example of a password file
+USER, PASSWORD = "admin", "1111_aaaa"
+STRANGER = "stranger"  # has the same password, and no right in the scope of the tests
 
 SERVER_PROPERTIES = """\
 singlenode.zk.port={zk}
@@ -35,6 +38,12 @@ singlenode.controller.rpc.port={controller}
 singlenode.segmentStore.port={store}
 singlenode.controller.rest.enable=false
 singlenode.admin.gateway.enable=false
+"""
+AUTH_PROPERTIES = """\
+singlenode.security.auth.enable=true
+singlenode.security.auth.credentials.username={user}
+singlenode.security.auth.credentials.pwd={password}
+singlenode.security.auth.pwdAuthHandler.accountsDb.location={accounts}
 """
 QUIET = """<configuration><appender name="E" class="ch.qos.logback.core.ConsoleAppender"><target>System.err</target>
 <encoder><pattern>%d %-5level %logger{36} %msg%n</pattern></encoder></appender>
@@ -220,12 +229,25 @@ def _start(java: str, classpath: str, folder: Path, *, auth: bool) -> Pravega:
     zk, controller, store = free_ports(3)
     properties, quiet = folder / "pravega.properties", folder / "logback.xml"
     text = SERVER_PROPERTIES.format(zk=zk, controller=controller, store=store)
+    if auth:
+        accounts = folder / "accounts"
+        rights = {USER: "prn::*,READ_UPDATE;", STRANGER: "prn::/scope:elsewhere,READ;"}
+        accounts.write_text("".join(f"{user}:{encoded(PASSWORD)}:{right}\n" for user, right in rights.items()))
+        text += AUTH_PROPERTIES.format(user=USER, password=PASSWORD, accounts=accounts)
     properties.write_text(text)
     quiet.write_text(QUIET)
     command = [
         java, *SERVER_OPTIONS, f"-Dsinglenode.configurationFile={properties}", f"-Dlogback.configurationFile={quiet}",
         f"-Djava.io.tmpdir={folder}", "-cp", classpath, "io.pravega.local.LocalPravegaEmulator",
     ]  # fmt: skip
-    server = Pravega(f"tcp://{LOCALHOST}:{controller}", Process("Pravega", command, folder / "pravega.log"))
+    process = Process("Pravega", command, folder / "pravega.log")
+    server = Pravega(f"tcp://{LOCALHOST}:{controller}", process, *([USER, PASSWORD] if auth else []))
     server.process.start(server.ready)
     return server
+
+
+def encoded(password: str) -> str:
+    """A password as Pravega keeps it: iterations, salt and hash, in hexadecimal twice."""
+    salt = os.urandom(32)
+    digest = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 5_000, 64)
+    return f"5000:{salt.hex()}:{digest.hex()}".encode().hex()
