@@ -13,6 +13,7 @@ from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.live.chromium import chromium
+from tests.live.pravega_server import Pravega, pravega_server
 from tests.live.servers import (
     KINESIS_ACCESS,
     Broker,
@@ -34,6 +35,7 @@ SERVERS = {
     "kafka",
     "kafka_jars",
     "kinesis",
+    "pravega",
     "prometheus_binary",
 }  # fixtures: who takes one starts a server, or needs it
 
@@ -156,6 +158,13 @@ def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinesis]:
 def kafka_jars() -> list[Path]:
     """The jars of Spark's Kafka connector: on the class path of `spark` when they are here; this insists."""
     return require_jars("spark-kafka")
+
+
+@pytest.fixture(scope="session")
+def pravega(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pravega]:
+    """A Pravega for all tests; streams are per test: `pravega.create_stream()`."""
+    with pravega_server(tmp_path_factory.mktemp("pravega")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

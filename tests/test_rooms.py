@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("sources",),
     ("sources/coordinator", "sources/hybrid", "sources/reading", "sources/slicing"),
     ("sources/kit", "sources/planning", "sources/testing"),
-    ("sources/files", "sources/generator", "sources/kafka", "sources/kinesis"),
+    ("sources/files", "sources/generator", "sources/kafka", "sources/kinesis", "sources/pravega"),
     ("sources/spark",),
     ("sources/__init__.py", "sources/formats.py"),
     ("integration",),

@@ -3,6 +3,7 @@
     lowmark_kafka       Spark's own Kafka options: see `kafka.spark_options`
     lowmark_kinesis     Databricks' own Kinesis options: see `kinesis.spark_options`
     lowmark_files       path, fileFormat, eventTime, recursive, discoverEvery, bounded, onUnreadable, onVanished
+    lowmark_pravega     controller, scope, streams, start, eventTime and others: see `pravega.spark_options`
     lowmark_generator   script (JSON, `StreamScript.to_plain`), seed, bounded, ticksPerBatch
 
 and of every one of them:
@@ -189,10 +190,18 @@ def _generator(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
     return GeneratorSource(script, seed=seed, bounded=bounded, ticks_per_batch=ticks_per_batch)
 
 
+def _pravega(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+    from lowmark.sources.pravega import PravegaSource
+
+    del schema  # Pravega's own
+    return PravegaSource.from_options(given.options)
+
+
 FORMATS: Mapping[str, Callable[[_Given, pa.Schema | None], Source[Any, Any]]] = {
     "lowmark_kafka": _kafka,
     "lowmark_kinesis": _kinesis,
     "lowmark_files": _files,
     "lowmark_generator": _generator,
+    "lowmark_pravega": _pravega,
 }
 """Format -> how its source is made."""
