@@ -127,8 +127,11 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True
     expected_tasks: int = 1
 
 
-class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """How far a task is; see `lowmark.watermark.ReplyLowWatermark`."""
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag=True):
+    """How far a task is; see `lowmark.watermark.ReplyLowWatermark`.
+
+    What is as usual is not sent, so that a coordinator of before, which knows fewer fields, takes what it knows.
+    """
 
     task: Task
     run: str
