@@ -34,7 +34,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka check test lint format docs pictures screenshots bench fuzz torture java jars servers clean again sparks
+.PHONY: help venv demo demo-kafka demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -47,6 +47,9 @@ demo: java .venv/.installed ## the main job, native Spark beside lowmark, no ser
 
 demo-kafka: java .venv/.installed jars ## the same on a real Kafka broker, started and stopped here
 	@$(bin)/python -m tests.live.demo_kafka $(DEMO_ARGS)
+
+demo-pravega: java .venv/.installed-test jars ## the same on a real Pravega, started and stopped here
+	@$(bin)/python -m tests.live.demo_pravega $(DEMO_ARGS)
 
 # The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half. One process more
 # than cores: some of these tests wait.
@@ -84,6 +87,9 @@ fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for 
 torture: servers .venv/.installed-test ## kills at random moments, for minutes
 	@$(bin)/python -m pytest -m torture $(PYTEST_ARGS)
 
+wheel: .venv/.installed ## the package, in dist/: what `pip install` takes
+	@rm -rf dist build/lib build/bdist.*; $(call pip_wheel); rm -rf build/lib build/bdist.* ./*.egg-info; $(say) "made $$(ls dist/*.whl)"
+
 clean: ## removes all that make has made
 	rm -rf .venv .venv-* .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis ./*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -107,7 +113,8 @@ servers: .cache/java.asked jars
 
 connector := spark-kafka$(patsubst %,-%,$(filter 4.0 4.1,$(basename $(SPARK))))
 
-jars: .cache/jars/kafka.stamp .cache/jars/$(connector).stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, for the live tests; Flink's, for the benchmark
+jars: .cache/jars/kafka.stamp .cache/jars/$(connector).stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, and Pravega's, for the live tests; Flink's, for the benchmark
+jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp
 
 .cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked
 	@tests/live/provide jars $*
@@ -129,6 +136,10 @@ if ! $(run_pip) --retries 2 install --quiet --constraint constraints.txt $(1) >.
     else grep -v '^WARNING' .venv/pip.log | tail -n 25 >&2; $(say) "pip could not install the packages, see above (all of it: .venv/pip.log)" >&2; fi; \
     exit 1; \
 fi
+endef
+
+define pip_wheel
+$(run_pip) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . >.venv/pip.log 2>&1 || { grep -v '^WARNING' .venv/pip.log | tail -n 25 >&2; exit 1; }
 endef
 
 # Made once: a change of constraints.txt or pyproject.toml installs the difference into it.

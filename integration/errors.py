@@ -4,6 +4,8 @@
     ├── WrapRefused          (ValueError)        a DataFrame that cannot be wrapped, refused when the plan is built
     ├── WorkersUnfit         (RuntimeError)      the Python of Spark's workers cannot run what lowmark sends there
     ├── StreamNameTaken      (ValueError)        two streams of one service under one name
+    ├── StreamRunning        (RuntimeError)      a stream's name cannot be used again while a query reads it
+    ├── ServiceDiffers       (ValueError)        a session's service runs already, made with other arguments
     ├── UnknownStream        (LookupError)       a name that no stream of this service has
     ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
     ├── ServiceUnreachable   (ConnectionError)   nobody answers at a service's address
@@ -13,6 +15,9 @@
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
+    ├── UnknownFormat        (ValueError)        an entry of a checkpoint's offset log that is not as Spark writes it
+    ├── FolderRefused        (OSError)           a folder that cannot be written to
+    ├── AdoptionRefused      (ValueError)        a checkpoint that `lowmark adopt` or `leave` does not touch
     ├── UnreadableHeartbeat  (ValueError)        a heartbeat's offset that is not what lowmark wrote
     ├── SocketsRefused       (OSError)           the folder of the services' sockets is not private, or too long
     ├── NoService            (LookupError)       no service of this user runs on this machine
@@ -37,11 +42,13 @@ from lowmark.watermark import LowmarkError
 
 __all__ = [
     "AddressRefused",
+    "AdoptionRefused",
     "AuditImpossible",
     "CheckpointUnreadable",
     "CoordinatorUnreachable",
     "DemoImpossible",
     "ExtraMissing",
+    "FolderRefused",
     "JournalRefused",
     "MalformedMessage",
     "MetricsUnavailable",
@@ -49,13 +56,16 @@ __all__ = [
     "PageUnavailable",
     "QueryRefused",
     "RefusedByCoordinator",
+    "ServiceDiffers",
     "ServiceFailed",
     "ServiceStopped",
     "ServiceUnreachable",
     "SocketsRefused",
     "StreamNameTaken",
+    "StreamRunning",
     "TokenRefused",
     "TooManySplits",
+    "UnknownFormat",
     "UnknownStream",
     "UnreadableHeartbeat",
     "UnreadableReport",
@@ -97,8 +107,43 @@ class StreamNameTaken(LowmarkError, ValueError):
     """Two streams of one service were given one name; metrics and status could not tell them apart."""
 
     stream: str
-    _fact = 'stream "{stream}": this service already has a stream of that name'
-    _hint = "give each wrapped DataFrame its own name; one wrapped DataFrame may feed several queries."
+    queries: tuple[str, ...] = ()  # those that run on the stream of that name
+    _fact = 'stream "{stream}": this service already has a stream of that name{_where}'
+    _hint = (
+        "give each wrapped DataFrame its own name; one wrapped DataFrame may feed several queries. A name is free "
+        "again when its queries have ended."
+    )
+
+    @property
+    def _where(self) -> str:
+        return f", which {', '.join(self.queries)} reads" if self.queries else ""
+
+
+class StreamRunning(LowmarkError, RuntimeError):
+    """A stream was released while queries read it."""
+
+    stream: str
+    queries: tuple[str, ...]  # their names, or ids
+    _fact = 'stream "{stream}": {_running} on it'
+    _hint = "stop them first: query.stop()."
+
+    @property
+    def _running(self) -> str:
+        return f"query {self.queries[0]} runs" if len(self.queries) == 1 else f"queries {', '.join(self.queries)} run"
+
+
+class ServiceDiffers(LowmarkError, ValueError):
+    """A service was made for a session in which one runs already, with other arguments."""
+
+    differing: tuple[str, ...]  # what the running one was made with, and what was passed here
+    _fact = "this session has a running LowWatermarkService with {_with}"
+    _hint = (
+        "stop it first (service.stop()), or pass beside=True for one more; with the same arguments you get this one."
+    )
+
+    @property
+    def _with(self) -> str:
+        return ", ".join(self.differing)
 
 
 class UnknownStream(LowmarkError, LookupError):
@@ -228,6 +273,23 @@ class CheckpointUnreadable(LowmarkError, ValueError):
     _fact = 'checkpoint "{checkpoint}": {fact}'
 
 
+class UnknownFormat(LowmarkError, ValueError):
+    """An entry of a checkpoint's offset log is not of a format that is known here."""
+
+    found: str  # what was found, as the rest of a sentence
+    _fact = "{found}"
+    _hint = ""
+
+
+class AdoptionRefused(LowmarkError, ValueError):
+    """A checkpoint that `lowmark adopt` or `lowmark leave` does not touch; it is as it was."""
+
+    checkpoint: str  # the folder as given
+    fact: str  # what is against it, one sentence without its full stop
+    hint: str  # what to do about it
+    _fact = 'checkpoint "{checkpoint}": {fact}'
+
+
 class UnreadableHeartbeat(LowmarkError, ValueError):
     """An offset of a heartbeat, from a checkpoint or a progress event, is not what was written there."""
 
@@ -242,6 +304,15 @@ class UnreadableHeartbeat(LowmarkError, ValueError):
         "was the checkpoint edited, or written by a later version of lowmark? Go on with that version, or with a copy "
         "of the checkpoint from before."
     )
+
+
+class FolderRefused(LowmarkError, OSError):
+    """A folder that files should go into cannot be written to."""
+
+    folder: str  # as given
+    cause: str  # what the system said
+    _fact = "cannot write into {folder}: {cause}"
+    _hint = "name another folder, one that you may write to."
 
 
 class SocketsRefused(LowmarkError, OSError):

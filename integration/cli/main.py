@@ -1,4 +1,4 @@
-"""The command line: `lowmark demo | audit | status | explain | page | check | serve | offsets`.
+"""The command line: `lowmark COMMAND`, each in a file of its name.
 
 Every command has `--json`: exactly one JSON object on stdout and nothing else; if it fails, what went wrong is its
 "error". What is meant for eyes only (progress, errors) goes to stderr. An error of lowmark is one line without a
@@ -26,10 +26,12 @@ from typing import Annotated
 import typer
 from lowmark.integration.console import print_lines, show_traceback
 
+from .adopt import adopt, leave
 from .audit import audit
 from .check import CHECK_EXIT_CODES, check
 from .common import EXIT_CODES, Commands
 from .demo import demo
+from .grafana import grafana
 from .offsets import offsets
 from .page import page
 from .serve import serve
@@ -71,6 +73,9 @@ for command, what in (
     (page, "Show streams live in a browser."),
     (serve, "Run a coordinator that several applications share."),
     (offsets, "Print startingOffsets that continue from a checkpoint."),
+    (adopt, "Take a native query's checkpoint over, with all its state."),
+    (grafana, "Write the Grafana dashboard and the alert rules into a folder."),
+    (leave, "Give a wrapped query's checkpoint back to native Spark."),
 ):
     app.command(epilog=EXIT_CODES, short_help=what)(command)
 app.command(epilog=CHECK_EXIT_CODES, short_help="Tell by the exit code whether low watermarks move.")(check)

@@ -22,14 +22,29 @@ def offsets(
         bool,
         typer.Option("--planned", help="Continue behind the last planned batch instead of the last committed one."),
     ] = False,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help='The width of the query\'s windows, as "10 minutes": reach back to the oldest that is still open.',
+            show_default=False,
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(help="The delay of its withWatermark, needed with --window.", show_default=False),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
     """Print the Kafka startingOffsets that continue where a checkpoint's query stopped.
 
-    Spark does not let a checkpoint gain a source, and a wrapped stream has one more: its heartbeat. So a query that
-    is to be wrapped starts with a new checkpoint, at these offsets.
+    For a new query beside an old one; `lowmark adopt` takes a checkpoint over with all that is in it. What the old
+    query kept in state is not carried over: with --window and --delay, the new one reads the rows of open windows
+    again, and the filter that is printed leaves out the windows that the old one has told of.
     """
+    if window is not None or delay is not None:
+        _beside(checkpoint, window, delay, as_json=as_json)
+        return
     from lowmark.integration.spark.checkpoint import kafka_starting_offsets
 
     found = kafka_starting_offsets(checkpoint, committed=not planned)
@@ -42,6 +57,49 @@ def offsets(
         f"\nThe records that follow the last {which} batch. Stop the old query, then start the wrapped one with a new\n"
         "checkpointLocation and\n"
         f"    .option(\"startingOffsets\", '{json.dumps(found)}')\n"
-        "What the old query kept in state (open windows, seen keys) is not carried over.",
+        "What the old query kept in state (open windows, seen keys) is not carried over: --window and --delay reach\n"
+        "back to the oldest window that is open, and `lowmark adopt` takes the checkpoint over with all its state.",
+        err=True,
+    )
+
+
+def _beside(checkpoint: str, window: str | None, delay: str | None, *, as_json: bool) -> None:
+    from lowmark.integration.errors import CheckpointUnreadable
+    from lowmark.integration.spark.beside import reach_back
+    from lowmark.watermark import duration_us
+
+    if window is None or delay is None:
+        missing = "--window" if window is None else "--delay"
+        raise CheckpointUnreadable(
+            checkpoint,
+            f"{missing} is missing",
+            'pass both, as the query has them: --window "10 minutes" --delay "10 seconds".',
+        )
+    found = reach_back(
+        checkpoint, window_us=duration_us(window, what="--window"), delay_us=duration_us(delay, what="--delay")
+    )
+    if as_json:
+        print_json(
+            {
+                "startingOffsets": found.starting,
+                "filter": found.filter(),
+                "watermark": found.watermark,
+                "read_again": found.read_again,
+            },
+            indent=None,
+        )
+        return
+    typer.echo(json.dumps(found.starting, indent=2))
+    told = (
+        "The old query has told of no window yet."
+        if found.watermark is None
+        else f"The old query has told of every window that ends at {found.watermark} or before. Leave those out:\n"
+        f'    .filter("{found.filter()}")      on the windows, after the aggregation'
+    )
+    typer.echo(
+        f"\nFrom these offsets on, {found.read_again:,} of the old query's records are read again: those of windows\n"
+        "that are open, and what lies between. Stop the old query, then start the wrapped one with a new\n"
+        "checkpointLocation and\n"
+        f"    .option(\"startingOffsets\", '{json.dumps(found.starting)}')\n{told}",
         err=True,
     )

@@ -12,7 +12,7 @@ run takes the place of the one before it at once. Belongs to the service's loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from lowmark.integration.run_status import Alignment
@@ -75,6 +75,16 @@ class Cooperation:
             first, present = self._params.setdefault(wanted.group, (stream, wanted))
             if present != wanted:
                 raise DisagreeingGroup(wanted.group, stream.name, _shown(wanted), first.name, _shown(present))
+
+    def forget(self, stream: Stream, others: Iterable[Stream]) -> None:
+        """Do not hold later streams to the parameters of one that was released, unless others have them, too."""
+        for group, (first, params) in tuple(self._params.items()):
+            if first is stream:
+                heirs = [other for other in others if other.strategy.alignment == params]
+                if heirs:
+                    self._params[group] = heirs[0], params
+                else:
+                    del self._params[group]
 
     def shares(self, stream: Stream) -> bool:
         """Whether the low watermark of this stream is that of a job."""

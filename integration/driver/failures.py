@@ -7,12 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from lowmark.integration.spark.checkpoint import conflict
+from lowmark.integration.spark.conflict import conflict
 from lowmark.integration.spark.queries import RunningQuery
 
 from .stream import Stream
 
-__all__ = ["explain"]
+__all__ = ["conflict_of", "explain"]
 
 log = logging.getLogger("lowmark")
 
@@ -52,19 +52,37 @@ def explain(
     return known
 
 
+def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | None:
+    """Say why a query cannot go on from its checkpoint, None if it can, or for a reason that is not lowmark's.
+
+    Args:
+        query: it has no batch behind it.
+        streams: all streams of the service, by id.
+    """
+    try:
+        placed = query.heartbeats()
+        if placed and not any(stream_id in streams for stream_id, _ in placed):
+            return None  # another service's
+        # A heartbeat of another service in the same query is known by nothing but its place.
+        own = [(streams[stream_id], numbers) for stream_id, numbers in placed if stream_id in streams]
+        written = query.farewells.newest_offsets()
+        if not written or len(own) < len(placed):
+            return None
+        return conflict(
+            written,
+            [stream.name for stream, _ in own if not stream.reads],
+            [stream.name for stream, _ in own if stream.reads],
+            checkpoint=query.farewells.checkpoint,
+            sources={stream.name: numbers for stream, numbers in own},
+        )
+    except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+        log.debug("query %s: its checkpoint could not be looked at: %s", query.query_id, failed)
+        return None
+
+
 def _explain_checkpoint(query: RunningQuery, query_id: str, streams: Mapping[str, Stream]) -> dict[str, str]:
     """A query that fails before its first batch may have another's checkpoint, and Spark's words do not say so."""
-    try:
-        ids = query.streams()
-        own = [streams[stream_id] for stream_id in ids if stream_id in streams]
-        if ids and not own:
-            return {}  # another service's
-        wrapped = [stream.name for stream in own if not stream.reads]
-        written = query.farewells.newest_offsets()
-        why = conflict(written, wrapped, [stream.name for stream in own if stream.reads]) if written else None
-    except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
-        log.debug("query %s: its checkpoint could not be looked at: %s", query_id, failed)
-        return {}
+    why = conflict_of(query, streams)
     if why is None:
         return {}
     with _explaining:
@@ -73,4 +91,4 @@ def _explain_checkpoint(query: RunningQuery, query_id: str, streams: Mapping[str
             _explained.append(query.run_id)
     if new:
         log.error("query %s: %s", query_id, why)
-    return {stream.name: why for stream in own}
+    return {streams[stream_id].name: why for stream_id in query.streams() if stream_id in streams}

@@ -72,6 +72,7 @@ class Runs:
         self.audits = Audits(queries, self._clock)
         self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
         self._streams: dict[str, Stream] = {}  # by stream_id
+        self._released: dict[str, str] = {}  # stream_id -> name
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
         self._planners: dict[str, KnownPlanner] = {}  # by token of the planner
         self._failed: dict[str, str] = {}  # by name of the stream: why no query on it has begun since
@@ -96,6 +97,23 @@ class Runs:
         """
         for stream_id in streams:
             self._ending[stream_id, _HEARTBEAT] = self._ending[stream_id, _PLANNER] = fault
+
+    def readers(self, name: str) -> tuple[str, ...]:
+        """Names, or ids, of the queries that read a stream now."""
+        mine = {stream_id for stream_id, stream in self._streams.items() if stream.name == name}
+        self._queries.find()
+        reading = [query for query in self._queries if query.active and not mine.isdisjoint(query.streams())]
+        return tuple(query.query_id if query.name is None else query.name for query in reading)
+
+    def release(self, name: str) -> None:
+        """Forget the streams of a name."""
+        for stream_id, stream in tuple(self._streams.items()):
+            if stream.name == name:
+                del self._streams[stream_id]
+                self._released[stream_id] = name
+                self.cooperation.forget(stream, self._streams.values())
+                if stream.tracks is not None:
+                    stream.tracks.close()
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
@@ -127,6 +145,20 @@ class Runs:
             wake_at_us=None if wake_at_us is None else self._clock.to_monotonic_us(wake_at_us),
             refusal=run.refusal,
         )
+
+    def refuses(self, stream_id: str) -> str | None:
+        """Say why the query that is about to begin with a stream cannot, None if it can for all that is known."""
+        if stream_id in self._released:
+            return (
+                f'stream "{self._released[stream_id]}": this DataFrame was released, or its name was given to another '
+                "since. Hint: start a query on the newer one."
+            )
+        self._queries.find()
+        beginning = [q for q in self._queries if q.newest() is None and stream_id in q.streams()]
+        said = {failures.conflict_of(query, self._streams) for query in beginning}
+        # Of several that begin together, nobody can tell whose heartbeat it is that asks.
+        why = said.pop() if len(said) == 1 else None
+        return None if why is None else f'stream "{self._streams[stream_id].name}": {why}'
 
     # -- planners of our own sources ------------------------------------------------------------------------------
 

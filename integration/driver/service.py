@@ -17,7 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from lowmark.integration.errors import RefusedByCoordinator, ServiceStopped, StreamNameTaken, WrapRefused
+from lowmark.integration.errors import (
+    RefusedByCoordinator,
+    ServiceStopped,
+    StreamNameTaken,
+    StreamRunning,
+    UnknownStream,
+    WrapRefused,
+)
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import RunStatus, run_json
@@ -50,10 +57,12 @@ from lowmark.watermark import (
 )
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
+from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
 from . import page, stream_factory, wrap
 from .run_registry import Runs
+from .running import Running
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -69,6 +78,17 @@ log = logging.getLogger("lowmark")
 
 Result = TypeVar("Result")
 
+_RUNNING = Running()
+_DEFAULTS: dict[str, Any] = {
+    "metrics_port": None,
+    "metrics_host": "127.0.0.1",
+    "coordinator": None,
+    "coordinator_ca": None,
+    "coordinator_token_file": None,
+    "require_coordinator": False,
+    "job": None,
+    "job_queries": 1,
+}
 _MAX_SPLITS = 4_096
 _CALL_SECONDS = 60.0
 _ROUND_SECONDS = 2.5  # two rounds of a coordinator, and a little
@@ -93,8 +113,11 @@ class LowWatermarkService:
             share one low watermark, whichever application they run in. None: every query keeps its own.
         job_queries: how many queries these are. Before so many have begun there is no low watermark: otherwise the
             application that starts first would run ahead of the others.
+        beside: make one more where one runs in this session already. False: with the same arguments you get that one,
+            so a notebook's cell may be run again.
 
     Raises:
+        ServiceDiffers: one runs in this session, made with other arguments.
         TypeError: the session is a Spark Connect session, whose driver is another process.
         ValueError: a job without a coordinator, or of no queries.
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
@@ -106,6 +129,14 @@ class LowWatermarkService:
             events = service.wrap(df, name="orders", event_time="ts", split=["topic", "partition"])
             events.groupBy(...).count().writeStream.start().awaitTermination()
     """
+
+    _made = False  # it was made before, and is had again
+    _holders = 0  # how often it was asked for
+
+    def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
+        """Return the service of the session, where it has one that was made with these arguments."""
+        found = None if beside else _RUNNING.find(spark, {**_DEFAULTS, **arguments})
+        return super().__new__(cls) if found is None else cast("Self", found)
 
     def __init__(
         self,
@@ -120,7 +151,12 @@ class LowWatermarkService:
         require_coordinator: bool = False,
         job: str | None = None,
         job_queries: int = 1,
+        beside: bool = False,
     ) -> None:
+        self._holders += 1
+        if self._made:
+            return
+        arguments = {name: value for name, value in locals().items() if name in _DEFAULTS}
         _check_session(spark)
         if job is not None and coordinator is None:
             raise ValueError(
@@ -181,6 +217,9 @@ class LowWatermarkService:
         prefer_own_python(spark)  # before the heartbeat's source is registered, which remembers it
         self._queries.listen_to(spark)
         atexit.register(self.stop)
+        self._made = True
+        if not beside:
+            _RUNNING.add(self, spark, arguments)
 
     # -- what users call ------------------------------------------------------------------------------------------
 
@@ -375,7 +414,10 @@ class LowWatermarkService:
             fact = f"the name holds {unfit}, which would break log lines and metrics"
             raise WrapRefused(printable(name), fact, 'pass a name of one line, such as name="orders".')
         if name in self._names:
-            raise StreamNameTaken(name)
+            # A cell that is run again wraps again; two streams of one name that are read would be a mistake.
+            running = self._call(lambda: self._runs.readers(name), f'{action} stream "{name}"')
+            if running:
+                raise StreamNameTaken(name, running)
         given: object = max_splits
         if not (isinstance(given, int) and 1 <= given <= 1 << 25):
             raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
@@ -390,10 +432,32 @@ class LowWatermarkService:
         return strategy
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
+        if stream.name in self._names:
+            self._call(lambda: self._runs.release(stream.name), f'wrap stream "{stream.name}" again')
         self._call(lambda: self._runs.add(stream), f'wrap stream "{stream.name}"')
         self._call(lambda: self._queries.listen_to(df.sparkSession), f'wrap stream "{stream.name}"')
         self._names.add(stream.name)
         return wrap.build(df, stream, event_time=event_time, address=self.address)
+
+    def release(self, name: str) -> None:
+        """Forget a stream whose queries have ended; its name is free again.
+
+        To wrap or read under the name again does the same. A DataFrame that was made under it cannot be started any
+        more.
+
+        Raises:
+            UnknownStream: nothing was wrapped under that name.
+            StreamRunning: a query reads it.
+            ServiceStopped: the service was stopped.
+        """
+        self._check_open(f'release stream "{name}"')
+        if name not in self._names:
+            raise UnknownStream(name, tuple(sorted(self._names)))
+        running = self._call(lambda: self._runs.readers(name), f'release stream "{name}"')
+        if running:
+            raise StreamRunning(name, running)
+        self._call(lambda: self._runs.release(name), f'release stream "{name}"')
+        self._names.discard(name)
 
     def status(self, name: str, *, query: str | None = None) -> StreamStatus:
         """Return where a stream stands.
@@ -434,9 +498,9 @@ class LowWatermarkService:
         """Return how busy the loop is that decides low watermarks; asks nobody, so also while it hangs."""
         return self._loop.times
 
-    def explain(self, name: str, *, query: str | None = None) -> str:
+    def explain(self, name: str, *, query: str | None = None) -> Explanation:
         """Return who holds the low watermark, why, since when and what would move it, in words."""
-        return self._explained(self.status(name, query=query), query)
+        return Explanation(self._explained(self.status(name, query=query), query))
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.
@@ -464,6 +528,7 @@ class LowWatermarkService:
         """Stop serving. Queries that still run keep the watermark they have. May be called more than once."""
         if self._stopping:
             return
+        _RUNNING.remove(self)
         try:
             self._call(self._runs.say_farewells, "stop")
         finally:
@@ -486,7 +551,9 @@ class LowWatermarkService:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
+        self._holders -= 1
+        if self._holders < 1:  # else somebody has it who did not say that he is done
+            self.stop()
 
     # -- what the threads run -------------------------------------------------------------------------------------
 
@@ -526,6 +593,9 @@ class LowWatermarkService:
                 log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
 
     def _answer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        if request.looks:
+            refusal = self._call(lambda: self._runs.refuses(request.stream_id), "look at a checkpoint")
+            return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=refusal)
         self._low_heard.clear()
         reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
         # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a

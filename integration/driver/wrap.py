@@ -21,6 +21,7 @@ from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark import logical_plan, versions
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 from lowmark.integration.transport.split_key import quoted
+from lowmark.sources.spark import named_reader
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -214,7 +215,8 @@ def _refuse_watermark(name: str, *_: object) -> NoReturn:
 
 def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, delay_ms: int) -> DataFrame:
     source = (
-        df.sparkSession.readStream.format(FORMAT)
+        named_reader(df.sparkSession, "heartbeat", stream.name)
+        .format(FORMAT)
         .options(
             address=address,
             stream_id=stream.stream_id,

@@ -12,26 +12,24 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from lowmark.integration.errors import CheckpointUnreadable
-from lowmark.integration.transport.heartbeat import HeartbeatOffset
-from lowmark.sources.planning.offset import BatchOffset
+from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 
+from .checkpoint_store import is_elsewhere, local_path
 from .kafka_offsets import kafka_positions
+from .offset_log import OffsetEntry
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["Farewell", "FarewellFiles", "conflict", "kafka_starting_offsets", "last_offsets"]
+__all__ = ["Farewell", "FarewellFiles", "kafka_starting_offsets", "last_offsets"]
 
-_CONTINUE = "`lowmark offsets CHECKPOINT` prints the Kafka startingOffsets that continue from the old one."
-
-
+_NONE = "-"
 _BATCH = re.compile(r"[0-9]{1,19}")
 
 
@@ -59,11 +57,15 @@ class FarewellFiles:
     Args:
         spark: a session, for Hadoop's configuration.
         checkpoint: the checkpoint's root, as Spark resolved it.
+
+    Attributes:
+        checkpoint: the root, as a user would write it.
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._spark, self._checkpoint = spark, checkpoint.rstrip("/")
         self._root = f"{self._checkpoint}/lowmark"
+        self.checkpoint = self._checkpoint if is_elsewhere(self._checkpoint) else str(local_path(self._checkpoint))
 
     def write(self, farewell: Farewell) -> None:
         """Leave a farewell; whole or not at all."""
@@ -101,7 +103,11 @@ class FarewellFiles:
         return _parsed(offset) if version == "v1" else None
 
     def newest_offsets(self) -> list[str]:
-        """The offsets of the last batch that was planned, one of each source, as text; none before the first."""
+        """The offsets of the last batch that was planned, one of each source, as text; none before the first.
+
+        Raises:
+            UnknownFormat: it is not as Spark writes it.
+        """
         path = self._hadoop_path(f"{self._checkpoint}/offsets")
         files = path.getFileSystem(self._conf())
         if not files.exists(path):
@@ -109,7 +115,7 @@ class FarewellFiles:
         names = [status.getPath().getName() for status in files.listStatus(path)]
         batches = [int(name) for name in names if _BATCH.fullmatch(name)]
         text = self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{max(batches)}")) if batches else None
-        return [] if text is None else text.splitlines()[2:]
+        return [] if text is None else [offset or _NONE for _, offset in OffsetEntry.parse(text).sources]
 
     def forget(self, token: str) -> None:
         """Delete the farewell of a run, once its state has gone into an offset."""
@@ -148,59 +154,6 @@ class FarewellFiles:
 
     def _conf(self) -> JavaObject:
         return self._spark._jsparkSession.sessionState().newHadoopConf()
-
-
-def conflict(written: Sequence[str], wrapped: Sequence[str], read: Sequence[str]) -> str | None:
-    """Say why a query cannot go on from a checkpoint, where the reason is lowmark's.
-
-    Args:
-        written: the checkpoint's newest offsets, one of each source.
-        wrapped: names of the streams that the query wraps.
-        read: names of those it reads by `LowWatermarkService.read`.
-
-    Returns:
-        What is in the checkpoint, what in the query, and a hint; None where lowmark has nothing to do with it.
-    """
-    offsets = [_parsed(text) for text in written]
-    before = [found.stream for offset in offsets if (found := HeartbeatOffset.find(offset)) is not None]
-    read_before = any(BatchOffset.find(offset) is not None for offset in offsets)
-    now = [*wrapped, *read]
-    if not before and not now:
-        return None
-    was, is_now = _streams(before), _streams(now)
-    if not before:
-        return (
-            "its checkpoint was written without lowmark's heartbeat, and Spark does not let a checkpoint gain a "
-            f"source. Hint: start with a new checkpoint; {_CONTINUE}"
-        )
-    if not now:
-        return (
-            f"its checkpoint is of a query with lowmark ({was}), and this one is without: Spark does not let a "
-            "checkpoint lose a source, and the heartbeat is one. Hint: wrap the stream as before, or start with a new "
-            f"checkpoint; {_CONTINUE}"
-        )
-    if read_before and not read:
-        return (
-            f"its checkpoint is of {was}, read by service.read, and this query wraps a source of Spark's, which does "
-            "not know those offsets. Hint: use service.read as before, or start with a new checkpoint."
-        )
-    if read and not read_before:
-        return (
-            f"its checkpoint is of {was}, a wrapped source of Spark's, and this query reads with service.read, which "
-            "does not know those offsets. Hint: use service.wrap as before, or start with a new checkpoint; "
-            f"{_CONTINUE}"
-        )
-    if len(before) != len(now):
-        return (
-            f"its checkpoint is of {was}, and this query has {is_now}: Spark lets a checkpoint neither gain nor lose "
-            "a source. Hint: use the streams of before, or start with a new checkpoint."
-        )
-    return None
-
-
-def _streams(names: Sequence[str]) -> str:
-    quoted = ", ".join(f'"{name}"' for name in names)
-    return f"stream {quoted}" if len(names) == 1 else f"streams {quoted}"
 
 
 def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:
@@ -284,16 +237,15 @@ def _batches(folder: Path, log: str) -> list[int]:
 def _offsets_of(folder: Path, batch_id: int) -> list[str | None]:
     name = f"offsets/{batch_id}"
     try:
-        # Not splitlines, which ends a line at characters that JSON leaves as they are.
-        lines = (folder / name).read_text(encoding="utf-8").split("\n")
+        text = (folder / name).read_text(encoding="utf-8")
+        return [offset for _, offset in OffsetEntry.parse(text).sources]
     except (OSError, UnicodeDecodeError) as failed:
         raise _unreadable(folder, name, failed) from failed
-    if lines[0] != "v1":
+    except UnknownFormat as unknown:
         hint = "this Spark writes a format that this version of lowmark does not read."
-        if not lines[0]:
+        if unknown.found.startswith("has version ''"):
             hint = "did the machine stop while it was written? Use a copy of the checkpoint from before."
-        raise CheckpointUnreadable(str(folder), f"{name} has version {lines[0]!r:.80}, expected 'v1'", hint)
-    return [None if line == "-" else line for line in lines[2:] if line]
+        raise CheckpointUnreadable(str(folder), f"{name} {unknown}", hint) from unknown
 
 
 def _unreadable(folder: Path, name: str, failed: OSError | UnicodeDecodeError) -> CheckpointUnreadable:

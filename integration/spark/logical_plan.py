@@ -20,6 +20,7 @@ __all__ = [
     "count_watermarks",
     "has_heartbeat",
     "has_watermark",
+    "heartbeats",
     "kafka_columns",
     "stream_ids",
     "withholds_rows",
@@ -49,6 +50,25 @@ def has_heartbeat(plan: JavaObject) -> bool:
         leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == FORMAT
         for leaf in _items(plan.collectLeaves())
     )
+
+
+def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
+    """(id of the stream, numbers of the sources before it) of each heartbeat in a plan, in the order of its leaves.
+
+    The numbers are those of the sources in the same query without heartbeats.
+    """
+    found: list[tuple[str, list[int]]] = []
+    native, own = 0, list[int]()
+    for leaf in _items(plan.collectLeaves()):
+        if not leaf.isStreaming():
+            continue
+        if leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == FORMAT:
+            found.append((leaf.extraOptions().get("stream_id"), own))
+            own = []
+        else:
+            own.append(native)
+            native += 1
+    return found
 
 
 def count_watermarks(plan: JavaObject) -> int:

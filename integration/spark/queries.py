@@ -67,7 +67,14 @@ class RunningQuery:
 
     def streams(self) -> list[str]:
         """Ids of the streams in it whose heartbeat it has, of whichever service."""
-        return logical_plan.stream_ids(self._query.streamingQuery().logicalPlan())
+        return [stream_id for stream_id, _ in self.heartbeats()]
+
+    def heartbeats(self) -> list[tuple[str, list[int]]]:
+        """(id of the stream, numbers of its sources among those that are no heartbeats) of each heartbeat, in order.
+
+        From the analyzed plan, which is there before the query has begun.
+        """
+        return logical_plan.heartbeats(self._query.streamingQuery().analyzedPlan())
 
     def fault(self) -> str | None:
         """Return what in this query would break what the low watermark says, None if nothing.

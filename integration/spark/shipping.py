@@ -1,14 +1,18 @@
 """Brings lowmark to the executors of a cluster where it is not installed.
 
 The heartbeat's rows of a restarted query, timestamp assigners and what sources of ours read pass Python workers on
-executors, so these must be able to import lowmark, and what it needs. What is pure Python is shipped. What is compiled
-only an installation brings: pyarrow and numpy; for assigners and generators in Python mmh3 and xxhash; for sources of
-ours these and msgspec, for Kafka confluent-kafka. `workers.py` says what is missing, before a query is started.
+executors, so these must be able to import lowmark, and what it needs. What is pure Python goes in one zip file, which
+Spark puts on the path of every worker. What is compiled cannot be imported from a zip file: it goes in an archive that
+Spark unpacks beside it, and `lowmark/__init__.py` of the zip file puts that on the path, behind what is installed
+there. It is the driver's own, so it fits executors of the same platform and Python. pyarrow and numpy are not brought,
+nor grpcio, which executors do not need. `workers.py` says what is missing, before a query is started.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -24,10 +28,32 @@ if TYPE_CHECKING:
 __all__ = ["package", "ship"]
 
 _PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration", "sortedcontainers")
+_COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # by the names under which they are installed
+_ARCHIVE = "lowmark-compiled"
+
+# Behind the package's own text, in the zip file alone.
+_ON_EXECUTORS = f"""
+
+def _find_compiled() -> None:
+    import os
+    import sys
+
+    try:
+        from pyspark import SparkFiles
+
+        folder = os.path.join(SparkFiles.getRootDirectory(), {_ARCHIVE!r})
+    except Exception:
+        return  # no worker of Spark's
+    if os.path.isdir(folder) and folder not in sys.path:
+        sys.path.append(folder)
+
+
+_find_compiled()
+"""
 
 
 def ship(spark: SparkSession) -> None:
-    """Give every executor of a session the lowmark that this driver runs.
+    """Give every executor of a session the lowmark that this driver runs, and what it needs there.
 
     Call it once, before the first query starts. It is not needed where the executors' Python has lowmark installed,
     nor in local mode.
@@ -44,7 +70,8 @@ def ship(spark: SparkSession) -> None:
             "ship needs the session of a driver, got a Spark Connect session. "
             "Hint: install lowmark where the server and its executors run."
         )
-    folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the file from there for as long as it runs
+    folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the files from there for as long as it runs
+    spark.sparkContext.addArchive(f"{compiled(folder / f'{_ARCHIVE}.tar.gz')}#{_ARCHIVE}")
     spark.sparkContext.addPyFile(str(package(folder / "lowmark.zip")))
     prefer_own_python(spark)
     workers.check(spark)
@@ -53,11 +80,29 @@ def ship(spark: SparkSession) -> None:
 def package(target: Path) -> Path:
     """Write the importable parts of the installed packages into a zip file and return its path."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("lowmark/", b"")  # a namespace is found in a zip file only by its folder's entry
+        own = importlib.import_module("lowmark").__file__
+        assert own is not None, "lowmark is a regular package"
+        archive.writestr("lowmark/__init__.py", Path(own).read_text(encoding="utf-8") + _ON_EXECUTORS)
         for name in _PACKAGES:
             source = importlib.import_module(name).__file__
             assert source is not None, f"{name} is a regular package"
             folder = Path(source).parent
             for file in sorted(folder.rglob("*.py")):
                 archive.write(file, Path(*name.split(".")) / file.relative_to(folder))
+    return target
+
+
+def compiled(target: Path) -> Path:
+    """Write the compiled packages that this driver has, and executors may need, into an archive and return its path."""
+    with tarfile.open(target, "w:gz", compresslevel=1) as archive:
+        for name in _COMPILED:
+            try:
+                files = importlib.metadata.files(name) or []
+            except importlib.metadata.PackageNotFoundError:
+                continue  # an extra that this driver does not use
+            for file in files:
+                # Programs lie outside, and what is only there for people is left here.
+                if ".." in file.parts or file.suffix in {".pyc", ".pyi"} or file.parts[0].endswith(".dist-info"):
+                    continue
+                archive.add(str(file.locate()), arcname=str(file))
     return target

@@ -41,15 +41,23 @@ PACKAGES = {
     "msgspec": "msgspec",
     "grpc": "grpcio",
     "confluent_kafka": "confluent-kafka",
+    "boto3": "boto3",
+    "aws_kinesis_agg": "aws-kinesis-agg",
+    "jpype": "JPype1",
 }
 """Modules that workers import -> the package that has them. What is pure Python `ship` brings, the others it cannot."""
 
 _ALWAYS = ("pyarrow", "numpy", "lowmark.integration.transport.heartbeat")
 _TO_MEASURE = ("mmh3", "xxhash")
 _TO_READ = ("msgspec",)
+_CLIENTS = {
+    b"lowmark.sources.kafka": ("confluent_kafka",),
+    b"lowmark.sources.kinesis": ("boto3", "aws_kinesis_agg"),
+    b"lowmark.sources.pravega": ("jpype",),
+}
 _TO_ASK = ("msgspec", "grpc")  # the readers on the driver's host ask the service
 _SECONDS = 60.0
-_MOST_TASKS = 16
+_ATTEMPTS = 5
 
 # Text, because it runs where lowmark may be missing, in whatever Python.
 _PROBE = """\
@@ -57,6 +65,10 @@ import importlib, json, sys
 
 def probe(modules):
     missing = []
+    try:
+        import lowmark  # what was shipped is found through it
+    except Exception:
+        pass
     for module in modules:
         try:
             importlib.import_module(module)
@@ -81,8 +93,9 @@ def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) 
     from pyspark import cloudpickle
 
     # Also inside another source: a hybrid of it, or the user's own around it.
-    kafka = b"lowmark.sources.kafka" in cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
-    return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *(["confluent_kafka"] if kafka else []))
+    pickled: bytes = cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
+    clients = [client for room, its in _CLIENTS.items() if room in pickled for client in its]
+    return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *clients)
 
 
 def check(spark: SparkSession, modules: Sequence[str] = _ALWAYS) -> None:
@@ -153,9 +166,12 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
     def run(_: Iterable[int]) -> Iterator[Any]:
         import socket
 
+        from pyspark import SparkFiles
+
         space: dict[str, Any] = {}
         exec(probe, space)  # noqa: S102  # the text above
-        yield (socket.gethostname(), *space["probe"](wanted))
+        executor = SparkFiles.getRootDirectory()  # each has a folder of its own
+        yield (socket.gethostname(), f"{socket.gethostname()}:{executor}", *space["probe"](wanted))
 
     tag = f"lowmark-{uuid.uuid4().hex}"
     late = threading.Event()
@@ -165,11 +181,19 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
         context.cancelJobsWithTag(tag)
 
     timer = threading.Timer(_SECONDS, give_up)
-    tasks = min(max(context.defaultParallelism, 1), _MOST_TASKS)
+    seen: dict[str, tuple[str, str, str, Sequence[tuple[str, str]]]] = {}  # by executor
     context.addJobTag(tag)
     timer.start()
     try:
-        found = context.parallelize(range(tasks), tasks).mapPartitions(run).collect()
+        for attempt in range(_ATTEMPTS):
+            # Tasks go where there is room, so a few more than there are executors, until each had one.
+            tasks = max(context.defaultParallelism, 2 * _executors(context)) * (attempt + 1)
+            for host, executor, *answer in context.parallelize(range(tasks), tasks).mapPartitions(run).collect():
+                seen[executor] = (host, *answer)
+            if len(seen) >= _executors(context):
+                break
+        else:
+            log.warning("%d of %d executors were not looked at", _executors(context) - len(seen), _executors(context))
     except Py4JJavaError as failed:
         if late.is_set():
             log.warning("no executor told within %g seconds whether its Python has %s", _SECONDS, ", ".join(modules))
@@ -178,8 +202,15 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
     finally:
         timer.cancel()
         context.removeJobTag(tag)
-    for host, *answer in found:
-        _judge(f"on executor {host}", *answer)
+    for host, *answer in sorted(seen.values()):
+        others = len({each[0] for each in seen.values() if each[1:] == (*answer,)}) - 1
+        _judge(f"on executor {host}" + (f" and {others} other hosts" if others else ""), *answer)
+
+
+def _executors(context: SparkContext) -> int:
+    """How many there are now, the driver not counted."""
+    infos: Any = context._jsc.sc().statusTracker().getExecutorInfos()
+    return max(1, len(infos) - 1)
 
 
 def _cause(failed: Any) -> str:

@@ -58,6 +58,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         planned_at_us: monotonic time at which the last batch was planned, None before the first.
         polled_until_us: monotonic time up to which Spark asked the sources and none had anything new, or None.
         available_now: the query ends when no source has anything new, so nobody asks a second time.
+        looks: the reader only asks whether its query can begin; it has no token yet, and nothing else is said.
     """
 
     stream_id: str
@@ -71,6 +72,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     polled_until_us: int | None = None
     available_now: bool = False
     split: str | None = None
+    looks: bool = False
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

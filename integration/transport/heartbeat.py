@@ -13,7 +13,8 @@ which ties reader, query and run together and lets joined streams agree again on
 
 The reader lives in a process of its own and asks the service once per batch: `commit` is called whenever a batch
 was planned, so a batch is over when `read` comes after it. In between Spark asks every 10 ms and gets the answer
-from memory. When the service is gone, the offset stays as it is: the watermark holds and the query lives.
+from memory. Before the query begins, the reader asks once whether it can: a checkpoint of another kind of query
+is refused in words. When the service is gone, the offset stays as it is: the watermark holds and the query lives.
 
 Executors import this module, so it imports gRPC only where it calls.
 """
@@ -31,14 +32,15 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
-from lowmark.sources.spark.versions import SupportsTriggerAvailableNow
+from lowmark.sources.spark.versions import ReadLimit, SupportsTriggerAvailableNow
 from lowmark.watermark.errors import shown
 from lowmark.watermark.printable import printable
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDataSourceStreamReader
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from .driver_rpc import Client, HeartbeatReply
+    from .driver_rpc import Client, HeartbeatReply, HeartbeatRequest
 
 __all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
 
@@ -136,7 +138,10 @@ class HeartbeatSource(DataSource):
     def schema(self) -> str:
         return _SCHEMA
 
-    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002  # always the same
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _FirstLooking(self.simpleStreamReader(schema))
+
+    def simpleStreamReader(self, schema: StructType) -> HeartbeatReader:  # noqa: ARG002  # always the same
         return HeartbeatReader(
             address=self.options["address"],
             stream_id=self.options["stream_id"],
@@ -144,6 +149,17 @@ class HeartbeatSource(DataSource):
             delay_ms=int(self.options["delay_ms"]),
             split=self.options.get("split"),
         )
+
+
+class _FirstLooking(_SimpleStreamReaderWrapper):
+    """What Spark puts around a simple reader; where Spark asks for limits, it looks before the query begins."""
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Asked before Spark compares the checkpoint's sources with the query's, which nobody understands if it fails.
+        reader = self.simple_reader
+        assert isinstance(reader, HeartbeatReader)
+        reader.look()
+        return super().getDefaultReadLimit()
 
 
 class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -172,6 +188,21 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> dict[str, Any]:
         return HeartbeatOffset(self._stream).to_json()
+
+    def look(self) -> None:
+        """Ask whether the query can go on from its checkpoint at all.
+
+        Raises:
+            QueryRefused: it cannot; why, and what to do.
+        """
+        sys.excepthook = _end_quietly
+        try:
+            reply = self._send(lambda request: request(stream_id=self._stream_id, run="", looks=True))
+        except ServiceUnreachable:
+            return  # the first question proper says so
+        if reply.refusal is not None:
+            _hide_traceback()
+            raise QueryRefused(reply.refusal)
 
     def prepareForTriggerAvailableNow(self) -> None:
         # Nothing to fix in advance: a heartbeat follows a report, so heartbeats end when the data end.
@@ -277,12 +308,8 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._last
 
     def _call(self, run: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:
-        from .driver_rpc import Client, HeartbeatRequest
-
-        if self._client is None:
-            self._client = Client(self._address)
-        return self._client.heartbeat(
-            HeartbeatRequest(
+        return self._send(
+            lambda request: request(
                 stream_id=self._stream_id,
                 run=run,
                 resumes=None if resumes is None else resumes.run,
@@ -296,6 +323,13 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
                 available_now=self._available_now,
             )
         )
+
+    def _send(self, made: Callable[[type[HeartbeatRequest]], HeartbeatRequest]) -> HeartbeatReply:
+        from .driver_rpc import Client, HeartbeatRequest
+
+        if self._client is None:
+            self._client = Client(self._address)
+        return self._client.heartbeat(made(HeartbeatRequest))
 
 
 def _hide_traceback() -> None:

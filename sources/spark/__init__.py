@@ -1,5 +1,6 @@
 """Where sources meet Spark: the one room of sources that imports pyspark."""
 
+from .naming import named_reader
 from .source import Binding, Recorder, Recording, SourceStreamReader, bound_source, load, prefer_own_python, register
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "SourceStreamReader",
     "bound_source",
     "load",
+    "named_reader",
     "prefer_own_python",
     "register",
 ]

@@ -41,6 +41,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from .briefly import briefly, saying_briefly
+from .naming import named_reader
 from .options import FORMATS, FormatOptions
 
 __all__ = [
@@ -150,7 +151,7 @@ def prefer_own_python(spark: SparkSession) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("lowmark_kafka")`, `"lowmark_files"` and `"lowmark_generator"` known to a session.
+    """Make `format("lowmark_kafka")`, `"lowmark_kinesis"`, `"lowmark_files"`, `"lowmark_generator"` known to a session.
 
     A plain `spark.readStream` has no low watermark and no alignment; `LowWatermarkService.read` has both.
 
@@ -190,7 +191,7 @@ def load(spark: SparkSession, binding: Binding) -> DataFrame:
     prefer_own_python(spark)
     format_name = f"lowmark_{uuid.uuid4().hex[:12]}"
     spark.dataSource.register(bound_source(binding, format_name))
-    return spark.readStream.format(format_name).load()
+    return named_reader(spark, "source", binding.name).format(format_name).load()
 
 
 class SlotInput(InputPartition):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import CheckpointUnreadable
+from lowmark.integration.spark.beside import reach_back
 from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +75,39 @@ def test_a_wrapped_query_continues_where_a_native_one_stopped(
     assert kafka_starting_offsets(new) == {log.topic: {"0": 8, "1": 9, "2": 3}}
 
 
+def test_a_new_query_beside_an_old_one_tears_no_window(
+    spark: SparkSession, kafka: Broker, checkpoint: str, tmp_path: Path
+) -> None:
+    """It reads the rows of open windows again, and leaves out the windows that the old one told of."""
+    log = Log.create(kafka, 1)
+    times = [T0_US + i * MINUTE_US for i in range(40)]
+    rows: dict[str, list[tuple[int, int]]] = {"old": [], "new": []}
+
+    def windows(frame: DataFrame, which: str, only: str | None, at: str) -> None:
+        counted = frame.groupBy(F.window("ts", "10 minutes")).count()
+        counted = counted if only is None else counted.filter(only)
+        told = counted.select(F.unix_micros("window.start").alias("start"), "count")
+        sink = lambda batch, _: rows[which].extend(tuple(row) for row in batch.collect())  # noqa: E731
+        writer = told.writeStream.foreachBatch(sink).outputMode("append").option("checkpointLocation", at)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    log.produce({0: times[:25]})
+    windows(source(spark, log, maxOffsetsPerTrigger=4).withWatermark("ts", "10 seconds"), "old", None, checkpoint)
+    found = reach_back(checkpoint, window_us=10 * MINUTE_US, delay_us=10_000_000)
+    assert found.after_batch is not None, "the beginning is passed"
+    log.produce({0: [*times[25:], times[-1] + 60 * MINUTE_US]})
+    beginning = source(spark, log, startingOffsets=json.dumps(found.starting))
+    with LowWatermarkService(spark) as service:
+        windows(wrapped(service, beginning), "new", found.filter(), str(tmp_path / "new"))
+
+    assert rows["old"] == [(times[0], 10), (times[10], 10)]
+    assert rows["new"] == [(times[20], 10), (times[30], 10)]
+    assert (
+        found.read_again == sum(kafka_starting_offsets(checkpoint)[log.topic].values()) - found.starting[log.topic]["0"]
+    )
+    assert 5 <= found.read_again < 25
+
+
 def test_a_batch_that_was_planned_but_not_committed_is_read_again_unless_asked_otherwise(
     spark: SparkSession, kafka: Broker, checkpoint: str
 ) -> None:
@@ -110,9 +144,9 @@ def test_a_wrapped_query_on_a_native_checkpoint_is_refused_and_the_log_says_what
     with caplog.at_level(logging.ERROR, "lowmark"), LowWatermarkService(spark) as service:
         frame = wrapped(service, source(spark, log)).groupBy(F.window("ts", "1 minute")).count()
         writer = frame.writeStream.format("noop").outputMode("append").option("checkpointLocation", checkpoint)
-        with pytest.raises(StreamingQueryException, match="sources in the checkpoint offsets"):
+        with pytest.raises(StreamingQueryException, match="lacks the heartbeat, which is a source to Spark"):
             writer.start().awaitTermination(60)
             # Leaving the service drains its events.
     [said] = [r.getMessage() for r in caplog.records if r.name == "lowmark" and "checkpoint" in r.getMessage()]
-    assert "its checkpoint was written without lowmark's heartbeat" in said
-    assert "lowmark offsets CHECKPOINT" in said
+    assert f"lowmark adopt {checkpoint} --stream orders" in said
+    assert f"lowmark offsets {checkpoint}" in said

@@ -185,6 +185,38 @@ def test_offsets_in_json_are_alone(old_checkpoint: Path) -> None:
     assert call("offsets", str(old_checkpoint), "--json") == (0, '{"orders": {"0": 10, "1": 20}}\n', "")
 
 
+@pytest.fixture
+def windowed(tmp_path: Path) -> Path:
+    """Minute windows, 10 seconds of delay, 100 records a batch: after batch n event time has come to minute n."""
+    root = tmp_path / "windowed"
+    for batch in range(3, 10):
+        (root / "offsets").mkdir(parents=True, exist_ok=True)
+        watermark_ms = 1_700_000_000_000 + (batch - 1) * 60_000 - 10_000
+        positions = json.dumps({"orders": {"0": 100 * (batch + 1)}})
+        text = f'v1\n{{"batchWatermarkMs":{watermark_ms}}}\n{positions}'
+        (root / "offsets" / str(batch)).write_text(text)
+    (root / "commits").mkdir()
+    (root / "commits" / "9").write_text("v1\n{}")
+    return root
+
+
+def test_offsets_that_reach_back_to_the_oldest_open_window(windowed: Path) -> None:
+    code, out, err = call("offsets", str(windowed), "--window", "1 minute", "--delay", "10 seconds")
+    # In force in batch 9 was minute 8 less the delay, so a window may be open since before minute 7: not after batch 6.
+    assert (code, json.loads(out)) == (0, {"orders": {"0": 700}})
+    assert "300 of the old query's records are read again" in err
+    assert '.filter("window.end > timestamp_millis(1700000470000)")' in err
+    assert "ends at 2023-11-14 22:21:10.000 UTC or before" in err
+    code, out, _ = call("offsets", str(windowed), "--window", "1 minute", "--delay", "10 seconds", "--json")
+    assert json.loads(out)["read_again"] == 300
+
+
+def test_offsets_that_would_reach_back_further_than_the_checkpoint(windowed: Path) -> None:
+    code, _, err = call("offsets", str(windowed), "--window", "1 hour", "--delay", "10 seconds")
+    assert (code, "its oldest batch is 3" in err, '"startingTimestamp", "1699996870000"' in err) == (2, True, True)
+    assert "--delay is missing" in call("offsets", str(windowed), "--window", "1 hour")[2]
+
+
 def test_debug_raises_what_happened(tmp_path: Path) -> None:
     result = CliRunner().invoke(main.app, ["offsets", str(tmp_path), "--debug"])
     assert isinstance(result.exception, CheckpointUnreadable)

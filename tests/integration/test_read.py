@@ -229,8 +229,8 @@ def test_two_applications_in_one_group_stay_within_the_drift(spark: SparkSession
     with (
         private_folder() as folder,
         serving(Door(f"unix:{folder / 'c.sock'}")) as address,
-        LowWatermarkService(spark, coordinator=address) as one,
-        LowWatermarkService(spark, coordinator=address) as two,
+        LowWatermarkService(spark, coordinator=address, beside=True) as one,
+        LowWatermarkService(spark, coordinator=address, beside=True) as two,
     ):
         side_by_side([one, two], tmp_path)
 

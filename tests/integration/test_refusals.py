@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.errors import ServiceStopped, StreamNameTaken, UnknownStream, WrapRefused
-from lowmark.integration.spark.checkpoint import conflict
+from lowmark.integration.errors import (
+    ServiceDiffers,
+    ServiceStopped,
+    StreamNameTaken,
+    StreamRunning,
+    UnknownStream,
+    WrapRefused,
+)
+from lowmark.integration.spark.conflict import conflict
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.generator import GeneratorSource
 from lowmark.sources.planning.offset import BatchOffset
@@ -98,10 +105,46 @@ def test_a_column_of_lowmarks_own_name(service: LowWatermarkService, feed: Feed)
         service.wrap(feed.df.withColumn("lowmark_heartbeat", F.lit(1)), **GOOD)
 
 
-def test_a_name_used_twice(service: LowWatermarkService, feed: Feed) -> None:
-    service.wrap(feed.df, **GOOD)
-    with pytest.raises(StreamNameTaken, match='stream "orders": this service already has a stream of that name'):
+def test_a_name_is_taken_while_a_query_reads_it_and_free_again_when_it_ended(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    first = service.wrap(feed.df, **GOOD)
+    second = service.wrap(feed.df, **GOOD).select("v")  # nobody reads the first
+    ran = start(second, checkpoint, name="reader")
+    with pytest.raises(
+        StreamNameTaken, match=r'"orders": this service already has a stream of that name, which reader'
+    ):
         service.wrap(feed.df, **GOOD)
+    with pytest.raises(StreamRunning, match=r'stream "orders": query reader runs on it. Hint: stop them first'):
+        service.release("orders")
+    feed.put(("a", 1, 100))
+    ran.settle()
+    ran.query.stop()
+    again = start(service.wrap(feed.df, **GOOD).select("v"), checkpoint)
+    feed.put(("a", 2, 200))
+    again.settle()
+    again.query.stop()
+    assert (ran.rows, again.rows) == ([(1,)], [(2,)])
+    with pytest.raises(StreamingQueryException, match=r"this DataFrame was released, or its name was given to another"):
+        start(first.select("v"), checkpoint).query.awaitTermination(60)
+    service.release("orders")
+    with pytest.raises(UnknownStream):
+        service.release("orders")
+
+
+def test_a_cell_that_is_run_again_gets_the_service_that_it_made(spark: SparkSession) -> None:
+    with LowWatermarkService(spark, metrics_port=0) as service:
+        assert LowWatermarkService(spark, metrics_port=0) is service
+        with LowWatermarkService(spark, metrics_port=0) as same:
+            assert same is service
+        assert service.statuses() == [], "the inner block did not stop it"
+        with pytest.raises(ServiceDiffers, match=r"with metrics_port=0 \(here None\)\. Hint: stop it first"):
+            LowWatermarkService(spark)
+        with LowWatermarkService(spark, beside=True) as other:
+            assert other is not service
+        service.stop()
+        with LowWatermarkService(spark) as after:
+            assert after is not service
 
 
 def test_pitfall_08_a_watermark_on_the_input(service: LowWatermarkService, feed: Feed) -> None:
@@ -199,13 +242,14 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
     queries = {"native": feed.df.select("v"), "wrapped": wrapped, "read": read}
     for name, df in queries.items():
         assert start(df, str(tmp_path / name), trigger={"availableNow": True}).query.awaitTermination(60)
-    said = {}
-    with LowWatermarkService(spark) as other:
+    said, raised = {}, {}
+    with LowWatermarkService(spark, beside=True) as other:
         for name, of in (("wrapped", "native"), ("native", "wrapped"), ("wrapped", "read"), ("read", "wrapped")):
             caplog.clear()
             ran = start(queries[name], str(tmp_path / of))
-            with pytest.raises(StreamingQueryException):
+            with pytest.raises(StreamingQueryException) as failed:
                 ran.query.awaitTermination(60)
+            raised[name, of] = str(failed.value)
             for each in (service, other):
                 wait_until(lambda each=each: not len(each._runs._queries), "its end was heard")  # type: ignore[misc]
             if name != "native":
@@ -213,12 +257,15 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
                 assert f"a query could not begin: {caplog.messages[-1].split(': ', 1)[1]}" in service.explain(stream)
             said[name, of] = [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.levelno == logging.ERROR]
 
+    at = {name: str(tmp_path / name) for name in queries}
     assert said == {
-        ("wrapped", "native"): [conflict(["{}"], ["orders"], [])],
-        ("native", "wrapped"): [conflict([heartbeat_of("orders")], [], [])],
-        ("wrapped", "read"): [conflict([heartbeat_of("read"), PLANNED], ["orders"], [])],
-        ("read", "wrapped"): [conflict([heartbeat_of("orders")], [], ["read"])],
+        ("wrapped", "native"): [conflict(["{}"], ["orders"], [], checkpoint=at["native"])],
+        ("native", "wrapped"): [conflict([heartbeat_of("orders")], [], [], checkpoint=at["wrapped"])],
+        ("wrapped", "read"): [conflict([heartbeat_of("read"), PLANNED], ["orders"], [], checkpoint=at["read"])],
+        ("read", "wrapped"): [conflict([heartbeat_of("orders")], [], ["read"], checkpoint=at["wrapped"])],
     }
+    # Where the query has a heartbeat, Spark's own error says so, too.
+    assert {pair for pair, text in raised.items() if str(said[pair][0]) in text} == {*said} - {("native", "wrapped")}
 
 
 PLANNED = json.dumps(BatchOffset("read", 1, "token").to_json())
@@ -235,30 +282,43 @@ def heartbeat_of(stream: str) -> str:
             [],
             ["orders"],
             [],
-            "was written without lowmark's heartbeat, and Spark does not let a checkpoint gain a source",
+            "lacks the heartbeat, which is a source to Spark. Hint: run `lowmark adopt CHECKPOINT --",
         ),
+        ([], ["a", "b"], [], "Hint: run `lowmark adopt CHECKPOINT --stream a=0 --stream b=1,2` and start it again"),
+        ([], [], ["orders"], "without lowmark, and this one reads with service.read"),
         (["orders"], [], [], 'is of a query with lowmark (stream "orders"), and this one is without'),
+        (["orders"], [], [], "Hint: run `lowmark leave CHECKPOINT` and start it again, all state stays"),
+        (["read", PLANNED], [], [], 'is of stream "read", read by service.read, and this query reads otherwise'),
         (
-            ["a", PLANNED],
+            ["read", PLANNED],
             ["b"],
             [],
-            'is of stream "a", read by service.read, and this query wraps a source of Spark\'s',
+            'is of stream "read", read by service.read, and this query wraps a source of',
         ),
         (["a"], [], ["b"], 'is of stream "a", a wrapped source of Spark\'s, and this query reads with service.read'),
         (["a", "b"], ["a"], [], 'is of streams "a", "b", and this query has stream "a"'),
+        (["a", "b"], ["b", "a"], [], 'streams "a", "b", in this order, and this query has streams "b", "a", so each'),
         ([], [], [], None),
         (["a"], ["b"], [], None),
-        (["a", PLANNED], [], ["a"], None),
+        (["a", "b"], ["c", "b"], [], None),
+        (["read", PLANNED], [], ["a"], None),
     ],
 )
 def test_why_a_query_cannot_go_on_from_a_checkpoint(
     written: list[str], wrapped: list[str], read: list[str], text: str | None
 ) -> None:
     offsets = [each if each == PLANNED else heartbeat_of(each) for each in written]
-    why = conflict(['{"logOffset":3}', "-", *offsets], wrapped, read)
+    sources = {"orders": [0]} if wrapped == ["orders"] else {"a": [0], "b": [1, 2]}
+    why = conflict(['{"logOffset":3}', "-", *offsets], wrapped, read, sources=sources)
 
     assert (why is None) == (text is None)
     assert why is None or (text is not None and text in why and "Hint: " in why)
+
+
+def test_the_command_for_a_checkpoint_elsewhere_is_a_call_in_the_session() -> None:
+    why = conflict(["{}", "{}"], ["a", "b"], [], checkpoint="hdfs://nn/x", sources={"a": [0], "b": [1]})
+    assert why is not None
+    assert "`lowmark.integration.adopt('hdfs://nn/x', {'a': [0], 'b': [1]}, spark=spark)`" in why
 
 
 def test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first(

@@ -1,13 +1,14 @@
-"""What is shipped to executors can be imported there, without lowmark installed."""
+"""What is shipped to executors can be imported there, without lowmark installed; live/test_cluster.py does it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 
-from lowmark.integration.spark.shipping import package
+from lowmark.integration.spark.shipping import compiled, package
 
 
 def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
@@ -50,3 +51,29 @@ def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(archive))
+
+
+def test_what_is_compiled_comes_in_an_archive_that_a_worker_finds(tmp_path: Path) -> None:
+    """With nothing there but pyspark, pyarrow and numpy: what lowmark/__init__.py of the zip file puts on the path."""
+    archive = package(tmp_path / "lowmark.zip")
+    root = tmp_path / "root"
+    with tarfile.open(compiled(tmp_path / "compiled.tar.gz")) as packed:
+        packed.extractall(root / "lowmark-compiled", filter="data")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("pyspark", "py4j", "pyarrow", "numpy"):
+        for installed in Path(sysconfig.get_path("purelib")).glob(f"{name}*"):
+            (bare / installed.name).symlink_to(installed)
+    code = (
+        "import sys; sys.path += sys.argv[1:3]\n"
+        "from pyspark import SparkFiles\n"
+        "SparkFiles._root_directory, SparkFiles._is_running_on_worker = sys.argv[3], True\n"
+        "import lowmark.sources.spark, lowmark.sources.kafka, lowmark.integration.transport.accumulated\n"
+        "import msgspec, mmh3, xxhash, confluent_kafka\n"
+        "print(confluent_kafka.libversion()[0], mmh3.hash64(b'a'), xxhash.xxh64_intdigest(b'a'), msgspec.__file__)"
+    )
+    command = [sys.executable, "-S", "-c", code, str(archive), str(bare), str(root)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    assert str(root) in ran.stdout

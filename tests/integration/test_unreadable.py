@@ -91,7 +91,8 @@ def test_what_is_no_batch_is_not_of_the_log(folder: Path) -> None:
     ("data", "fact"),
     [
         (b"", "offsets/1 has version ''"),
-        (b"v2\n{}\n{}", "offsets/1 has version 'v2'"),
+        (b"v3\n{}\n{}", "offsets/1 has version 'v3'"),
+        (b"v2\n{}\n{}", "offsets/1 has a line without the id of a source"),
         (b"v1\n{}\n\xff", r"offsets/1 cannot be read \(it is not UTF-8\)"),
     ],
 )

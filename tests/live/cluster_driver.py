@@ -1,4 +1,6 @@
-"""A wrapped query on a cluster of two executors, one of which is killed on the way. Prints its windows as JSON.
+"""A wrapped query on a cluster of two executors, one of which is killed on the way, and one that reads by a source.
+
+The executors' Python has pyspark, pyarrow and numpy, and nothing else; `ship` brings the rest. Prints windows as JSON.
 
 Usage: python -m tests.live.cluster_driver FOLDER
 """
@@ -8,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pyspark
@@ -16,9 +20,10 @@ from lowmark.integration import LowWatermarkService, ship
 from lowmark.integration.errors import WorkersUnfit
 from lowmark.integration.spark import workers
 from lowmark.integration.spark.session import SHORT_LIVED_JVM
+from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from pyspark.sql import SparkSession
 
-from tests.integration.feed import Feed, start, windows
+from tests.integration.feed import Feed, start, us, windows
 
 
 def executors(port: str) -> list[int]:
@@ -34,9 +39,22 @@ def executors(port: str) -> list[int]:
     return sorted(found)
 
 
+def bare_python(folder: Path) -> Path:
+    """The programs of an environment such as a cluster has it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    for name in ("pyspark", "py4j", "pyarrow", "numpy"):
+        for installed in Path(sysconfig.get_path("purelib")).glob(f"{name}*"):
+            (packages / installed.name).symlink_to(installed)
+    return folder / "bin"
+
+
 def main(folder: Path) -> None:
     """Six batches; after the third, one executor dies."""
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    # Here as there it is `python3`, each by its own path.
+    os.environ["PYSPARK_PYTHON"] = "python3"
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
@@ -46,11 +64,17 @@ def main(folder: Path) -> None:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
+        "spark.executorEnv.PATH": f"{bare_python(folder / 'bare')}:/usr/bin:/bin",
+        "spark.executorEnv.PYTHONPATH": "",
     }
     spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
     port = spark.sparkContext.getConf().get("spark.driver.port", "")
+    lacks = before = ""
+    try:
+        workers.check(spark)
+    except WorkersUnfit as unfit:
+        before = str(unfit)
     ship(spark)  # looks at the executors' Python
-    lacks = ""
     try:
         workers.check(spark, ["lowmark.integration.transport.heartbeat", "confluent_kafka.no_such_part"])
     except WorkersUnfit as unfit:
@@ -66,9 +90,21 @@ def main(folder: Path) -> None:
             if n == 2:
                 killed = executors(port)[:1]
                 os.kill(killed[0], signal.SIGKILL)
-        said = {"killed": len(killed), "low": ran.low, "dropped": ran.dropped, "windows": sorted(ran.rows)}
-        print(json.dumps({**said, "lacks": lacks}))
         ran.query.stop()
+        script = StreamScript(
+            (SplitScript("a", 4), SplitScript("b", 1)), us(0), ticks=10, tick_us=1_000_000, shuffle_us=0
+        )
+        df = service.read(GeneratorSource(script, seed=7, ticks_per_batch=10), name="read", tasks=4)
+        read = start(df.select("split"), str(folder / "read"), trigger={"availableNow": True})
+        read.query.awaitTermination(120)
+        said = {
+            "read": len(read.rows),
+            "killed": len(killed),
+            "low": ran.low,
+            "dropped": ran.dropped,
+            "windows": sorted(ran.rows),
+        }
+        print(json.dumps({**said, "lacks": lacks, "before": before}))
     spark.stop()
 
 

@@ -14,7 +14,9 @@ from tests.live.servers import require_java
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_pitfall_28_a_lost_executor_changes_nothing(tmp_path: Path) -> None:
+def test_pitfall_28_a_lost_executor_changes_nothing_and_executors_need_nothing_but_what_is_shipped(
+    tmp_path: Path,
+) -> None:
     require_java()
     command = [sys.executable, "-m", "tests.live.cluster_driver", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
@@ -24,7 +26,9 @@ def test_pitfall_28_a_lost_executor_changes_nothing(tmp_path: Path) -> None:
     lacks = found.pop("lacks")
     assert lacks.startswith("Spark's workers on executor ")
     assert "No module named 'confluent_kafka.no_such_part'" in lacks
+    assert "No module named 'lowmark'" in found.pop("before"), "nothing of it is there before it is shipped"
     assert found == {
+        "read": 50,
         "killed": 1,
         "low": 499.999,
         "dropped": 0,

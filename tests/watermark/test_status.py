@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from lowmark.watermark import AllIdle, SplitState, Tick, explain, format_time_us, to_json
 from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
-from lowmark.watermark.splits.status import Hold, hold_reasons, utc
+from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons, utc
 
 from tests.watermark.history import PLAIN, START_US, History, at, batch, coordinator_of
 
@@ -33,6 +33,21 @@ def test_who_holds_why_since_when_and_what_would_move_it() -> None:
     assert status.why == "split a has the smallest watermark of 2 live splits."
     assert status.next == "Newer rows of split a; or its silence for more than 10s."
     assert START + timedelta(seconds=1) == status.since
+
+
+def test_a_notebook_shows_a_line_or_the_whole_text_and_obeys_no_name() -> None:
+    history = History()
+    history.on(0, SplitsDiscovered(tuple(f"<b>{n}" for n in range(5_000))))
+    history.on(1, batch(0, 1, {"<b>7": 50}))
+    status = history.status(2)
+
+    assert repr(status) == "<StreamStatus orders: low watermark none, held by <b>0; splits: 4999 pending, 1 active>"
+    shown = status._repr_html_()
+    assert shown == as_html(explain(status))
+    assert "<b>" not in shown
+    assert "split &lt;b&gt;0 has not spoken yet" in shown
+    said = Explanation("split <b>: idle")
+    assert (str(said), repr(said), said._repr_html_()) == ("split <b>: idle", "split <b>: idle", as_html(str(said)))
 
 
 def test_a_status_counts_per_split_and_in_all() -> None:

@@ -5,6 +5,7 @@ The reasons are data too, so the page, the CLI and the log tell one story.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -120,6 +121,38 @@ class StreamStatus:
     passed_over: tuple[str, ...] = ()
     held: tuple[HolderSpell, ...] = ()
     silent_since: datetime | None = None
+
+    def __repr__(self) -> str:
+        """One line: a stream may have thousands of splits."""
+        states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count) or "none"
+        low = format_time_us(self.low_watermark_us)
+        holder = "" if self.holder is None else f", held by {self.holder}"
+        return printable(f"<StreamStatus {self.name}: low watermark {low}{holder}; splits: {states}>")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same text as `explain`."""
+        return as_html(explain(self))
+
+
+class Explanation(str):
+    """A text for a person. A notebook shows its lines as lines; else it is a text like any other."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
+def as_html(text: str) -> str:
+    """A text as a notebook shows it, line by line; what names of others hold is shown, not obeyed.
+
+    >>> as_html("split <b>: idle")
+    '<pre style="margin: 0">split &lt;b&gt;: idle</pre>'
+    """
+    return f'<pre style="margin: 0">{html.escape(text)}</pre>'
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,44 @@
+"""`lowmark grafana`: the dashboard and the alert rules that come with the package, as files."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from lowmark.integration.console import print_json, print_lines
+from lowmark.integration.errors import FolderRefused
+
+from .common import Debug, Json
+
+__all__ = ["FILES", "grafana"]
+
+FILES = {
+    "lowmark.json": "import it in Grafana: Dashboards, New, Import",
+    "alerts.yml": "name it under rule_files in prometheus.yml",
+}
+
+
+def grafana(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="A folder to write them into; it is made.", show_default=False)],
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Write the Grafana dashboard and the Prometheus alert rules into a folder.
+
+    They fit what LowWatermarkService(spark, metrics_port=...) exports. Files of these names are written over.
+    """
+    own = resources.files("lowmark") / "grafana"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            (out / name).write_text((own / name).read_text(encoding="utf-8"), encoding="utf-8")
+    except OSError as failed:
+        raise FolderRefused(str(out), failed.strerror or str(failed)) from failed
+    written = {str(out / name): what for name, what in FILES.items()}
+    if as_json:
+        print_json({"files": list(written)})
+        return
+    print_lines("\n".join(f"{path}: {what}" for path, what in written.items()))

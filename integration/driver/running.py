@@ -1,0 +1,61 @@
+"""The services that run in this process: a notebook's cell that is run again gets the one that it made before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import ServiceDiffers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Running"]
+
+
+class Running:
+    """Running services, each with what it was made with."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._services: list[tuple[Any, SparkSession, Mapping[str, Any]]] = []  # Any: the service, which knows this
+
+    def find(self, spark: object, arguments: Mapping[str, Any]) -> Any:
+        """Return the service of a session, if it was made with these arguments; None where there is none.
+
+        Raises:
+            ServiceDiffers: there is one, and it was made with others.
+        """
+        mine = getattr(spark, "_jsparkSession", None)
+        with self._lock:
+            for service, session, made_with in self._services:
+                # A session whose context was stopped is another, whatever its number.
+                if mine is None or (session is not spark and not _same(session._jsparkSession, mine)):
+                    continue
+                differing = tuple(
+                    f"{name}={made_with.get(name)!r} (here {value!r})"
+                    for name, value in sorted(arguments.items())
+                    if made_with.get(name) != value
+                )
+                if differing:
+                    raise ServiceDiffers(differing)
+                return service
+        return None
+
+    def add(self, service: object, spark: SparkSession, arguments: Mapping[str, Any]) -> None:
+        """Know a service, from now until it stops."""
+        with self._lock:
+            self._services.append((service, spark, dict(arguments)))
+
+    def remove(self, service: object) -> None:
+        """Forget a service that stops; it need not be known."""
+        with self._lock:
+            self._services = [each for each in self._services if each[0] is not service]
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one.equals(other))
+    except Exception:  # noqa: BLE001  # the JVM of a session that was stopped may be gone, as py4j says in many ways
+        return False

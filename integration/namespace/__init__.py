@@ -1,0 +1,44 @@
+"""Low watermarks for Spark Structured Streaming: what most programs need, by one import.
+
+    from lowmark import LowWatermarkService, WatermarkStrategy
+
+Names are imported when they are first used: executors import what is below and need none of it. This file is installed
+as `lowmark/__init__.py`; the folders beside it are `lowmark.watermark`, `lowmark.sources` and `lowmark.integration`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lowmark.integration import LowWatermarkService, adopt, leave, ship
+    from lowmark.watermark import LowmarkError, WatermarkStrategy
+
+    __version__: str
+
+__all__ = ["LowWatermarkService", "LowmarkError", "WatermarkStrategy", "__version__", "adopt", "leave", "ship"]
+
+_PLACES = {
+    "LowWatermarkService": "lowmark.integration",
+    "LowmarkError": "lowmark.watermark",
+    "WatermarkStrategy": "lowmark.watermark",
+    "adopt": "lowmark.integration",
+    "leave": "lowmark.integration",
+    "ship": "lowmark.integration",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "__version__":
+        import importlib.metadata
+
+        return importlib.metadata.version("lowmark")
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

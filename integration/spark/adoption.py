@@ -1,0 +1,524 @@
+"""Takes a native query's checkpoint over in place, and gives it back: all its state stays, no row is read again.
+
+Spark goes on from a checkpoint if the newest two entries of its offset log have as many lines as the query has
+sources. A wrapped stream has one source more, its heartbeat, which stands behind the sources of its stream. So `adopt`
+adds a line with a heartbeat's first offset to these entries, and `leave` takes it out again; where sources behind it
+change their place by that, their folders in ``sources/`` follow.
+
+What is changed is first written down in ``lowmark/changes/<n>.json``: the entries as they were and as they shall be,
+which is the backup, too. Then the newest entry becomes a sentence that no Spark starts on, so that neither query can
+run on half of it, and is written last. A crash leaves the old state, the new one, or the sentence; the same command
+goes on from there, and `--undo` goes back.
+
+What cannot be known is whether another process still runs the query: Spark keeps no lock, and an idle query writes
+nothing. Queries of the session that is passed are found; else what was written to the log within the last seconds is
+taken for one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable, UnknownFormat
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.watermark.names import unfit_character
+from lowmark.watermark.printable import printable
+
+from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, is_elsewhere, local_path
+from .offset_log import OffsetEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["QUIET_SECONDS", "Adoption", "Change", "adopt", "leave"]
+
+log = logging.getLogger("lowmark")
+
+Action = Literal["adopt", "leave"]
+Streams = str | Sequence[str] | Mapping[str, Sequence[int] | None]
+
+QUIET_SECONDS = 20.0
+"""How long nothing was written, before a query counts as stopped that nobody says is."""
+
+_FORMAT = 1
+_CHANGES = "lowmark/changes"
+_AT_WORK = 'lowmark is changing this checkpoint and was stopped; run "lowmark {command} CHECKPOINT" again'
+_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An entry of the offset log, as it was and as it shall be."""
+
+    name: str
+    before: str
+    after: str
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What is done to a checkpoint: written down there before it begins, and the backup of what was there.
+
+    Attributes:
+        action: which command.
+        entries: the entries that are changed, the newest first.
+        moves: (from, to) of folders in ``sources/``, in order.
+        streams: names of the streams whose heartbeats come or go.
+        undoes: number of the change that this one takes back, None for none.
+        moved: how many of the moves are done.
+        done: all of it is.
+        format: of this file.
+    """
+
+    action: Action
+    entries: tuple[Entry, ...]
+    moves: tuple[tuple[str, str], ...]
+    streams: tuple[str, ...]
+    undoes: int | None = None
+    moved: int = 0
+    done: bool = False
+    format: int = _FORMAT
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What `adopt` or `leave` did, or would do.
+
+    Attributes:
+        checkpoint: which.
+        change: what.
+        number: of the change, whose backup is ``lowmark/changes/<number>.json``; None where nothing is to do, or was
+            done.
+        done: False for a dry run.
+        why_nothing: where nothing is to do.
+    """
+
+    checkpoint: str
+    change: Change
+    number: int | None
+    done: bool
+    why_nothing: str | None = None
+
+    def __str__(self) -> str:
+        if self.why_nothing is not None:
+            return f"nothing to do: {self.why_nothing}"
+        names = ", ".join(f'"{name}"' for name in self.change.streams)
+        adds = self.change.action == "adopt"
+        verb = ("added" if adds else "removed") if self.done else ("would add" if adds else "would remove")
+        lines = [
+            f"{verb} the heartbeat of {names}, in offsets/{', offsets/'.join(e.name for e in self.change.entries)}"
+        ]
+        lines += [
+            f"{'moved' if self.done else 'would move'} sources/{one} to sources/{to}" for one, to in self.change.moves
+        ]
+        if self.number is not None:
+            lines.append(f"backup: {_CHANGES}/{self.number}.json in the checkpoint; --undo goes back to it")
+        return "\n".join(lines)
+
+
+def adopt(
+    checkpoint: str | os.PathLike[str],
+    streams: Streams | None = None,
+    *,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    stopped: bool = False,
+    undo: bool = False,
+) -> Adoption:
+    """Let a query with lowmark go on from the checkpoint of one without: all state stays, no row is read again.
+
+    The query must have been stopped. Afterwards it starts with `LowWatermarkService.wrap` in the place of
+    `withWatermark`, and everything else as it was. Its watermark does not go back: rows behind it stay late until the
+    low watermark has passed it.
+
+    Args:
+        checkpoint: the query's `checkpointLocation`.
+        streams: the name that the query's stream will have in `wrap`. Where it has several sources: the names of as
+            many streams in the order of the query, or name -> numbers of the sources that it is made of (those of the
+            folders in ``sources/``), such as ``{"orders": [0], "payments": [1]}``.
+        spark: a session, for a checkpoint on HDFS, S3 or ABFS. Its running queries are looked at, too.
+        dry_run: say what would be done, and do nothing.
+        stopped: the query is known to have ended: do not look for signs that it still runs.
+        undo: take the last one back, finished or not, as long as no batch was planned since.
+
+    Returns:
+        What was done.
+
+    Raises:
+        CheckpointUnreadable: there is no checkpoint that could be read.
+        AdoptionRefused: with the reason and what to do.
+    """
+    found = _Checkpoint(checkpoint, "adopt", spark)
+    if undo:
+        return found.undo(dry_run=dry_run, stopped=stopped)
+    return found.run(_names(checkpoint, streams), dry_run=dry_run, stopped=stopped)
+
+
+def leave(
+    checkpoint: str | os.PathLike[str],
+    *,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    stopped: bool = False,
+    undo: bool = False,
+) -> Adoption:
+    """Let a query without lowmark go on from the checkpoint of a wrapped one: all state stays, no row is read again.
+
+    Arguments, results and errors are those of `adopt`.
+    """
+    found = _Checkpoint(checkpoint, "leave", spark)
+    if undo:
+        return found.undo(dry_run=dry_run, stopped=stopped)
+    return found.run(None, dry_run=dry_run, stopped=stopped)
+
+
+def _names(checkpoint: object, streams: Streams | None) -> Mapping[str, Sequence[int] | None]:
+    given: Mapping[str, Sequence[int] | None]
+    if streams is None:
+        given = {}
+    elif isinstance(streams, str):
+        given = {streams: None}
+    elif isinstance(streams, Mapping):
+        given = streams
+    else:
+        given = dict.fromkeys(streams)
+        if len(given) != len(streams):
+            raise AdoptionRefused(str(checkpoint), "a stream is named twice", "give each its own name.")
+    if not given:
+        hint = "pass --stream NAME (streams=NAME), the name that it will have in wrap()."
+        raise AdoptionRefused(str(checkpoint), "it is not said what the stream is called", hint)
+    for name in given:
+        if not name or (unfit := unfit_character(name)) is not None:
+            what = "is empty" if not name else f"holds {unfit}"
+            raise AdoptionRefused(str(checkpoint), f"the name of a stream {what}", "pass a name of one line.")
+    return given
+
+
+class _Checkpoint:
+    """One checkpoint, and one command on it."""
+
+    def __init__(self, checkpoint: str | os.PathLike[str], action: Action, spark: SparkSession | None) -> None:
+        self._given, self._action, self._spark = os.fspath(checkpoint).rstrip("/"), action, spark
+        self._store = self._open()
+
+    def run(self, streams: Mapping[str, Sequence[int] | None] | None, *, dry_run: bool, stopped: bool) -> Adoption:
+        number, last = self._last_change()
+        if last is not None and not last.done:
+            return self._go_on(number, last, dry_run=dry_run)
+        entries = self._read_entries()
+        self._check_stopped(stopped=stopped, dry_run=dry_run)
+        change = self._plan(entries, streams)
+        if isinstance(change, str):
+            return Adoption(self._store.root, Change(self._action, (), (), ()), None, done=False, why_nothing=change)
+        return self._begin(number + 1, change, dry_run=dry_run)
+
+    def undo(self, *, dry_run: bool, stopped: bool) -> Adoption:
+        number, last = self._last_change()
+        if last is not None and last.undoes is not None and not last.done and last.action == self._action:
+            return self._begin(number, last, dry_run=dry_run)
+        if last is None or last.undoes is not None or last.action != self._action:
+            what = "there was none" if last is None else f"the last change was another (lowmark/changes/{number}.json)"
+            raise self._refused(f"no {self._action} is to be undone: {what}", "look into the folder lowmark/changes.")
+        self._check_stopped(stopped=stopped, dry_run=dry_run)
+        newest = self._batches("offsets")[:1]
+        known = [{entry.before, entry.after, self._at_work()} for entry in last.entries]
+        now = [self._store.read(f"offsets/{entry.name}") for entry in last.entries]
+        if newest != [int(last.entries[0].name)] or any(
+            text not in texts for text, texts in zip(now, known, strict=True)
+        ):
+            other = "leave" if self._action == "adopt" else "adopt"
+            raise self._refused(
+                f"a batch was planned since it was {'adopted' if self._action == 'adopt' else 'left'}",
+                f"run `lowmark {other}`, which goes on from where it is now.",
+            )
+        back = Change(
+            self._action,
+            tuple(Entry(entry.name, entry.after, entry.before) for entry in last.entries),
+            # One of them may be half done: what is where it was is passed over.
+            tuple((to, one) for one, to in reversed(last.moves[: last.moved + 1])),
+            last.streams,
+            undoes=number,
+        )
+        return self._begin(number + 1, back, dry_run=dry_run)
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    def _open(self) -> CheckpointStore:
+        if self._spark is not None:
+            store: CheckpointStore = HadoopStore(self._spark, self._given)
+        elif is_elsewhere(self._given):
+            call = f"lowmark.integration.{self._action}({self._given!r}, ..., spark=spark)"
+            raise self._refused(
+                "it is not on this machine, and its file system is reached through Spark",
+                f"call {call} in a session that is set up for it, such as a pyspark shell.",
+            )
+        else:
+            store = LocalStore(local_path(self._given))
+        if not store.exists("offsets"):
+            raise CheckpointUnreadable(
+                self._given,
+                "it has no planned batch (no folder offsets)" if store.exists("") else "there is no such folder",
+                "pass the folder given as checkpointLocation; a checkpoint in which no batch was planned needs no "
+                f"`lowmark {self._action}`: a query of either kind can start on it.",
+            )
+        return store
+
+    def _batches(self, folder: str) -> list[int]:
+        """The batches in one of its logs, the newest first."""
+        return sorted((int(name) for name in self._store.names(folder) if name.isdecimal()), reverse=True)
+
+    def _read_entries(self) -> dict[str, OffsetEntry]:
+        """The entries that a restart reads: the newest, and the one before."""
+        entries = {}
+        names = [str(batch) for batch in self._batches("offsets")[:2]]
+        if not names:
+            raise CheckpointUnreadable(
+                self._given,
+                "no batch was planned yet (no file in offsets/)",
+                "a query of either kind can start on it as it is.",
+            )
+        for name in names:
+            try:
+                text = self._store.read(f"offsets/{name}")
+                entry = OffsetEntry.parse("" if text is None else text)
+                entry.check()
+            except (UnknownFormat, UnicodeDecodeError) as unknown:
+                why = unknown if isinstance(unknown, UnknownFormat) else "is not UTF-8"
+                hint = "use the lowmark that knows this Spark, or a copy of the checkpoint from before."
+                raise self._refused(f"offsets/{name} {why}", hint) from unknown
+            entries[name] = entry
+        return entries
+
+    def _last_change(self) -> tuple[int, Change | None]:
+        numbers = [int(n) for name in self._store.names(_CHANGES) if (n := name.removesuffix(".json")).isdecimal()]
+        if not numbers:
+            return 0, None
+        text = self._store.read(f"{_CHANGES}/{max(numbers)}.json") or ""
+        try:
+            form = msgspec.json.decode(text, type=dict).get("format")
+            if form != _FORMAT:
+                raise self._refused(
+                    f"{_CHANGES}/{max(numbers)}.json has format {form!r}, and this lowmark knows {_FORMAT}",
+                    "use the later version of lowmark that wrote it.",
+                )
+            return max(numbers), msgspec.json.decode(text, type=Change)
+        except msgspec.DecodeError as broken:
+            raise self._refused(
+                f"{_CHANGES}/{max(numbers)}.json cannot be read ({broken})", "remove it if you are sure of the rest."
+            ) from broken
+
+    def _check_stopped(self, *, stopped: bool, dry_run: bool) -> None:
+        if self._spark is not None:
+            for query in self._spark.streams.active:
+                root = query._jsq.streamingQuery().resolvedCheckpointRoot()
+                if HadoopStore(self._spark, root).root == self._store.root:
+                    raise self._refused(f"query {query.name or query.id} runs on it", "stop it first.")
+        if stopped or dry_run:
+            return
+        hint = "stop the query; if it has ended, say so: --stopped (stopped=True)."
+        planned, committed = (self._batches(folder)[:1] for folder in ("offsets", "commits"))
+        if planned and planned != committed:
+            raise self._refused(f"batch {planned[0]} is planned and not committed, so a query may be running it", hint)
+        files = [f"commits/{batch}" for batch in committed]
+        if not self._is_own(planned):
+            files += [f"offsets/{batch}" for batch in planned]
+        ages = [age for file in files if (age := self._store.age_seconds(file)) is not None]
+        if ages and min(ages) < QUIET_SECONDS:
+            raise self._refused(
+                f"its log was written {max(0, round(min(ages)))} seconds ago, so a query may still run on it",
+                f"wait until it is quiet for {QUIET_SECONDS:g} seconds, or {hint}",
+            )
+
+    def _is_own(self, planned: Sequence[int]) -> bool:
+        """Whether it was the last change that wrote the newest entry, and no query."""
+        _, last = self._last_change()
+        return last is not None and [last.entries[0].name] == [str(batch) for batch in planned]
+
+    # -- what is to be ----------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, entries: Mapping[str, OffsetEntry], streams: Mapping[str, Sequence[int] | None] | None
+    ) -> Change | str:
+        """What is to be done; a text says why nothing is."""
+        newest = next(iter(entries.values()))
+        if newest.named:
+            return (
+                "its sources have names (source evolution), so Spark lets it gain and lose sources. Start the query "
+                "with `wrap`, or without"
+            )
+        native = {name: _without_heartbeats(entry) for name, entry in entries.items()}
+        counts = {len(entry.sources) for entry in native.values()}
+        if len(counts) > 1:
+            raise self._refused(
+                f"offsets/{' and offsets/'.join(entries)} are of another number of sources each",
+                "was a query started that was then changed? Use a copy of the checkpoint from before.",
+            )
+        layouts = {_layout(entry) for entry in entries.values()}
+        if streams is None:
+            wanted: dict[int, str] = {}
+            self._check_readers(newest)
+            if layouts == {()}:
+                return "no heartbeat is in it, so it is of a query without lowmark"
+        else:
+            wanted = self._places(native, streams)
+            if layouts == {tuple(sorted(wanted.items()))}:
+                return "the heartbeat is there already"
+            if layouts - {(), tuple(sorted(wanted.items()))}:
+                names = ", ".join(f'"{heartbeat.stream}"' for heartbeat in newest.heartbeats.values())
+                raise self._refused(f"it is of a query with lowmark already ({names})", "run `lowmark leave` first.")
+        before = dict(next(iter(layouts))) if len(layouts) == 1 else {}
+        moves = self._moves(counts.pop(), before, wanted)
+        if moves and len(layouts) > 1:
+            raise self._refused("its newest entries disagree about where heartbeats stand", "use a copy from before.")
+        changed = []
+        for name, entry in entries.items():
+            count = len(native[name].sources)
+            after = native[name].renumbered(
+                {str(place): spot for place, spot in enumerate(_spots(count, wanted))},
+                {place: _first(stream) for place, stream in wanted.items()},
+            )
+            changed.append(Entry(name, entry.text(), after.text()))
+        streams_ = list(wanted.values()) or [heartbeat.stream for heartbeat in newest.heartbeats.values()]
+        return Change(self._action, tuple(changed), tuple(moves), tuple(streams_))
+
+    def _places(self, native: Mapping[str, OffsetEntry], streams: Mapping[str, Sequence[int] | None]) -> dict[int, str]:
+        """Place -> stream of each heartbeat that shall be there: behind the last source of its stream."""
+        newest = next(iter(native.values()))
+        count = len(newest.sources)
+        self._check_distinct(newest)
+        if len(streams) > 1 and newest.conf.get(_POLICY) == "max":
+            raise self._refused(
+                f"{_POLICY} is max in it, so the stream that is ahead would decide",
+                "several wrapped streams need min, which only a new checkpoint can have.",
+            )
+        numbered = " ".join(f"--stream {name}={n}" for n, name in enumerate(streams))
+        unsaid = [name for name, numbers in streams.items() if numbers is None]
+        if unsaid and not (len(unsaid) == len(streams) and len(streams) == count):
+            raise self._refused(
+                f"it has {count} sources, and it is not said which of them are those of {', '.join(unsaid)}",
+                f"pass their numbers, such as {numbered}; several are separated by commas, and sources/ has a folder "
+                "for each.",
+            )
+        last: dict[int, str] = {}
+        taken: set[int] = set()
+        for n, (name, numbers) in enumerate(streams.items()):
+            mine = sorted({n} if numbers is None else set(numbers))
+            if not mine or mine != list(range(mine[0], mine[0] + len(mine))) or mine[0] < 0 or mine[-1] >= count:
+                raise self._refused(
+                    f"the sources of {name} are {', '.join(map(str, mine)) or 'none'}, and it has 0 to {count - 1}",
+                    "a stream is made of sources that follow each other in the query.",
+                )
+            if taken & set(mine):
+                raise self._refused(f"source {min(taken & set(mine))} is of two streams", "give each to one.")
+            taken |= set(mine)
+            last[mine[-1]] = name
+        return {source + 1 + n: last[source] for n, source in enumerate(sorted(last))}
+
+    def _check_distinct(self, native: OffsetEntry) -> None:
+        """A source that a query reads twice has two lines and one folder, so folders do not follow lines."""
+        folders = {name for name in self._store.names("sources") if name.isdecimal()}
+        offsets = [offset for _, offset in native.sources]
+        twice = [place for place, offset in enumerate(offsets) if offset is not None and offset in offsets[:place]]
+        if folders and any(str(place) not in folders for place in twice):
+            raise self._refused(
+                "its query seems to read one source twice (a self-join, or a union with itself)",
+                "that cannot be adopted; start with a new checkpoint, see `lowmark offsets`.",
+            )
+
+    def _check_readers(self, newest: OffsetEntry) -> None:
+        streams = {heartbeat.stream for heartbeat in newest.heartbeats.values()}
+        for _, offset in newest.sources:
+            found = BatchOffset.find(json.loads(offset)) if offset is not None else None
+            if found is not None and found.source in streams:
+                raise self._refused(
+                    f'stream "{found.source}" is read by service.read, and no source of Spark\'s knows its offsets',
+                    "start with a new checkpoint; `lowmark offsets` prints where.",
+                )
+
+    def _moves(self, count: int, before: Mapping[int, str], wanted: Mapping[int, str]) -> list[tuple[str, str]]:
+        """Folders of sources whose place changes, in an order in which none is in another's way."""
+        pairs = [
+            (old, new) for old, new in zip(_spots(count, before), _spots(count, wanted), strict=True) if old != new
+        ]
+        pairs.sort(key=lambda pair: pair[0], reverse=bool(wanted))
+        folders = {name for name in self._store.names("sources") if name.isdecimal()}
+        moves = []
+        for old, new in pairs:
+            if str(new) in folders:
+                raise self._refused(
+                    f"sources/{new} is there and of no source that is known",
+                    f"look into it; if it is empty, remove it and run `lowmark {self._action}` again.",
+                )
+            if str(old) in folders:
+                moves.append((str(old), str(new)))
+                folders = folders - {str(old)} | {str(new)}
+        return moves
+
+    # -- what is done -------------------------------------------------------------------------------------------------
+
+    def _go_on(self, number: int, last: Change, *, dry_run: bool) -> Adoption:
+        if last.action != self._action or last.undoes is not None:
+            command = f"{last.action} --undo" if last.undoes is not None else last.action
+            back = "" if last.undoes is not None else f", or `lowmark {last.action} --undo`"
+            raise self._refused(
+                f"a `lowmark {command}` was stopped in the middle of it", f"run `lowmark {command}` again{back}."
+            )
+        return self._begin(number, last, dry_run=dry_run)
+
+    def _begin(self, number: int, change: Change, *, dry_run: bool) -> Adoption:
+        if not dry_run:
+            self._apply(number, change)
+        return Adoption(self._store.root, change, number, done=not dry_run)
+
+    def _apply(self, number: int, change: Change) -> None:
+        """Do all of it; where a part is done already, the rest."""
+        newest, *others = change.entries
+        self._keep(number, change)
+        self._store.write(f"offsets/{newest.name}", self._at_work(undoes=change.undoes is not None))
+        for done, (one, to) in enumerate(change.moves):
+            if done < change.moved:
+                continue
+            if self._store.exists(f"sources/{one}"):
+                self._store.move(f"sources/{one}", f"sources/{to}")
+            change = msgspec.structs.replace(change, moved=done + 1)
+            self._keep(number, change)
+        for entry in others:
+            self._store.write(f"offsets/{entry.name}", entry.after)
+        self._store.write(f"offsets/{newest.name}", newest.after)
+        self._keep(number, msgspec.structs.replace(change, done=True))
+
+    def _keep(self, number: int, change: Change) -> None:
+        self._store.write(f"{_CHANGES}/{number}.json", msgspec.json.encode(change).decode())
+
+    def _at_work(self, *, undoes: bool = False) -> str:
+        return _AT_WORK.format(command=f"{self._action} --undo" if undoes else self._action)
+
+    def _refused(self, fact: str, hint: str) -> AdoptionRefused:
+        return AdoptionRefused(printable(self._given), fact, hint)
+
+
+def _without_heartbeats(entry: OffsetEntry) -> OffsetEntry:
+    heartbeats = entry.heartbeats
+    kept = [id_ for id_, _ in entry.sources if id_ not in heartbeats]
+    if not entry.named:
+        kept.sort(key=int)
+    return entry.renumbered({id_: place for place, id_ in enumerate(kept)}, {})
+
+
+def _layout(entry: OffsetEntry) -> tuple[tuple[int, str], ...]:
+    """(place, stream) of each heartbeat, sorted."""
+    return tuple(sorted((int(id_), heartbeat.stream) for id_, heartbeat in entry.heartbeats.items()))
+
+
+def _spots(count: int, heartbeats: Mapping[int, str]) -> list[int]:
+    """The places of so many sources, where some places are heartbeats'."""
+    return [place for place in range(count + len(heartbeats)) if place not in heartbeats]
+
+
+def _first(stream: str) -> str:
+    return json.dumps(HeartbeatOffset(stream).to_json())

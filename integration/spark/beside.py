@@ -1,0 +1,162 @@
+"""Where a query with a new checkpoint starts beside an old one, so that no window is torn: at the oldest that is open.
+
+What the old query counted in open windows stays in its state. The new one reads their rows again, so it must reach back
+to the first of them, and it must not tell once more of windows that the old one closed. Both follow from the old
+checkpoint: native Spark's watermark after a batch is the largest event time up to it, less the delay. So as long as
+
+    watermark after batch k + delay < beginning of the oldest open window
+
+no row of that window was in batch k or before.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
+
+from .checkpoint import kafka_starting_offsets
+from .checkpoint_store import LocalStore, local_path
+from .kafka_offsets import kafka_positions
+from .offset_log import OffsetEntry
+
+__all__ = ["Beside", "reach_back"]
+
+Starting = dict[str, dict[str, int]]
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Where to start, and what to leave out.
+
+    Attributes:
+        starting: topic -> partition -> offset of the first record to read: Kafka's `startingOffsets`.
+        stopped: the same of where the old query stopped.
+        watermark_us: windows that end at it or before were told of by the old query, in microseconds; None: none were.
+        after_batch: the newest batch of the old query whose rows are not needed; None: all are.
+    """
+
+    starting: Starting
+    stopped: Starting
+    watermark_us: int | None
+    after_batch: int | None
+
+    @property
+    def read_again(self) -> int:
+        """How many offsets the new query reads that the old one read, too."""
+        old = {(topic, p): at for topic, partitions in self.stopped.items() for p, at in partitions.items()}
+        new = {(topic, p): at for topic, partitions in self.starting.items() for p, at in partitions.items()}
+        return sum(at - new.get(partition, 0) for partition, at in old.items())
+
+    def filter(self, column: str = "window") -> str | None:
+        """The condition on the new query's windows that leaves out those of the old one, as Spark SQL; None for none.
+
+        >>> Beside({}, {}, 1_763_800_000_000_000, 3).filter()
+        'window.end > timestamp_millis(1763800000000)'
+        """
+        if self.watermark_us is None:
+            return None
+        return f"{column}.end > timestamp_millis({self.watermark_us // 1_000})"
+
+    @property
+    def watermark(self) -> str | None:
+        """The watermark as a person reads it, in UTC."""
+        if self.watermark_us is None:
+            return None
+        at = _EPOCH + dt.timedelta(microseconds=self.watermark_us)
+        return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
+
+
+def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: int) -> Beside:
+    """Find where a new query starts, whose windows shall be whole.
+
+    Args:
+        checkpoint: of a native query on Kafka with one `withWatermark`, in append mode; a folder on this machine.
+        window_us: the width of its windows in microseconds.
+        delay_us: the delay of its `withWatermark` in microseconds.
+
+    Raises:
+        CheckpointUnreadable: it is of another kind, or does not reach back so far.
+    """
+    store = LocalStore(local_path(checkpoint))
+    stopped = kafka_starting_offsets(checkpoint)
+    done = max(int(name) for name in store.names("commits") if name.isdecimal())
+    entries = {batch: _entry(store, batch) for batch in _batches(store) if batch <= done}
+    if entries[done].heartbeats:
+        raise CheckpointUnreadable(
+            store.root,
+            "it is of a query with lowmark, whose watermark does not say how far its rows have come",
+            "give the checkpoint back with `lowmark leave`, or keep it.",
+        )
+    watermark_ms = entries[done].watermark_ms
+    if watermark_ms is None:
+        return Beside(_initial(store, entries[done], stopped), stopped, None, None)
+    open_us = watermark_ms * 1_000 - window_us
+    passed = [
+        batch
+        for batch in sorted(entries)
+        if batch + 1 in entries and (entries[batch + 1].watermark_ms or 0) * 1_000 + delay_us < open_us
+    ]
+    if passed:
+        starting = _positions(entries[passed[-1]])
+        return Beside(_with_new(starting, stopped), stopped, watermark_ms * 1_000, passed[-1])
+    if 0 not in entries:
+        raise CheckpointUnreadable(
+            store.root,
+            f"its oldest batch is {min(entries)}, and rows of a window that is still open may have been read before",
+            f'start with .option("startingTimestamp", "{max(0, open_us // 1_000)}") if event times are never later '
+            "than the records' own, or adopt the checkpoint.",
+        )
+    return Beside(_initial(store, entries[done], stopped), stopped, watermark_ms * 1_000, None)
+
+
+def _batches(store: LocalStore) -> list[int]:
+    return [int(name) for name in store.names("offsets") if name.isdecimal()]
+
+
+def _entry(store: LocalStore, batch: int) -> OffsetEntry:
+    try:
+        return OffsetEntry.parse(store.read(f"offsets/{batch}") or "")
+    except (UnknownFormat, UnicodeDecodeError) as unknown:
+        hint = "use a copy of the checkpoint from before."
+        raise CheckpointUnreadable(store.root, f"offsets/{batch} {unknown}", hint) from unknown
+
+
+def _positions(entry: OffsetEntry) -> Starting:
+    return _earliest([json.loads(offset) for _, offset in entry.sources if offset is not None])
+
+
+def _initial(store: LocalStore, newest: OffsetEntry, stopped: Starting) -> Starting:
+    """Where the old query began, as its Kafka sources wrote it down."""
+    offsets: list[Any] = []
+    for id_, _ in newest.sources:
+        # A zero byte, "v1", then the offset. Source: `org.apache.spark.sql.kafka010.KafkaSourceInitialOffsetWriter`.
+        text = (store.read(f"sources/{id_}/0") or "").lstrip("\0")
+        try:
+            offsets.append(json.loads(text.partition("\n")[2]))
+        except (ValueError, RecursionError):
+            continue
+    return _with_new(_earliest(offsets), stopped)
+
+
+def _earliest(offsets: list[Any]) -> Starting:
+    found: Starting = {}
+    for offset in offsets:
+        for (topic, partition), position in sorted(kafka_positions(offset).items()):
+            mine = found.setdefault(topic, {})
+            mine[str(partition)] = min(position, mine.get(str(partition), position))
+    return found
+
+
+def _with_new(starting: Starting, stopped: Mapping[str, Mapping[str, int]]) -> Starting:
+    """Partitions that came later were read from their beginning."""
+    return {
+        topic: {partition: starting.get(topic, {}).get(partition, 0) for partition in partitions}
+        for topic, partitions in stopped.items()
+    }

@@ -1,0 +1,229 @@
+"""The files of a checkpoint, on this machine without a JVM, or wherever Hadoop's file systems reach.
+
+What Spark reads must be whole at any moment: a file is written aside and renamed. On this machine Hadoop keeps a
+checksum beside each file (``.5.crc`` beside ``5``) and refuses a file that does not fit it, so it goes before the file
+changes; a file without one is read as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+__all__ = ["CheckpointStore", "HadoopStore", "LocalStore", "is_elsewhere", "local_path"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_MANAGERS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager",  # since Spark 4.1
+    "org.apache.spark.sql.execution.streaming.CheckpointFileManager",
+)
+
+
+class CheckpointStore(Protocol):
+    """The files of one checkpoint; paths are relative to it."""
+
+    @property
+    def root(self) -> str:
+        """Where it lies, as text for a person."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Names of what is in a folder; none if there is no such folder."""
+        ...
+
+    def read(self, path: str) -> str | None:
+        """The text of a file; None if there is no such file.
+
+        Raises:
+            UnicodeDecodeError, OSError: it cannot be read.
+        """
+        ...
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file, or another text into it: whole or not at all."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
+        ...
+
+    def move(self, source: str, target: str) -> None:
+        """Give a folder another name; may be repeated where it was cut short."""
+        ...
+
+    def age_seconds(self, path: str) -> float | None:
+        """How long ago a file was written, by the clocks of its file system and of this machine; None without it."""
+        ...
+
+
+def is_elsewhere(checkpoint: str) -> bool:
+    """Whether a checkpoint's path names another file system than this machine's.
+
+    >>> is_elsewhere("s3a://bucket/orders"), is_elsewhere("file:/tmp/orders"), is_elsewhere("/tmp/orders")
+    (True, False, False)
+    """
+    return _SCHEME.match(checkpoint) is not None and not checkpoint.startswith("file:/")
+
+
+def local_path(checkpoint: str | os.PathLike[str]) -> Path:
+    """Return the folder that a path of this machine means, with or without ``file:``.
+
+    >>> str(local_path("file:///tmp/orders"))
+    '/tmp/orders'
+    """
+    path = os.fspath(checkpoint)
+    return Path(re.sub("^file:/+", "/", path))
+
+
+class LocalStore:
+    """A checkpoint on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def root(self) -> str:
+        return str(self._folder)
+
+    def names(self, folder: str) -> list[str]:
+        path = self._folder / folder
+        return sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+
+    def read(self, path: str) -> str | None:
+        try:
+            return (self._folder / path).read_bytes().decode()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, text: str) -> None:
+        target = self._folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.lowmark")
+        with part.open("wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
+        part.rename(target)
+        _sync(target.parent)
+
+    def exists(self, path: str) -> bool:
+        return (self._folder / path).exists()
+
+    def move(self, source: str, target: str) -> None:
+        (self._folder / source).rename(self._folder / target)
+        _sync((self._folder / target).parent)
+
+    def age_seconds(self, path: str) -> float | None:
+        try:
+            return time.time() - (self._folder / path).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
+
+def _sync(folder: Path) -> None:
+    """A new name is only safe once its folder is."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+class HadoopStore:
+    """A checkpoint on a file system of Hadoop's: HDFS, S3, ABFS, or this machine's.
+
+    Spark's own file manager writes, the one that the session is set up with.
+
+    Args:
+        spark: a session, for its file systems and its settings.
+        checkpoint: the path, as given to `checkpointLocation`.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._conf: JavaObject = spark._jsparkSession.sessionState().newHadoopConf()
+        path = jvm.org.apache.hadoop.fs.Path(checkpoint)
+        self._files: Any = path.getFileSystem(self._conf)
+        self._root: str = self._files.makeQualified(path).toString().rstrip("/")
+        self._manager: JavaObject = self._create_manager()
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def names(self, folder: str) -> list[str]:
+        path = self._path(folder)
+        if not self._files.exists(path):
+            return []
+        return sorted(status.getPath().getName() for status in self._files.listStatus(path))
+
+    def read(self, path: str) -> str | None:
+        file = self._path(path)
+        if not self._files.exists(file):
+            return None
+        stream = self._manager.open(file)
+        try:
+            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        return text
+
+    def write(self, path: str, text: str) -> None:
+        file = self._path(path)
+        self._files.mkdirs(file.getParent())
+        out = self._manager.createAtomic(file, True)
+        try:
+            out.write(bytearray(text.encode()))
+        except BaseException:
+            out.cancel()
+            raise
+        out.close()
+
+    def exists(self, path: str) -> bool:
+        return bool(self._files.exists(self._path(path)))
+
+    def move(self, source: str, target: str) -> None:
+        old, new = self._path(source), self._path(target)
+        if not self._files.exists(new):
+            if not self._files.rename(old, new):
+                raise OSError(f"could not rename {old} to {new}")
+            return
+        # Where a rename is a copy, it may have been cut short: what is left follows.
+        for status in self._files.listStatus(old):
+            name = status.getPath().getName()
+            self._files.delete(self._path(f"{target}/{name}"), True)
+            if not self._files.rename(status.getPath(), self._path(f"{target}/{name}")):
+                raise OSError(f"could not rename {status.getPath()} to {new}")
+        self._files.delete(old, True)
+
+    def age_seconds(self, path: str) -> float | None:
+        file = self._path(path)
+        if not self._files.exists(file):
+            return None
+        written_ms: int = self._files.getFileStatus(file).getModificationTime()
+        return time.time() - written_ms / 1_000
+
+    def _path(self, path: str) -> JavaObject:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}")
+
+    def _create_manager(self) -> JavaObject:
+        from py4j.java_gateway import JavaClass
+
+        for name in _MANAGERS:
+            package, _, simple = name.rpartition(".")
+            space = self._jvm
+            for part in package.split("."):
+                space = getattr(space, part)
+            companion = getattr(space, f"{simple}$")
+            if isinstance(companion, JavaClass):
+                return getattr(companion, "MODULE$").create(self._jvm.org.apache.hadoop.fs.Path(self._root), self._conf)
+        raise OSError("this Spark has no CheckpointFileManager where lowmark knows one")

@@ -1,0 +1,138 @@
+"""Why a query cannot go on from a checkpoint, where the reason is lowmark's; with the command that changes that.
+
+Spark's own words are "There are [1] sources in the checkpoint offsets and now there are [2] sources requested by the
+query": the second one is the heartbeat, which the user does not know of.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.sources.planning.offset import BatchOffset
+
+from .checkpoint_store import is_elsewhere
+
+__all__ = ["adopt_command", "conflict", "leave_command"]
+
+
+def conflict(
+    written: Sequence[str],
+    wrapped: Sequence[str],
+    read: Sequence[str],
+    *,
+    checkpoint: str = "CHECKPOINT",
+    sources: Mapping[str, Sequence[int]] | None = None,
+) -> str | None:
+    """Say why a query cannot go on from a checkpoint, where the reason is lowmark's.
+
+    Args:
+        written: the checkpoint's newest offsets, one of each source.
+        wrapped: names of the streams that the query wraps, in the order of their heartbeats.
+        read: names of those it reads by `LowWatermarkService.read`.
+        checkpoint: where it is.
+        sources: the numbers of the sources of each wrapped stream, where they are known.
+
+    Returns:
+        What is in the checkpoint, what in the query, and a hint; None where lowmark has nothing to do with it.
+    """
+    offsets = [_parsed(text) for text in written]
+    before = [found.stream for offset in offsets if (found := HeartbeatOffset.find(offset)) is not None]
+    read_before = any((batch := BatchOffset.find(offset)) is not None and batch.source in before for offset in offsets)
+    now = [*wrapped, *read]
+    if not before and not now:
+        return None
+    was, is_now = _streams(before), _streams(now)
+    anew = f"or start with a new checkpoint, where `lowmark offsets {shlex.quote(checkpoint)}` says"
+    if not before and read:
+        return (
+            "its checkpoint was written by a query without lowmark, and this one reads with service.read, which does "
+            f"not know those offsets. Hint: use service.wrap on the source of before, {anew}."
+        )
+    if not before:
+        command = adopt_command(checkpoint, wrapped, sources)
+        return (
+            "its checkpoint was written by a query without lowmark, so it lacks the heartbeat, which is a source to "
+            f"Spark. Hint: run {command} and start it again, all state stays; {anew}."
+        )
+    if not now and read_before:
+        return (
+            f"its checkpoint is of {was}, read by service.read, and this query reads otherwise, with a source that "
+            "does not know those offsets. Hint: use service.read as before, or start with a new checkpoint."
+        )
+    if not now:
+        return (
+            f"its checkpoint is of a query with lowmark ({was}), and this one is without: it has a heartbeat too many. "
+            f"Hint: run {leave_command(checkpoint)} and start it again, all state stays; or wrap the stream as before."
+        )
+    if read_before and not read:
+        return (
+            f"its checkpoint is of {was}, read by service.read, and this query wraps a source of Spark's, which does "
+            "not know those offsets. Hint: use service.read as before, or start with a new checkpoint."
+        )
+    if read and not read_before:
+        return (
+            f"its checkpoint is of {was}, a wrapped source of Spark's, and this query reads with service.read, which "
+            f"does not know those offsets. Hint: use service.wrap as before, {anew}."
+        )
+    if len(before) != len(now):
+        return (
+            f"its checkpoint is of {was}, and this query has {is_now}: Spark lets a checkpoint neither gain nor lose "
+            "a source. Hint: use the streams of before, or start with a new checkpoint."
+        )
+    if before != now and sorted(before) == sorted(now):
+        return (
+            f"its checkpoint is of {was}, in this order, and this query has {is_now}, so each would go on from what is "
+            "the other's. Hint: put them in the order of before, or start with a new checkpoint."
+        )
+    return None
+
+
+def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str, Sequence[int]] | None = None) -> str:
+    """Return what a user runs so that a query with lowmark goes on from a native checkpoint.
+
+    >>> adopt_command("/tmp/orders", ["orders"])
+    '`lowmark adopt /tmp/orders --stream orders`'
+    >>> adopt_command("/tmp/orders", ["a", "b"], {"a": [0], "b": [1, 2]})
+    '`lowmark adopt /tmp/orders --stream a=0 --stream b=1,2`'
+    """
+    numbers = {} if sources is None else sources
+    plain = len(streams) == sum(map(len, numbers.values())) == 1 or not numbers
+    if is_elsewhere(checkpoint):
+        named = {name: list(numbers.get(name, ())) for name in streams}
+        return f"`lowmark.integration.adopt({checkpoint!r}, {streams[0] if plain else named!r}, spark=spark)`"
+    given = [name if plain else f"{name}={','.join(map(str, numbers[name]))}" for name in streams]
+    return f"`lowmark adopt {_path(checkpoint)} {' '.join(f'--stream {shlex.quote(each)}' for each in given)}`"
+
+
+def leave_command(checkpoint: str) -> str:
+    """Return what a user runs so that a native query goes on from a wrapped checkpoint.
+
+    >>> leave_command("s3a://bucket/orders")
+    "`lowmark.integration.leave('s3a://bucket/orders', spark=spark)`"
+    """
+    if is_elsewhere(checkpoint):
+        return f"`lowmark.integration.leave({checkpoint!r}, spark=spark)`"
+    return f"`lowmark leave {_path(checkpoint)}`"
+
+
+def _path(checkpoint: str) -> str:
+    return shlex.quote(checkpoint)
+
+
+def _streams(names: Sequence[str]) -> str:
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"stream {quoted}" if len(names) == 1 else f"streams {quoted}"
+
+
+def _parsed(text: str | None) -> Mapping[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        offset = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return offset if isinstance(offset, dict) else None

@@ -1,0 +1,157 @@
+"""One entry of a checkpoint's offset log: which source stood where when a batch was planned.
+
+    v1                                     v2
+    {"batchWatermarkMs": ..., ...}         {"batchWatermarkMs": ..., ...}
+    {"orders":{"0":12}}                    0:{"orders":{"0":12}}
+    -                                      1:-
+
+In version 1 a source is its place among the leaves of the query's plan, and Spark asks for as many lines as the query
+has sources. In version 2 (`spark.sql.streaming.offsetLog.formatVersion`) it has an id, which is that place again, or
+its name where `spark.sql.streaming.queryEvolution.enableSourceEvolution` is on: such a query may gain and lose sources.
+Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lowmark.integration.errors import UnknownFormat
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+
+__all__ = ["EVOLUTION", "OffsetEntry"]
+
+EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+_NONE = "-"
+_VERSIONS = ("v1", "v2")
+_METADATA = {"batchWatermarkMs", "batchTimestampMs", "conf"}
+_METADATA_V2 = _METADATA | {"sourceMetadataInfo"}
+
+
+@dataclass(frozen=True)
+class OffsetEntry:
+    r"""One entry, as it was written.
+
+    Attributes:
+        version: of the format, 1 or 2.
+        metadata: its second line.
+        sources: (id, offset as text) of each source, in the order of the lines; the offset is None for none. In
+            version 1 the id is the place of the line.
+
+    >>> entry = OffsetEntry.parse('v1\n{"batchWatermarkMs":5}\n{"logOffset":2}')
+    >>> entry.sources, entry.watermark_ms
+    ((('0', '{"logOffset":2}'),), 5)
+    >>> entry.text()
+    'v1\n{"batchWatermarkMs":5}\n{"logOffset":2}'
+    """
+
+    version: int
+    metadata: str
+    sources: tuple[tuple[str, str | None], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> OffsetEntry:
+        """Read an entry.
+
+        Raises:
+            UnknownFormat: it is not of a version that is known, or not whole.
+        """
+        # Not splitlines, which ends a line at characters that JSON leaves as they are.
+        version, *lines = text.split("\n")
+        if version not in _VERSIONS:
+            raise UnknownFormat(f"has version {version!r:.80}, expected 'v1' or 'v2'")
+        if not lines:
+            raise UnknownFormat("ends after its version")
+        metadata, *offsets = lines
+        offsets = [line for line in offsets if line]
+        if version == "v1":
+            return cls(1, metadata, tuple((str(n), _some(line)) for n, line in enumerate(offsets)))
+        found = [line.partition(":") for line in offsets]
+        if any(not colon for _, colon, _ in found):
+            raise UnknownFormat("has a line without the id of a source")
+        return cls(2, metadata, tuple((id_, _some(offset)) for id_, _, offset in found))
+
+    def text(self) -> str:
+        """Return the entry as Spark writes it."""
+        lines = [_NONE if offset is None else offset for _, offset in self.sources]
+        if self.version != 1:
+            lines = [f"{id_}:{line}" for (id_, _), line in zip(self.sources, lines, strict=True)]
+        return "\n".join([f"v{self.version}", self.metadata, *lines])
+
+    @property
+    def conf(self) -> Mapping[str, Any]:
+        """The settings of the session that Spark keeps with a query; empty where they cannot be read."""
+        conf = self._metadata().get("conf")
+        return conf if isinstance(conf, dict) else {}
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The watermark in force in the batch, None where there is none."""
+        at_ms = self._metadata().get("batchWatermarkMs")
+        return at_ms if type(at_ms) is int and at_ms > 0 else None
+
+    @property
+    def named(self) -> bool:
+        """The query's sources have names, so that it may gain and lose some."""
+        return self.version == 2 and self.conf.get(EVOLUTION) == "true"
+
+    @property
+    def heartbeats(self) -> dict[str, HeartbeatOffset]:
+        """Id of a source -> its offset, of those that are heartbeats.
+
+        Raises:
+            UnreadableHeartbeat: one of them has a field that cannot be.
+        """
+        found = {id_: HeartbeatOffset.find(offset) for id_, offset in self.sources}
+        return {id_: heartbeat for id_, heartbeat in found.items() if heartbeat is not None}
+
+    def check(self) -> None:
+        """Refuse what is not known for sure, before an entry is changed.
+
+        Raises:
+            UnknownFormat: with what was found.
+        """
+        metadata = self._metadata()
+        unknown = sorted(set(metadata) - (_METADATA if self.version == 1 else _METADATA_V2))
+        if not metadata or unknown:
+            raise UnknownFormat(
+                f"has metadata that is not known here: {', '.join(unknown) or repr(self.metadata[:80])}"
+            )
+        if metadata.get("sourceMetadataInfo"):
+            raise UnknownFormat("says more of its sources than is known here (sourceMetadataInfo)")
+        for id_, offset in self.sources:
+            try:
+                json.loads("null" if offset is None else offset)
+            except (ValueError, RecursionError):
+                raise UnknownFormat(f"has an offset of source {id_} that is no JSON: {offset!r:.80}") from None
+        ids = [id_ for id_, _ in self.sources]
+        if not ids:
+            raise UnknownFormat("has no source")
+        if not self.named and sorted(ids, key=len) and {*ids} != {str(n) for n in range(len(ids))}:
+            raise UnknownFormat(f"numbers its sources {', '.join(ids)}, expected 0 to {len(ids) - 1}")
+
+    def renumbered(self, places: Mapping[str, int], added: Mapping[int, str]) -> OffsetEntry:
+        """Return the entry with other sources.
+
+        Args:
+            places: old id -> new place; who is not in it is left out.
+            added: place -> offset of those that are new.
+        """
+        kept = [(places[id_], offset) for id_, offset in self.sources if id_ in places]
+        sources: Sequence[tuple[int, str | None]] = [*kept, *added.items()]
+        if self.version == 1:
+            sources = sorted(sources, key=lambda source: source[0])
+        return replace(self, sources=tuple((str(place), offset) for place, offset in sources))
+
+    def _metadata(self) -> dict[str, Any]:
+        try:
+            metadata = json.loads(self.metadata)
+        except (ValueError, RecursionError):
+            return {}
+        return metadata if isinstance(metadata, dict) else {}
+
+
+def _some(line: str) -> str | None:
+    return None if line == _NONE else line

@@ -1,0 +1,304 @@
+"""Real queries over one checkpoint: native, adopted, left, adopted again, each going on where the one before stopped.
+
+What all of them emit together is what a batch query says of all rows but those that native Spark dropped itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import AdoptionRefused
+from lowmark.integration.spark.adoption import adopt, leave
+from lowmark.watermark import WatermarkStrategy
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.integration.feed import Feed, Ran, Row, start, windows
+from tests.integration.test_stateful import Alarms
+
+Query = Callable[[DataFrame], DataFrame]
+TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+# Native first, then wrapped and native in turns. Wherever a query is wrapped, "slow" is minutes behind "fast".
+LATE = ("slow", 0, 20)  # native Spark drops it: its watermark is 100 by then
+PHASES: list[list[list[Row]]] = [
+    [[("fast", 1, 101), ("slow", 2, 102)], [("fast", 3, 111), ("slow", 4, 106)], [LATE, ("slow", 5, 112)]],
+    [[("fast", 6, 301), ("slow", 7, 121)], [("fast", 8, 311), ("slow", 9, 131), ("slow", 9, 131)]],
+    [[("fast", 10, 321), ("slow", 11, 315)], [("fast", 12, 333), ("slow", 13, 331)]],
+    [[("fast", 14, 601), ("slow", 15, 341)], [("fast", 16, 611), ("slow", 17, 351)]],
+]
+END: list[Row] = [("fast", 98, 1_000), ("slow", 99, 1_000)]
+COUNTED = [row for phase in PHASES for batch in phase for row in batch if row != LATE]
+
+
+def counted_windows(df: DataFrame) -> DataFrame:
+    return windows(df, "split")
+
+
+def distinct(df: DataFrame) -> DataFrame:
+    return df.dropDuplicatesWithinWatermark(["split", "v"]).select("split", "v")
+
+
+def distinct_for_ever(df: DataFrame) -> DataFrame:
+    return df.dropDuplicates(["split", "v", "ts"]).select("split", "v")
+
+
+def windows_of_distinct(df: DataFrame) -> DataFrame:
+    """Two stateful operators above each other."""
+    return windows(df.dropDuplicatesWithinWatermark(["split", "v"]), "split")
+
+
+def alarms(df: DataFrame) -> DataFrame:
+    keyed = df.withColumn("at_ms", F.unix_millis("ts")).groupBy("split")
+    return keyed.transformWithState(Alarms(), "split string, at_ms bigint", "append", "EventTime")
+
+
+@pytest.fixture(params=["hdfs", "rocksdb"])
+def store(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    conf = "spark.sql.streaming.stateStore.providerClass"
+    if request.param == "rocksdb":
+        spark.conf.set(conf, ROCKSDB)
+    yield request.param
+    spark.conf.unset(conf)
+
+
+def native(df: DataFrame) -> DataFrame:
+    return df.withWatermark("ts", "10 seconds")
+
+
+def wrapped(service: LowWatermarkService, df: DataFrame, name: str = "orders") -> DataFrame:
+    return service.wrap(df, name=name, event_time="ts", split="split", strategy=TEN_SECONDS, splits=["fast", "slow"])
+
+
+def files_read(ran: Ran) -> int:
+    """Rows that the file sources gave, without the heartbeats'."""
+    sources = [source for progress in ran.progress for source in progress.sources]
+    return sum(source.num_input_rows for source in sources if source.description.startswith("FileStreamSource"))
+
+
+def in_turns(spark: SparkSession, feed: Feed, query: Query, checkpoint: str) -> tuple[list[Row], list[int]]:
+    """Run the phases, each from the checkpoint that the one before left; returns all rows, and what each dropped."""
+    rows: list[Row] = []
+    dropped: list[int] = []
+    read = 0
+    for n, phase in enumerate([*PHASES, [END]]):
+        with LowWatermarkService(spark) as service:
+            wraps = n % 2 == 1 or n == len(PHASES)
+            if n == len(PHASES):
+                pass  # the last phase goes on wrapped, to the end
+            elif wraps:
+                assert adopt(checkpoint, "orders", stopped=True).done
+            elif n:
+                assert leave(checkpoint, stopped=True).done
+            ran = start(query(wrapped(service, feed.df) if wraps else native(feed.df)), checkpoint)
+            for batch in phase:
+                feed.put(*batch)
+                ran.settle()
+            rows += ran.rows
+            dropped.append(ran.dropped)
+            read += files_read(ran)
+            ran.query.stop()
+    assert read == len(COUNTED) + 1 + len(END), "each row was read once"
+    return rows, dropped
+
+
+def expected_windows(rows: list[Row]) -> list[Row]:
+    counts: dict[tuple[float, str], int] = {}
+    for split, _, at in rows:
+        counts[at // 10 * 10.0, split] = counts.get((at // 10 * 10.0, split), 0) + 1
+    return sorted((start_, split, n) for (start_, split), n in counts.items())
+
+
+def test_windows_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store: str) -> None:
+    rows, dropped = in_turns(spark, feed, counted_windows, checkpoint)
+    assert sorted(rows) == expected_windows(COUNTED)
+    assert dropped == [1, 0, 0, 0, 0]
+
+
+def test_distinct_rows_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store: str) -> None:
+    rows, dropped = in_turns(spark, feed, distinct_for_ever, checkpoint)
+    assert sorted(rows) == sorted({(split, v) for split, v, _ in [*COUNTED, *END]})
+    assert dropped[1:] == [0, 0, 0, 0]
+
+
+def test_windows_of_distinct_rows_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store: str) -> None:
+    rows, dropped = in_turns(spark, feed, windows_of_distinct, checkpoint)
+    assert sorted(rows) == expected_windows(sorted(set(COUNTED)))
+    assert dropped[1:] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("store", ["rocksdb"], indirect=True)
+def test_timers_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store: str) -> None:
+    """transformWithState: the timers that one kind of query set, the other lets fire."""
+    rows, _ = in_turns(spark, feed, alarms, checkpoint)
+    from tests.integration.feed import us
+
+    assert sorted(rows) == sorted({(split, us(at + 10) // 1_000) for split, _, at in COUNTED})
+
+
+def test_a_join_in_turns(spark: SparkSession, tmp_path: Path, checkpoint: str, store: str) -> None:
+    """Two heartbeats: the second stream's source becomes number 2, with its folder."""
+    feeds = [Feed(spark, tmp_path / name) for name in ("left", "right")]
+    rows: list[Row] = []
+    read = 0
+    for n, phase in enumerate([*PHASES, [END]]):
+        with LowWatermarkService(spark) as service:
+            wraps = n % 2 == 1 or n == len(PHASES)
+            if n and n < len(PHASES):
+                done = adopt(checkpoint, ["a", "b"], stopped=True) if wraps else leave(checkpoint, stopped=True)
+                assert done.change.moves == ((("1", "2"),) if wraps else (("2", "1"),))
+            one, two = (
+                wrapped(service, feed.df, name) if wraps else native(feed.df)
+                for feed, name in zip(feeds, ("a", "b"), strict=True)
+            )
+            one = one.selectExpr("split AS s1", "v AS v1", "ts AS t1")
+            two = two.selectExpr("split AS s2", "v AS v2", "ts AS t2")
+            joined = one.join(two, F.expr("s1 = s2 AND t2 BETWEEN t1 AND t1 + INTERVAL 5 SECONDS")).select("v1", "v2")
+            ran = start(joined, checkpoint)
+            for batch in phase:
+                for feed in feeds:
+                    feed.put(*[row for row in batch if row != LATE])
+                ran.settle()
+            rows += ran.rows
+            read += files_read(ran)
+            ran.query.stop()
+    pairs = [(a, b) for a in [*COUNTED, *END] for b in [*COUNTED, *END] if a[0] == b[0] and 0 <= b[2] - a[2] <= 5]
+    assert sorted(rows) == sorted((a[1], b[1]) for a, b in pairs)
+    assert read == 2 * (len(COUNTED) + len(END))
+
+
+@pytest.mark.parametrize("then", ["adopted", "left"])
+def test_a_batch_that_was_planned_and_not_committed_runs_again_in_the_other_kind(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, then: str
+) -> None:
+    """And by a session's function: the files of the checkpoint through Hadoop, as on HDFS."""
+    spark = feed.spark
+    ran = start(counted_windows(native(feed.df) if then == "adopted" else wrapped(service, feed.df)), checkpoint)
+    for batch in PHASES[0][:2]:
+        feed.put(*batch)
+        ran.settle()
+    with pytest.raises(AdoptionRefused, match=r"query .* runs on it. Hint: stop it first"):
+        adopt(checkpoint, "orders", spark=spark)
+    ran.settle()
+    rows = ran.rows
+    ran.query.stop()
+    newest = max(int(file.name) for file in Path(checkpoint, "commits").glob("[0-9]*"))
+    Path(checkpoint, f"commits/{newest}").unlink()
+    Path(checkpoint, f"commits/.{newest}.crc").unlink()
+    with pytest.raises(AdoptionRefused, match=f"batch {newest} is planned and not committed"):
+        adopt(checkpoint, "orders", spark=spark)
+    if then == "adopted":
+        adopt(f"file:{checkpoint}", "orders", spark=spark, stopped=True)
+    else:
+        leave(f"file:{checkpoint}", spark=spark, stopped=True)
+    with LowWatermarkService(spark, beside=True) as other:
+        after = wrapped(other, feed.df) if then == "adopted" else native(feed.df)
+        ran = start(counted_windows(after), checkpoint)
+        feed.put(("fast", 1, 115), ("slow", 1, 113))
+        ran.settle()
+        feed.put(*END)
+        ran.settle()
+        ran.settle()
+        ran.query.stop()
+    fed = [row for batch in PHASES[0][:2] for row in batch] + [("fast", 1, 115), ("slow", 1, 113)]
+    assert sorted({*rows, *ran.rows}) == expected_windows(fed), "the batch that ran again may emit again"
+    assert ran.dropped == 0
+
+
+def test_what_was_half_done_starts_neither_kind_and_says_so(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lowmark.integration.spark.checkpoint_store import LocalStore
+
+    ran = start(counted_windows(native(feed.df)), checkpoint)
+    feed.put(*PHASES[0][0])
+    ran.settle()
+    ran.query.stop()
+    write = LocalStore.write
+    with monkeypatch.context() as patched:
+
+        def stopped(self: LocalStore, path: str, text: str) -> None:
+            write(self, path, text)
+            if "lowmark is changing" in text:
+                raise KeyboardInterrupt
+
+        patched.setattr(LocalStore, "write", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            adopt(checkpoint, "orders", stopped=True)
+    for df in (native(feed.df), wrapped(service, feed.df)):
+        with pytest.raises(StreamingQueryException, match="lowmark is changing this checkpoint and was stopped; run"):
+            start(counted_windows(df), checkpoint).query.awaitTermination(60)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_version_2_of_the_offset_log_and_named_sources(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, named: bool
+) -> None:
+    """With source evolution a query is wrapped and unwrapped as it is; without it, adopted as with version 1."""
+    feed = Feed(spark, tmp_path / "feed")
+    settings = {
+        "spark.sql.streaming.offsetLog.formatVersion": "2",
+        "spark.sql.streaming.queryEvolution.enableSourceEvolution": str(named).lower(),
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+
+    def df() -> DataFrame:
+        reader: Any = spark.readStream
+        reader = reader.name("orders_files") if named else reader
+        frame: DataFrame = reader.schema(feed.schema).option("maxFilesPerTrigger", 1).json(str(feed.folder))
+        return frame
+
+    rows: list[Row] = []
+    try:
+        for n, phase in enumerate([*PHASES, [END]]):
+            with LowWatermarkService(spark) as service:
+                wraps = n % 2 == 1 or n == len(PHASES)
+                if n and n < len(PHASES):
+                    done = adopt(checkpoint, "orders", stopped=True) if wraps else leave(checkpoint, stopped=True)
+                    assert (done.why_nothing is not None) == named
+                ran = start(counted_windows(wrapped(service, df()) if wraps else native(df())), checkpoint)
+                for batch in phase:
+                    feed.put(*batch)
+                    ran.settle()
+                rows += ran.rows
+                ran.query.stop()
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+    assert sorted(rows) == expected_windows(COUNTED)
+
+
+def test_another_name_bound_and_strategy_carry_over(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
+    """What is between two restarts of a wrapped query: state, low watermark and splits stay."""
+    rows: list[Row] = []
+    with LowWatermarkService(spark) as service:
+        ran = start(counted_windows(wrapped(service, feed.df)), checkpoint)
+        for batch in ([("fast", 1, 300), ("slow", 1, 102)], [("fast", 2, 310), ("slow", 2, 111)]):
+            feed.put(*batch)
+            ran.settle()
+        low = ran.low
+        rows += ran.rows
+        ran.query.stop()
+    with LowWatermarkService(spark) as service:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness("30 seconds").with_idleness("1 hour")
+        df = service.wrap(feed.df, name="renamed", event_time="ts", split="split", strategy=strategy)
+        ran = start(counted_windows(df), checkpoint)
+        feed.put(("fast", 3, 320))
+        ran.settle()
+        status = service.status("renamed")
+        assert {*status.splits} == {"fast", "slow"}, "nobody declared them: they are known from before"
+        assert (ran.low, status.holder) == (low, "slow"), "the bound is wider, and the low watermark did not go back"
+        feed.put(("slow", 3, 1_000), ("fast", 4, 1_000))
+        ran.settle()
+        rows += ran.rows
+        assert ran.dropped == 0
+        ran.query.stop()
+    fed = [("fast", 1, 300), ("slow", 1, 102), ("fast", 2, 310), ("slow", 2, 111), ("fast", 3, 320)]
+    assert sorted(rows) == expected_windows(fed)

@@ -1,0 +1,385 @@
+"""`lowmark adopt` and `leave` on checkpoints as Spark writes them, without Spark: what is changed, refused, survived.
+
+That real queries go on from what is changed here is in `test_adopted_queries.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
+from lowmark.integration.spark.adoption import adopt, leave
+from lowmark.integration.spark.offset_log import EVOLUTION
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.sources.planning.offset import BatchOffset
+
+from tests.integration.test_cli import call
+
+CONF = {"spark.sql.streaming.multipleWatermarkPolicy": "min"}
+HEARTBEAT = json.dumps(HeartbeatOffset("orders").to_json())
+
+
+def metadata(**fields: Any) -> str:
+    return json.dumps({"batchWatermarkMs": 5, "batchTimestampMs": 6, "conf": CONF, **fields}, separators=(",", ":"))
+
+
+def written(
+    folder: Path, batches: dict[int, list[str]], *, version: str = "v1", commits: int | None = None, **fields: Any
+) -> Path:
+    """A checkpoint that was written an hour ago; each batch has a line per source."""
+    root = folder / "checkpoint"
+    newest = max(batches)
+    files = {f"offsets/{batch}": "\n".join([version, metadata(**fields), *lines]) for batch, lines in batches.items()}
+    files |= {f"commits/{batch}": "v1\n{}" for batch in range((newest if commits is None else commits) + 1)}
+    sources = len(batches[newest])
+    files |= {f"sources/{source}/0": f"of source {source}" for source in range(sources)}
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.with_name(f".{path.name}.crc").write_bytes(b"crc")
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    return root
+
+
+@pytest.fixture
+def native(tmp_path: Path) -> Path:
+    return written(tmp_path, {n: [f'{{"logOffset":{n}}}'] for n in range(5)})
+
+
+def lines(root: Path, batch: int) -> list[str]:
+    return (root / "offsets" / str(batch)).read_text().split("\n")[2:]
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All that Spark reads; checksums may go, and what was written aside may stay."""
+    files = [path for path in root.rglob("*") if path.is_file() and not path.name.endswith((".crc", ".lowmark"))]
+    return {str(f.relative_to(root)): f.read_bytes() for f in files if "changes" not in f.parts}
+
+
+def test_only_the_entries_that_a_restart_reads_gain_a_line(native: Path) -> None:
+    before = contents(native)
+    done = adopt(native, "orders")
+
+    changed = {name for name, text in contents(native).items() if before.get(name) != text}
+    assert changed == {"offsets/3", "offsets/4"}
+    assert lines(native, 4) == ['{"logOffset":4}', HEARTBEAT]
+    assert lines(native, 3) == ['{"logOffset":3}', HEARTBEAT]
+    assert not (native / "offsets/.4.crc").exists(), "Hadoop would refuse the file beside its old checksum"
+    assert (native / "offsets/.2.crc").exists()
+    assert str(done).startswith(
+        'added the heartbeat of "orders", in offsets/4, offsets/3\nbackup: lowmark/changes/1.json'
+    )
+
+
+def test_what_is_left_is_as_it_was_adopted_to_the_byte(native: Path) -> None:
+    before = contents(native)
+    adopt(native, "orders")
+    leave(native)
+    assert contents(native) == before
+    adopt(native, "orders")
+    leave(native)
+    assert contents(native) == before
+    assert len(list((native / "lowmark/changes").iterdir())) == 4, "each has its backup"
+
+
+def test_a_second_time_there_is_nothing_to_do(native: Path) -> None:
+    assert "of a query without lowmark" in str(leave(native))
+    adopt(native, "orders")
+    before = contents(native)
+    assert str(adopt(native, "orders")) == "nothing to do: the heartbeat is there already"
+    assert contents(native) == before
+    with pytest.raises(
+        AdoptionRefused, match=r'of a query with lowmark already \("orders"\). Hint: run `lowmark leave`'
+    ):
+        adopt(native, "payments")
+
+
+def test_a_dry_run_changes_nothing_and_says_the_same(native: Path) -> None:
+    before = contents(native)
+    would = str(adopt(native, "orders", dry_run=True))
+    assert contents(native) == before
+    assert not (native / "lowmark").exists()
+    assert would.replace("would add", "added") == str(adopt(native, "orders"))
+
+
+def test_undo_goes_back_until_a_batch_was_planned(native: Path) -> None:
+    before = contents(native)
+    adopt(native, "orders")
+    adopt(native, undo=True)
+    assert contents(native) == before
+    with pytest.raises(AdoptionRefused, match="no adopt is to be undone: the last change was another"):
+        adopt(native, undo=True)
+    adopt(native, "orders")
+    adopted = contents(native)
+    leave(native)
+    leave(native, undo=True)
+    assert contents(native) == adopted
+    leave(native)
+    adopt(native, "orders")
+    shutil.copy(native / "offsets/4", native / "offsets/5")
+    with pytest.raises(AdoptionRefused, match=r"a batch was planned since it was adopted. Hint: run `lowmark leave`"):
+        adopt(native, stopped=True, undo=True)
+
+
+def test_a_checkpoint_of_one_batch(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ["-"]})
+    adopt(root, "orders")
+    assert lines(root, 0) == ["-", HEARTBEAT]
+
+
+def test_several_streams_move_the_sources_behind_a_heartbeat(tmp_path: Path) -> None:
+    root = written(tmp_path, {n: [f'{{"a":{n}}}', f'{{"b":{n}}}', f'{{"c":{n}}}'] for n in range(3)})
+    before = contents(root)
+    done = adopt(root, {"orders": [0, 1], "payments": [2]})
+
+    assert ["heartbeat" if HeartbeatOffset.find(line) else line for line in lines(root, 2)] == [
+        '{"a":2}', '{"b":2}', "heartbeat", '{"c":2}', "heartbeat",
+    ]  # fmt: skip
+    assert "moved sources/2 to sources/3" in str(done)
+    assert (root / "sources/3/0").read_text() == "of source 2"
+    leave(root)
+    assert contents(root) == before
+
+    adopt(root, ["one", "two", "three"])
+    assert [(root / f"sources/{n}/0").read_text() for n in (0, 2, 4)] == [f"of source {n}" for n in range(3)]
+    leave(root)
+    assert contents(root) == before
+
+
+def test_version_2_numbers_its_sources_in_any_order(tmp_path: Path) -> None:
+    batches = {n: ['1:{"b":1}', '0:{"a":1}'] for n in range(3)}
+    root = written(tmp_path, batches, version="v2", sourceMetadataInfo={})
+    before = contents(root)
+    adopt(root, ["orders", "payments"])
+
+    assert [line for line in lines(root, 2) if "lowmark" not in line] == ['2:{"b":1}', '0:{"a":1}']
+    assert f"1:{HEARTBEAT}" in lines(root, 2)
+    assert (root / "sources/2/0").read_text() == "of source 1"
+    leave(root)
+    assert contents(root) == before
+
+
+def test_named_sources_need_nothing(tmp_path: Path) -> None:
+    conf = {**CONF, EVOLUTION: "true"}
+    root = written(tmp_path, {0: ['orders:{"a":1}']}, version="v2", conf=conf, sourceMetadataInfo={})
+    assert "its sources have names (source evolution)" in str(adopt(root, "orders"))
+    assert "its sources have names (source evolution)" in str(leave(root))
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "streams", "text"),
+    [
+        ({"version": "v3"}, "orders", r"offsets/4 has version 'v3', expected 'v1' or 'v2'. Hint: use the lowmark"),
+        ({"surprise": 1}, "orders", r"has metadata that is not known here: surprise"),
+        ({"lines": ["{"]}, "orders", r"has an offset of source 0 that is no JSON: '{'"),
+        (
+            {"lines": ['{"a":1}', '{"b":1}']},
+            "orders",
+            r"it has 2 sources, and it is not said which .* of orders. Hint: ",
+        ),
+        ({"lines": ['{"a":1}', '{"b":1}']}, {"a": [0], "b": [0]}, r"source 0 is of two streams"),
+        ({"lines": ['{"a":1}', '{"b":1}']}, {"a": [2]}, r"the sources of a are 2, and it has 0 to 1"),
+        ({"lines": ["1", "2", "3"]}, {"a": [0, 2]}, r"the sources of a are 0, 2, .*sources that follow each other"),
+        ({}, "", r"the name of a stream is empty"),
+        ({}, "a\nb", r"the name of a stream holds .*one line"),
+        ({}, None, r"it is not said what the stream is called. Hint: pass --stream NAME"),
+        ({"commits": 3}, "orders", r"batch 4 is planned and not committed, so a query may be running it. Hint: stop"),
+    ],
+)
+def test_what_is_not_known_for_sure_is_refused_and_left_as_it_was(
+    tmp_path: Path, change: dict[str, Any], streams: Any, text: str
+) -> None:
+    each = change.pop("lines", ['{"logOffset":1}'])
+    root = written(tmp_path, dict.fromkeys(range(5), each), **change)
+    before = contents(root)
+    with pytest.raises(AdoptionRefused, match=text) as refused:
+        adopt(root, streams)
+    assert str(root) in str(refused.value)
+    assert contents(root) == before
+
+
+def test_two_streams_under_the_policy_max_are_refused(tmp_path: Path) -> None:
+    conf = {"spark.sql.streaming.multipleWatermarkPolicy": "max"}
+    root = written(tmp_path, {0: ["1", "2"]}, conf=conf)
+    with pytest.raises(AdoptionRefused, match="multipleWatermarkPolicy is max in it"):
+        adopt(root, ["a", "b"])
+
+
+def test_a_source_that_is_read_twice_is_refused(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ["1", "1"]})
+    shutil.rmtree(root / "sources/1")
+    with pytest.raises(AdoptionRefused, match="seems to read one source twice"):
+        adopt(root, ["a", "b"])
+
+
+def test_what_service_read_wrote_cannot_be_left(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: [json.dumps(BatchOffset("orders", 1, "token").to_json()), HEARTBEAT]})
+    with pytest.raises(AdoptionRefused, match=r'stream "orders" is read by service.read'):
+        leave(root)
+
+
+def test_a_folder_in_the_place_of_a_source_is_not_written_over(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ["1", "2"]})
+    (root / "sources/2").mkdir()
+    with pytest.raises(AdoptionRefused, match="sources/2 is there and of no source that is known"):
+        adopt(root, ["a", "b"])
+
+
+def test_a_log_that_was_just_written_may_have_a_query(native: Path) -> None:
+    os.utime(native / "commits/4")
+    with pytest.raises(AdoptionRefused, match=r"written 0 seconds ago.*wait until it is quiet for 20 seconds, or stop"):
+        adopt(native, "orders")
+    adopt(native, "orders", stopped=True)
+    os.utime(native / "commits/4", (1_700_000_000, 1_700_000_000))
+    leave(native)  # what this wrote itself is no sign of a query
+
+
+def test_a_change_of_a_later_lowmark_is_refused(native: Path) -> None:
+    adopt(native, "orders")
+    file = native / "lowmark/changes/1.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 2}))
+    with pytest.raises(AdoptionRefused, match=r"has format 2, and this lowmark knows 1. Hint: use the later version"):
+        leave(native)
+
+
+def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointUnreadable, match="there is no such folder"):
+        adopt(tmp_path / "none", "orders")
+    with pytest.raises(CheckpointUnreadable, match=r"no planned batch.*a query of either kind can start on it"):
+        adopt(tmp_path, "orders")
+    with pytest.raises(
+        AdoptionRefused, match=r"not on this machine.*lowmark.integration.leave\('s3a://b/orders', ...,"
+    ):
+        leave("s3a://b/orders")
+
+
+def test_a_path_with_a_scheme_of_this_machine(native: Path) -> None:
+    adopt(f"file://{native}", "orders")
+    assert len(lines(native, 4)) == 2
+
+
+# -- crashes
+
+
+def killed_at(step: int, work: Callable[[], object]) -> bool:
+    """Run in a process that is killed before its n-th change of a file; False if it ended before."""
+    child = os.fork()
+    if child == 0:
+        left = step
+        real: dict[str, Callable[..., Any]] = {
+            "rename": Path.rename,
+            "unlink": Path.unlink,
+            "open": Path.open,
+            "mkdir": Path.mkdir,
+        }
+
+        def counting(name: str) -> Callable[..., Any]:
+            def change(path: Path, *args: Any, **options: Any) -> Any:
+                nonlocal left
+                if name != "open" or "wb" in args:
+                    left -= 1
+                    if left < 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                return real[name](path, *args, **options)
+
+            return change
+
+        for name in real:
+            setattr(Path, name, counting(name))
+        try:
+            work()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  # a process of a test has nobody to raise to
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "it failed by itself"
+    return os.WIFSIGNALED(status)
+
+
+def startable(root: Path) -> int | None:
+    """With how many sources Spark would start on it; None: with no number of them."""
+    counts = set()
+    for batch in (2, 1):
+        version, *_ = text = (root / "offsets" / str(batch)).read_text().split("\n")
+        counts.add(len(text) - 2 if version == "v1" else None)
+    return counts.pop() if len(counts) == 1 else None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("then", ["again", "undo"])
+def test_a_kill_at_any_step_leaves_the_old_the_new_or_nothing_that_starts(tmp_path: Path, then: str) -> None:
+    old = written(tmp_path / "old", {n: [f'{{"a":{n}}}', f'{{"b":{n}}}'] for n in range(3)})
+    new = shutil.copytree(old, tmp_path / "new")
+    adopt(new, ["one", "two"])
+    before, after = contents(old), contents(new)
+    seen, step, killed = set(), 0, True
+    while killed:
+        root = shutil.copytree(old, tmp_path / f"{step}")
+        killed = killed_at(step, lambda root=root: adopt(root, ["one", "two"]))  # type: ignore[misc]
+        found = startable(root)
+        seen.add(found)
+        if found is not None:
+            assert contents(root) == (before if found == 2 else after), f"killed at step {step}"
+        if then == "again":
+            adopt(root, ["one", "two"])
+            assert contents(root) == after, f"killed at step {step}, and again"
+        elif (root / "lowmark/changes/1.json").exists():
+            killed_at(step, lambda root=root: adopt(root, undo=True))  # type: ignore[misc]
+            if contents(root) != before:
+                adopt(root, undo=True)
+            assert contents(root) == before, f"killed at step {step}, and undone"
+        step += 1
+    assert step > 15, "there are more steps than that"
+    assert seen == {2, 4, None}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_another_command_in_the_middle_of_one_says_what_to_run(native: Path) -> None:
+    for step in range(100):
+        assert killed_at(step, lambda: adopt(native, "orders")), "never stopped in the middle"
+        if "lowmark is changing" in (native / "offsets/4").read_text():
+            break
+    with pytest.raises(
+        AdoptionRefused, match=r"a `lowmark adopt` was stopped.*run `lowmark adopt` again, or `lowmark ad"
+    ):
+        leave(native)
+    adopt(native, "orders")
+    leave(native)
+
+
+# -- the commands
+
+
+def test_the_commands(native: Path) -> None:
+    code, out, _ = call("adopt", str(native), "--stream", "orders", "--dry-run")
+    assert (code, out.splitlines()[0]) == (0, 'would add the heartbeat of "orders", in offsets/4, offsets/3')
+    code, out, _ = call("adopt", str(native), "--stream", "orders", "--json")
+    assert code == 0
+    assert json.loads(out)["backup"] == "lowmark/changes/1.json"
+    assert json.loads(out)["entries"][0]["batch"] == 4
+    assert call("adopt", str(native), "--undo")[0] == 0
+    code, out, _ = call("leave", str(native))
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "nothing to do: no heartbeat is in it, so it is of a query without lowmark",
+    )
+    code, _, err = call("adopt", str(native))
+    assert (code, "it is not said what the stream is called" in err) == (2, True)
+
+
+def test_the_numbers_of_sources_on_the_command_line(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ["1", "2", "3"]})
+    code, out, _ = call("adopt", str(root), "--stream", "a=b=0,1", "--stream", "pay=2")
+    assert (code, out.splitlines()[0]) == (0, 'added the heartbeat of "a=b", "pay", in offsets/0')
+    assert [bool(HeartbeatOffset.find(line)) for line in lines(root, 0)] == [False, False, True, False, True]

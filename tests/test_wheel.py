@@ -1,0 +1,162 @@
+"""The wheel that `make wheel` builds, in an environment of its own: what who has installed lowmark gets.
+
+What it depends on is lent by the environment of the tests, so that no registry is asked.
+"""
+
+from __future__ import annotations
+
+import email
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.live.servers import ROOT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: building leaves things beside the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "checkout"
+    copy.mkdir()
+    for name in ("watermark", "sources", "integration", "grafana"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    command = [
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        str(folder),
+        str(copy),
+    ]
+    subprocess.run([sys.executable, "-m", "pip", *command], check=True, stdin=subprocess.DEVNULL)
+    [built] = folder.glob("lowmark-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def bin_(wheel: Path) -> Path:
+    """The programs of an environment with the wheel in it, and no lowmark from this checkout."""
+    environment = wheel.parent / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python = environment / "bin" / "python"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
+    subprocess.run(pip, check=True, stdin=subprocess.DEVNULL)
+    [packages] = environment.glob("lib/python*/site-packages")
+    (packages / "lent.pth").write_text(sysconfig.get_path("purelib"))  # Python does not follow the links in there
+    return python.parent
+
+
+def run(bin_: Path, program: str, *arguments: str) -> str:
+    """Run it in an empty home, with nothing activated."""
+    home = bin_.parent / "home"
+    home.mkdir(exist_ok=True)
+    keep = {key: value for key, value in os.environ.items() if key in {"PATH", "JAVA_HOME", "LD_LIBRARY_PATH"}}
+    ran = subprocess.run(
+        [str(bin_ / program), *arguments],
+        env={**keep, "HOME": str(home)}, cwd=home, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def metadata(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as files:
+        [name] = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        return email.message_from_bytes(files.read(name))
+
+
+def test_what_is_imported_by_the_names_of_the_readme(bin_: Path) -> None:
+    code = """
+import json, sys, time
+import lowmark
+lean = sorted({"pyspark", "grpc", "numpy"} & {*sys.modules})
+import pyspark.sql, pyspark.sql.streaming, pyspark.sql.datasource
+begun = time.process_time()
+from lowmark import LowWatermarkService, WatermarkStrategy, LowmarkError, adopt, leave, ship
+print(json.dumps([lean, time.process_time() - begun, lowmark.__version__, lowmark.__file__, dir(lowmark)]))
+"""
+    lean, seconds, version, file, names = json.loads(run(bin_, "python", "-c", code))
+    assert lean == []
+    assert seconds < 1, "of the processor, beyond pyspark's own"
+    assert version == importlib.metadata.version("lowmark")
+    assert Path(file).is_relative_to(bin_.parent)
+    assert {"LowWatermarkService", "WatermarkStrategy", "__version__"} <= {*names}
+
+
+def test_a_name_that_is_not_there(bin_: Path) -> None:
+    code = "import lowmark\ntry: lowmark.Service\nexcept AttributeError as missing: print(missing)"
+    assert run(bin_, "python", "-c", code) == "module 'lowmark' has no attribute 'Service'\n"
+
+
+def test_the_command_and_the_files_for_grafana(bin_: Path, tmp_path: Path) -> None:
+    assert (
+        run(bin_, "python", str(bin_ / "lowmark"), "--version") == f"lowmark {importlib.metadata.version('lowmark')}\n"
+    )
+    out = tmp_path / "some" / "folder"
+    told = run(bin_, "python", str(bin_ / "lowmark"), "grafana", "--out", str(out))
+    for name in ("lowmark.json", "alerts.yml"):
+        assert (out / name).read_bytes() == (ROOT / "grafana" / name).read_bytes()
+        assert str(out / name) in told
+
+
+def test_what_the_package_says_of_itself(wheel: Path) -> None:
+    said = metadata(wheel)
+    described = str(said.get_payload())
+    assert said["Description-Content-Type"] == "text/markdown"
+    assert "# lowmark" in described
+    assert "# Changelog" in described
+    assert "watermark" in said["Keywords"].split(",")
+    assert said["License-Expression"] == "Apache-2.0"
+
+
+def test_every_extra_can_be_had_beside_the_rest(wheel: Path) -> None:
+    """What is pinned here is within the ranges, alone and with each extra."""
+    said = metadata(wheel)
+    extras = said.get_all("Provides-Extra") or []
+    assert "kafka" in extras
+    needed = [Requirement(text) for text in said.get_all("Requires-Dist") or []]
+    for extra in ["", *extras]:
+        mine = [each for each in needed if each.marker is None or each.marker.evaluate({"extra": extra})]
+        assert mine
+        assert [
+            str(each)
+            for each in mine
+            if not each.specifier.contains(importlib.metadata.version(each.name), prereleases=True)
+        ] == []
+
+
+def test_every_module_of_the_checkout_is_in_it_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        inside = {name for name in files.namelist() if name.endswith(".py")}
+    ours = {
+        f"lowmark/{f.relative_to(ROOT)}".replace("integration/namespace/", "")
+        for top in ("watermark", "sources", "integration")
+        for f in (ROOT / top).rglob("*.py")
+    }
+    assert inside == ours
