@@ -36,7 +36,7 @@ from lowmark.watermark.strategy import WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
 from .coalescer import Coalescer
-from .cohort import Claim, Cohort
+from .cohort import Cohort
 from .events import (
     BatchPlanned,
     BatchReported,
@@ -426,12 +426,10 @@ class StreamCoordinator:
         Nor is it known before the report who had rows in the batch without a claim of more, so until then nobody's
         silence goes on: neither was read up to here, nor do rows flow.
         """
+        event = self._guarded(event, now_us)
         regressions, why = self._coalescer.regressions, "its next row is known"
-        claim = None if self._cohort is None else self._cohort.sort_out(event.watermarks_us)
-        if self._passes_guard(event, claim):
-            event = self._guarded(event, now_us)
-            claim = None if self._cohort is None else self._cohort.sort_out(event.watermarks_us)
         cohort = self._cohort
+        claim = None if cohort is None else cohort.sort_out(event.watermarks_us)
         if cohort is not None and claim is not None:
             self._discover((*claim.others, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
             if cohort.claim(claim, event.planned_at_us):
@@ -447,24 +445,18 @@ class StreamCoordinator:
         self._learn_backlog(event, now_us)
         self._coalescer.regressions = regressions  # a split may have rows beyond what was claimed of it before
 
-    def _most_claimed_us(self, event: BatchPlanned) -> int | None:
-        """The largest watermark that can be believed of a plan; None without a future guard."""
-        guard_us = self._strategy.future_guard_us
-        return None if guard_us is None else self._strategy.watermark_of_max(event.planned_at_us + guard_us)
-
-    def _passes_guard(self, event: BatchPlanned, claim: Claim | None) -> bool:
-        """Whether a claim lies beyond the future guard. One comparison where the cohort has sorted out all of them."""
-        most_us, claimed = self._most_claimed_us(event), event.watermarks_us
-        if most_us is None or not claimed:
-            return False
-        top_us = max(claimed.values()) if claim is None or claim.others else int(claim.values_us.max())
-        return top_us > most_us
-
     def _guarded(self, event: BatchPlanned, now_us: int) -> BatchPlanned:
         """The plan without claims that lie beyond the future guard, which move nothing, as such rows do not."""
-        most_us, claimed = self._most_claimed_us(event), event.watermarks_us
-        assert most_us is not None, "a claim lies beyond it"
-        self._check_range(event)
+        guard_us, claimed = self._strategy.future_guard_us, event.watermarks_us
+        if guard_us is None or not claimed:
+            return event
+        most_us = self._strategy.watermark_of_max(event.planned_at_us + guard_us)
+        top_us = claimed.values_of.max() if isinstance(claimed, SplitColumn) else max(claimed.values())
+        if top_us <= most_us:
+            return event
+        for split, watermark_us in claimed.items():
+            if watermark_us not in _WATERMARK_RANGE:
+                raise InvalidWatermark(split, watermark_us)
         kept = {split: watermark_us for split, watermark_us in claimed.items() if watermark_us <= most_us}
         self._discover(claimed, frozenset(), event.planned_at_us, now_us)
         return replace(event, watermarks_us=kept)
