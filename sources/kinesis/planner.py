@@ -243,7 +243,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
                 found[split.split_id] = position if position <= highest else None
         return found
 
-    def reached_us(self, split: KinesisSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: KinesisSplit, position: int, time_us: int) -> int:
         """A time before that: the service does not promise that arrival times grow, and two records may share one."""
         del split, position
         return time_us - self._disorder_us

@@ -163,7 +163,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._index_all(known)
         return {split.split_id: self._index(split).find_time(time_us) for split in known}
 
-    def reached_us(self, split: PravegaSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: PravegaSplit, position: int, time_us: int) -> int:
         """That time, or what writers have noted, where that is less."""
         if self._noted is None or self._event_time is None:
             return time_us
