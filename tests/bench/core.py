@@ -255,24 +255,25 @@ def _coordinator(n: int) -> Row:
 
 
 def _planned(n: int) -> list[Row]:
-    """A stream that is read through a source of ours: what is promised of a batch, then the batch itself.
+    """A stream that is read through a source of ours: what is claimed of a batch, then the batch itself.
 
-    The promise comes as a mapping, as the service makes it, and with the backlog of each split.
+    The claims come as a mapping, as the service makes them, and with the backlog of each split.
     """
     rng = np.random.default_rng(SEED)
     ids = _splits(n, rng)
     coordinator = StreamCoordinator(WatermarkStrategy(idle_timeout_us=10**9), job_id="b", source_id="core", task_id="0")
     backlog, spent = dict.fromkeys(ids.tolist(), 1), dict[str, list[int]](plan=[], report=[])
     for turn in range(1, 8):
-        promised = dict(zip(backlog, _watermarks(n, turn, rng).tolist(), strict=True))
+        claims = dict(zip(backlog, _watermarks(n, turn, rng).tolist(), strict=True))
         column = SplitColumn(ids, _watermarks(n, turn, rng))
+        at_us = (turn + 1) * SPREAD_US  # no claim is of a time to come: the future guard would take it out
         events: dict[str, Event] = {
-            "plan": BatchPlanned(10 * turn + 1, promised, backlog),
-            "report": BatchReported(turn, 10 * turn, column),  # Spark's time of a batch is before its plan
+            "plan": BatchPlanned(at_us + 1, claims, backlog),
+            "report": BatchReported(turn, at_us, column),  # Spark's time of a batch is before its plan
         }
         for name, event in events.items():
             began = time.perf_counter_ns()
-            coordinator.handle(event, now_us=10 * turn + 2)
+            coordinator.handle(event, now_us=at_us + 2)
             spent[name].append(time.perf_counter_ns() - began)
     return [
         Row(ALONE, f"{n:,} splits: StreamCoordinator.handle of a {what}", "ns a split", None, statistics.median(ns) / n)
