@@ -8,6 +8,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # What a user may set: make venv PYTHON=python3.12, make test PYTEST_ARGS='-k kafka', make demo DEMO_ARGS='--seed 7'.
+# SPARK: the version that make test and make bench run on, 4.2.0 of constraints.txt or one of SPARKS.
 # WORKERS: processes that share the tests, each with a Spark session and servers of its own, 3 GB at most; 0: this one.
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -16,8 +17,15 @@ BENCH_ARGS ?=
 FUZZ_ARGS ?=
 WORKERS ?= 2
 CHECK_WORKERS ?= 3
+SPARK ?=
+SPARKS := 4.0.5 4.1.4 4.3.0
+
+ifneq ($(filter-out 4.2.0 $(SPARKS),$(SPARK)),)
+$(error SPARK=$(SPARK): expected one of 4.2.0 $(SPARKS))
+endif
 
 bin := .venv/bin
+spark_bin := $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/bin,$(bin))
 say = printf 'lowmark: %s\n'
 # An environment that was copied or moved with the checkout points into the old one, so it is made again.
 here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
@@ -26,7 +34,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka check test lint format bench fuzz torture wheel java jars servers clean again
+.PHONY: help venv demo demo-kafka check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -49,16 +57,26 @@ format: .venv/.installed-test ## the code as ruff lays it out, imports in order
 	@$(bin)/ruff check --fix-only --quiet .
 	@$(bin)/ruff format --quiet .
 
-test: lint servers ## everything: ruff, mypy --strict, all tests on real servers
-	@$(bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test: lint servers sparks ## everything: ruff, mypy --strict, all tests on real servers; on another Spark: SPARK=4.0.5
+	@$(spark_bin)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: .venv/.installed-test ## ruff and mypy --strict
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check .
 	@$(bin)/mypy
 
-bench: java .venv/.installed-test jars ## native Spark against lowmark, as a table and as JSON
-	@$(bin)/python -m tests.bench $(BENCH_ARGS)
+docs: .venv/.installed-test ## the pages of docs/ as HTML, in build/docs
+	@$(bin)/mkdocs --quiet build --strict && $(say) "build/docs/index.html"
+
+pictures: .venv/.installed ## the pictures of the pages, drawn anew
+	@$(bin)/python docs/pictures.py
+
+bench: java .venv/.installed-test jars $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) ## native Spark against lowmark, as a table and as JSON
+	@$(spark_bin)/python -m tests.bench $(BENCH_ARGS)
+
+screenshots: java .venv/.installed-test ## the pictures of docs/pictures, of the real page
+	@tests/live/provide chromium
+	@$(bin)/python -m tests.live.screenshots
 
 fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
 	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
@@ -70,7 +88,7 @@ wheel: .venv/.installed ## the package, in dist/: what `pip install` takes
 	@rm -rf dist build/lib build/bdist.*; $(call pip_wheel); rm -rf build/lib build/bdist.* ./*.egg-info; $(say) "made $$(ls dist/*.whl)"
 
 clean: ## removes all that make has made
-	rm -rf .venv .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis ./*.egg-info
+	rm -rf .venv .venv-* .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis ./*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- Java and the servers of the live tests ---------------------------------------------------------------------------
@@ -87,9 +105,12 @@ java:
 # Java first: the rest needs it. Each step says in one line what it could not get; the tests that need it then skip by name.
 servers: .cache/java.asked jars
 	@tests/live/provide prometheus
+	@tests/live/provide chromium
 	@$(MAKE) --no-print-directory java
 
-jars: .cache/jars/kafka.stamp .cache/jars/spark-kafka.stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, for the live tests; Flink's, for the benchmark
+connector := spark-kafka$(patsubst %,-%,$(filter 4.0 4.1,$(basename $(SPARK))))
+
+jars: .cache/jars/kafka.stamp .cache/jars/$(connector).stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, for the live tests; Flink's, for the benchmark
 
 .cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked
 	@tests/live/provide jars $*
@@ -148,9 +169,25 @@ endef
 # --no-build-isolation: pyspark (a source package) and lowmark are built by the setuptools of constraints.txt.
 .venv/.installed: .venv/.made constraints.txt pyproject.toml $(linked)
 	@$(call pip,pip setuptools wheel)
-	@$(call install,kafka); touch $@
+	@$(call install,kafka$(comma)page); touch $@
 
 .venv/.installed-test: .venv/.installed
-	@$(call install,kafka$(comma)test); touch $@
+	@$(call install,kafka$(comma)page$(comma)test); touch $@
+
+# Other versions of Spark: an environment that has pyspark of its own, and behind it on the path all that .venv has.
+# Stored, not compressed: the wheel that is built of the source package is unpacked in the same minute.
+sparks: .venv/.installed-test
+	@$(MAKE) --no-print-directory --jobs 3 $(foreach each,$(if $(filter $(SPARKS),$(SPARK)),$(SPARK),$(SPARKS)),.venv-$(each)/.installed)
+
+.venv-%/.installed: .venv/.made | .venv/.installed-test
+	@$(say) "setting up .venv-$*, for Spark $*: 500 MB" >&2; \
+	rm -rf .venv-$*; $(bin)/python -m venv --without-pip .venv-$*; \
+	site=$$(.venv-$*/bin/python -c 'import site; print(site.getsitepackages()[0])'); \
+	behind=$$($(bin)/python -c 'import site; print(site.getsitepackages()[0])'); \
+	if ! $(run_pip) --retries 2 install --quiet --no-build-isolation --no-deps --config-settings=--build-option=--compression=stored \
+	    --target "$$site" pyspark==$* >.venv-$*/pip.log 2>&1; then \
+	    grep -v '^WARNING' .venv-$*/pip.log | tail -n 25 >&2; $(say) "pip could not install pyspark $*, see above (all of it: .venv-$*/pip.log)" >&2; exit 1; \
+	fi; \
+	printf 'import site; site.addsitedir("%s")\n' "$$behind" >"$$site/behind.pth"; touch $@
 
 again: # a prerequisite that is never up to date

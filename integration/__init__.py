@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from lowmark.watermark.log_record import escape_record
 
 if TYPE_CHECKING:
+    from .audit.table import audit_table
     from .driver.service import LowWatermarkService
     from .spark.adoption import adopt, leave
     from .spark.shipping import ship
 
-__all__ = ["LowWatermarkService", "adopt", "leave", "ship"]
+__all__ = ["LowWatermarkService", "adopt", "audit_table", "leave", "ship"]
 
 # Every line of the package goes through this one logger. Names of others do nothing where it is read.
 logging.getLogger("lowmark").addFilter(escape_record)
@@ -30,6 +31,10 @@ def __getattr__(name: str) -> Any:
         from .spark import adoption
 
         return getattr(adoption, name)
+    if name == "audit_table":
+        from .audit.table import audit_table
+
+        return audit_table
     if name == "ship":
         from .spark.shipping import ship
 

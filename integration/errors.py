@@ -27,7 +27,8 @@
     ├── MalformedMessage     (ValueError)        bytes that are not the message they should be
     ├── CoordinatorUnreachable (ConnectionError) no coordinator answers at an address, or it refuses the caller
     ├── RefusedByCoordinator (RuntimeError)      what a coordinator refused a task for
-    └── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
+    ├── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
+    └── AuditImpossible      (RuntimeError)      nothing that can be audited: no row, no readable time, no such file
 
 Spark carries only the text of an error out of a Python worker, so each text stands alone: what happened,
 where, what was expected, then a hint. Errors survive pickling.
@@ -42,14 +43,17 @@ from lowmark.watermark import LowmarkError
 __all__ = [
     "AddressRefused",
     "AdoptionRefused",
+    "AuditImpossible",
     "CheckpointUnreadable",
     "CoordinatorUnreachable",
     "DemoImpossible",
+    "ExtraMissing",
     "FolderRefused",
     "JournalRefused",
     "MalformedMessage",
     "MetricsUnavailable",
     "NoService",
+    "PageUnavailable",
     "QueryRefused",
     "RefusedByCoordinator",
     "ServiceDiffers",
@@ -207,6 +211,27 @@ class MetricsUnavailable(LowmarkError, OSError):
         "pass metrics_port=0 for any free port (service.metrics_port tells which), another metrics_port or "
         "metrics_host, or metrics_port=None for no endpoint."
     )
+
+
+class PageUnavailable(LowmarkError, OSError):
+    """The page cannot be served."""
+
+    port: int  # the port as given
+    cause: str  # what the system said
+    _fact = "cannot serve the page on port {port} of 127.0.0.1: {cause}"
+    _hint = (
+        "pass page_port=0 (on the command line --port 0) for any free port, another one, or page_port=None for none."
+    )
+
+
+class ExtraMissing(LowmarkError, ImportError):
+    """A part of lowmark was asked for whose packages are not installed."""
+
+    what: str  # the part
+    package: str  # what is missing
+    extra: str  # what brings it
+    _fact = "{what} needs the package {package}, which is not installed"
+    _hint = 'pip install "lowmark[{extra}]".'
 
 
 class TooManySplits(LowmarkError, OverflowError):
@@ -379,3 +404,11 @@ class RefusedByCoordinator(LowmarkError, RuntimeError):
     text: str  # its sentence
     _fact = "task {task} was refused by its coordinator ({error}): {text}"
     _hint = ""
+
+
+class AuditImpossible(LowmarkError, RuntimeError):
+    """Nothing that can be audited, with the reason and what to do."""
+
+    fact: str  # what is wrong, one sentence without its full stop
+    hint: str  # what to do about it
+    _fact = "{fact}"

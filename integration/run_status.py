@@ -2,12 +2,69 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lowmark.watermark import StreamStatus
+from lowmark.watermark import Cap, StreamStatus, to_json
+from lowmark.watermark.splits.status import utc
 
-__all__ = ["RunStatus"]
+__all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "ReportGaps", "RunStatus", "run_json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """A run in its alignment group.
+
+    Attributes:
+        group: its name.
+        max_drift_us: how far a member may be ahead of the group's minimum.
+        cap: how far this run may read by now; None: not known yet.
+        throttled: it obeys the cap; a stream that Spark reads by itself takes part and does not.
+        minimum_us: the smallest low watermark of the members that take part.
+        ahead_us: how far this run's low watermark is ahead of it.
+        waiting: the cap keeps it from going on.
+        why: why it waits or is left out, or what it is doing.
+        kept_at: address of the coordinator that keeps the group, which alone knows the last four; None: the driver.
+    """
+
+    group: str
+    max_drift_us: int
+    cap: Cap | None
+    throttled: bool
+    minimum_us: int | None = None
+    ahead_us: int | None = None
+    waiting: bool = False
+    why: str = ""
+    kept_at: str | None = None
+
+
+GAP_BOUNDS_SECONDS = (1, 5, 15, 60, 300, 900, 3_600)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportGaps:
+    """The times between the reports of a run.
+
+    Attributes:
+        counts: how many were at most as long as each of `GAP_BOUNDS_SECONDS` and longer than the bound before it; the
+            last number is of those that were longer than all.
+        sum_us: all of them together.
+        missed_batches: batches between two reports of which none came.
+
+    >>> ReportGaps().longer(2_000_000, missed_batches=1)
+    ReportGaps(counts=(0, 1, 0, 0, 0, 0, 0, 0), sum_us=2000000, missed_batches=1)
+    """
+
+    counts: tuple[int, ...] = (0,) * (len(GAP_BOUNDS_SECONDS) + 1)
+    sum_us: int = 0
+    missed_batches: int = 0
+
+    def longer(self, gap_us: int, *, missed_batches: int) -> ReportGaps:
+        """With one more."""
+        at = bisect_left(GAP_BOUNDS_SECONDS, gap_us / 1_000_000)
+        counts = tuple(count + (n == at) for n, count in enumerate(self.counts))
+        return ReportGaps(counts, self.sum_us + gap_us, self.missed_batches + missed_batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +84,12 @@ class RunStatus:
         reported_at_us: when the last batch was reported, None before the first.
         seen_at_us: when Spark last said that the query lives: it finished a batch, or found nothing to do.
         source_metrics: of its source, where that is one of ours, by name.
+        rows_at_us: when a report last brought rows, None before the first.
+        backlog_rows: rows that are known to be unread, of all splits together; None: of no split is it known.
+        alignment: where it stands in its alignment group, None without one.
+        spent_us: how long splits have been in each state, by its name, all of them added up.
+        gaps: the times between its reports.
+        others: what it has to do with others, one sentence as `explain` has it, or None.
     """
 
     token: str
@@ -41,3 +104,51 @@ class RunStatus:
     reported_at_us: int | None
     seen_at_us: int
     source_metrics: Mapping[str, float] = field(default_factory=dict)
+    rows_at_us: int | None = None
+    backlog_rows: int | None = None
+    alignment: Alignment | None = None
+    spent_us: Mapping[str, int] = field(default_factory=dict)
+    gaps: ReportGaps = ReportGaps()
+    others: str | None = None
+
+
+def run_json(run: RunStatus) -> dict[str, object]:
+    """The run for ``json.dumps``: its query, all that ``to_json`` says of the stream, and what only the run knows."""
+    return {
+        "query": run.query,
+        **to_json(run.status),
+        "run": {
+            "token": run.token,
+            "emits": run.emits,
+            "ended": run.ended,
+            "failed": run.failed,
+            "refused": run.refused,
+            "unmeasured_batches": run.unmeasured_batches,
+            "backlog_rows": run.backlog_rows,
+            "asked_at": _time(run.asked_at_us),
+            "reported_at": _time(run.reported_at_us),
+            "rows_at": _time(run.rows_at_us),
+            "seen_at": _time(run.seen_at_us),
+            "alignment": None if run.alignment is None else _alignment_json(run.alignment),
+        },
+    }
+
+
+def _alignment_json(at: Alignment) -> dict[str, object]:
+    return {
+        "group": at.group,
+        "max_drift_us": at.max_drift_us,
+        "cap": None if at.cap is None else at.cap.kind.name.lower(),
+        "cap_us": None if at.cap is None else at.cap.us,
+        "throttled": at.throttled,
+        "minimum_us": at.minimum_us,
+        "ahead_us": at.ahead_us,
+        "waiting": at.waiting,
+        "why": at.why,
+        "kept_at": at.kept_at,
+    }
+
+
+def _time(at_us: int | None) -> str | None:
+    at = utc(at_us)
+    return None if at is None else at.isoformat()

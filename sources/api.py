@@ -386,7 +386,7 @@ class SplitPlanner(ABC, Generic[SplitT]):
         del splits, time_us
         return None
 
-    def reached_us(self, split: SplitT, position: int, time_us: int) -> int:
+    def claim_us(self, split: SplitT, position: int, time_us: int) -> int:
         """Say which time a split has passed when it was read up to where `find_time` found a time, or further.
 
         By default that time. A source whose positions hold more than one row has to say less: rows before the time lie
@@ -405,7 +405,7 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return time_us
 
     def claims(self, splits: Sequence[SplitT], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
-        """Say which times splits have passed: `reached_us` of all of them together, by default one after the other.
+        """Say which times splits have passed: `claim_us` of all of them together, by default one after the other.
 
         A claim raises the watermark before a row is read, and rows behind a false one are dropped. A source whose
         search also finds what is no row overrides this, looks at what lies there, and leaves out what is not known;
@@ -418,10 +418,10 @@ class SplitPlanner(ABC, Generic[SplitT]):
             until_us: rows from after this event time are not believed, and prove nothing; None: all are.
 
         Returns:
-            split id -> what `reached_us` returns; missing: not known.
+            split id -> what `claim_us` returns; missing: not known.
         """
         del until_us
-        return {split.split_id: self.reached_us(split, split.start, time_us) for split in splits}
+        return {split.split_id: self.claim_us(split, split.start, time_us) for split in splits}
 
     def metric_values(self) -> Mapping[str, float]:
         """Return what it counts, by name: shown as the source's metrics, beside those of the enumerator."""

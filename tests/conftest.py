@@ -12,12 +12,19 @@ import pytest
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
+from tests.live.chromium import chromium
 from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
 
-SERVERS = {"kafka", "kafka_jars", "prometheus_binary"}  # fixtures: who takes one starts a server, or needs it
+SERVERS = {
+    "browser",
+    "kafka",
+    "kafka_jars",
+    "prometheus_binary",
+}  # fixtures: who takes one starts a server, or needs it
 
 # Warnings and errors of the JVM go to a file beside the test's folders, not between pytest's lines.
 LOG4J = """\
@@ -87,6 +94,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.python.worker.reuse": "true",
         "spark.sql.streaming.stopTimeout": "60s",
+        # Beyond 64 partitions, which is Spark's default, each batch makes each consumer anew.
+        "spark.kafka.consumer.cache.capacity": "256",
         "spark.jars": ",".join(str(jar) for jar in jars("spark-kafka")),
     }
     session = SparkSession.builder.master("local[2]").appName("lowmark-tests").config(map=settings).getOrCreate()
@@ -130,6 +139,13 @@ def kafka_jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def prometheus_binary() -> Path:
     return require_binary("prometheus")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A Chromium for all tests; pages are per test: `browser.new_page()`."""
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

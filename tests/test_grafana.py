@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from lowmark.integration.metrics.collector import StreamCollector
+from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import RunStatus
 
 from tests.live.servers import ROOT
@@ -26,7 +27,7 @@ CASES = (GRAFANA / "alerts_test.yml").read_text()
 DASHBOARD = json.loads((GRAFANA / "lowmark.json").read_text())
 
 Json = dict[str, Any]
-SUFFIXES = {"counter": "_total", "info": "_info", "gauge": ""}
+SUFFIXES = {"counter": ("_total",), "info": ("_info",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 BUILT_IN = {"__rate_interval", "__range", "__all"}
 PANELS = {"stat", "table", "timeseries"}
 COLUMNS = 24
@@ -37,10 +38,13 @@ class NoRuns:
     def run_statuses(self, *, without: Container[str] = (), seconds: float = 0) -> list[RunStatus]:
         return []
 
+    def loop_times(self) -> LoopTimes:
+        return LoopTimes()
+
 
 def exported() -> set[str]:
     """Names of all series the collector can give; families are there even when no stream is."""
-    return {family.name + SUFFIXES[family.type] for family in StreamCollector(NoRuns()).collect()}
+    return {family.name + suffix for family in StreamCollector(NoRuns()).collect() for suffix in SUFFIXES[family.type]}
 
 
 def unknown_metrics(text: str) -> set[str]:

@@ -217,6 +217,27 @@ def one_logger(path: str, text: str) -> list[str]:
     return wrong
 
 
+# What went -> its name today. A method that overrides one of these would never be called.
+RENAMED = {"reached_us": "claim_us", "promises": "claims"}
+
+
+def one_word_a_thing(path: str, text: str) -> list[str]:
+    """No method, attribute or argument has a name that was given up for another one."""
+    wrong = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = node.name
+        elif isinstance(node, ast.Attribute):
+            name = node.attr
+        elif isinstance(node, ast.keyword):
+            name = node.arg or ""
+        else:
+            continue
+        if name in RENAMED:
+            wrong.append(f"{path}:{getattr(node, 'lineno', 0)} says {name}; today it is {RENAMED[name]}")
+    return wrong
+
+
 def one_version(path: str, text: str) -> list[str]:
     """The version stands in pyproject.toml; the code asks importlib.metadata."""
     if path.startswith("tests/") or not path.endswith(".py"):
@@ -280,6 +301,11 @@ PYTHON_RULES: dict[Rule, list[tuple[str, str]]] = {
     one_logger: [
         ("integration/a.py", "import logging\nlog = logging.getLogger(__name__)"),
         ("sources/a.py", "from logging import getLogger\nlog = getLogger('lowmark.sources')"),
+    ],
+    one_word_a_thing: [
+        ("sources/a.py", "class P:\n    def reached_us(self): ..."),
+        ("integration/a.py", "x = stream.promises"),
+        ("integration/a.py", "Stream(promises=True)"),
     ],
     one_version: [
         ("integration/a.py", '__version__ = "0.1.0"'),

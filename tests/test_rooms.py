@@ -21,7 +21,7 @@ LAYERS = ("watermark", "sources", "integration")
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("watermark",),
     ("watermark/splits",),
-    ("watermark/tasks",),
+    ("watermark/replay", "watermark/tasks"),
     ("watermark/__init__.py",),
     ("sources",),
     ("sources/coordinator", "sources/hybrid", "sources/reading", "sources/slicing"),
@@ -32,9 +32,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("integration",),
     ("integration/process",),
     ("integration/coordinator", "integration/metrics", "integration/transport"),
+    ("integration/page",),
     ("integration/spark",),
     ("integration/driver",),
-    ("integration/demo",),
+    ("integration/audit", "integration/demo"),
     ("integration/cli",),
     ("integration/__init__.py",),
 )

@@ -64,11 +64,17 @@ class RetrieveLowWatermark:
     task_id: str
     timestamp: int
 
+    @property
+    def task(self) -> TaskId:
+        """The task asked."""
+        return TaskId(self.job_id, self.source_id, self.task_id)
+
 
 class LeftOut(Enum):
     """Why a task asks to be left out of the minimum.
 
-    WITHOUT_SPLITS: it has none. IDLE: it has some, and they are quiet and caught up.
+    WITHOUT_SPLITS: it has none. IDLE: it has some, and they are quiet and caught up; if it is patient, it is waited for
+        until others delivered meanwhile.
     """
 
     WITHOUT_SPLITS = "without splits"
@@ -91,6 +97,9 @@ class ReplyLowWatermark:
         left_out: why it is to be left out until it replies otherwise; None: it takes part.
         next_wanted_us: the watermark it would have after its next row, for alignment; None if it does not know.
         sequence: grows with every reply of one run; whoever only answers questions may leave it 0.
+        silent_us: how long ago it had rows, microseconds, 0 or more; None: now, or nobody knows if it is left out.
+        patience_us: how long others are to deliver since then before it is left out as IDLE, microseconds, more than
+            0; None: it is left out at once.
     """
 
     job_id: str
@@ -102,6 +111,13 @@ class ReplyLowWatermark:
     left_out: LeftOut | None = None
     next_wanted_us: int | None = None
     sequence: int = 0
+    silent_us: int | None = None
+    patience_us: int | None = None
+
+    @property
+    def task(self) -> TaskId:
+        """Who answers."""
+        return TaskId(self.job_id, self.source_id, self.task_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +133,11 @@ class NotifyNewLowWatermark:
     task_id: str
     timestamp: int
     new_low_watermark: int
+
+    @property
+    def task(self) -> TaskId:
+        """The task that is told."""
+        return TaskId(self.job_id, self.source_id, self.task_id)
 
 
 # -- tasks come and go

@@ -11,7 +11,7 @@ A split is in exactly one state, so "idle" and "paused" cannot contradict each o
 flags, and their combinations were bugs: FLINK-32496, 35886, 39073, 40093). A split that takes part but has no
 value yet absorbs: the minimum with an unknown is unknown. Signals about a split are advisory: one that makes
 no sense in its state changes nothing (FLINK-39728). The exception is a report of a finished split, which
-breaks the promise that "finished" is.
+contradicts what "finished" says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: `lowmark demo | status | explain | serve | offsets | adopt | leave | grafana`.
+"""The command line: `lowmark demo | audit | status | explain | page | check | serve | offsets | adopt | leave | ...`.
 
 Every command has `--json`: exactly one JSON object on stdout and nothing else; if it fails, what went wrong is its
 "error". What is meant for eyes only (progress, errors) goes to stderr. An error of lowmark is one line without a
@@ -9,6 +9,8 @@ traceback; `--debug` shows all of it. Options that do not fit are told on stderr
                 2  it could not be done: wrong options, no Java, no broker, no such checkpoint
               130  interrupted: Ctrl-C, SIGINT
               143  the demo or the coordinator was terminated: SIGTERM
+
+`lowmark check` has exit codes of its own, for probes (see there).
 
 While the demo is kept (`--keep`) everything is shown already: there a signal ends the waiting and changes no exit code.
 
@@ -25,10 +27,13 @@ import typer
 from lowmark.integration.console import print_lines, show_traceback
 
 from .adopt import adopt, leave
+from .audit import audit
+from .check import CHECK_EXIT_CODES, check
 from .common import EXIT_CODES, Commands
 from .demo import demo
 from .grafana import grafana
 from .offsets import offsets
+from .page import page
 from .serve import serve
 from .status import explain, status
 
@@ -65,6 +70,7 @@ for command, what in (
     (demo, "Compare native Spark and lowmark on the same rows."),
     (status, "Show where running streams stand."),
     (explain, "Say in words who holds the low watermark."),
+    (page, "Show streams live in a browser."),
     (serve, "Run a coordinator that several applications share."),
     (offsets, "Print startingOffsets that continue from a checkpoint."),
     (adopt, "Take a native query's checkpoint over, with all its state."),
@@ -72,6 +78,11 @@ for command, what in (
     (leave, "Give a wrapped query's checkpoint back to native Spark."),
 ):
     app.command(epilog=EXIT_CODES, short_help=what)(command)
+app.command(epilog=CHECK_EXIT_CODES, short_help="Tell by the exit code whether low watermarks move.")(check)
+
+app.add_typer(
+    audit, name="audit", short_help="Say what native Spark would lose of a topic or of files, and what would help."
+)
 
 
 def main() -> None:

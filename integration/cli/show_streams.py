@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.console import Sheet, ago
 from lowmark.watermark import StreamStatus
+from rich.text import Text
 
 if TYPE_CHECKING:
     from lowmark.integration.transport.driver_rpc import StatusReply
     from rich.table import Table
+
+_STYLES = {
+    **dict.fromkeys(("failed", "stuck"), "bold red"),
+    **dict.fromkeys(("silent", "waiting", "standing"), "yellow"),
+    "moving": "green",
+}
 
 __all__ = ["only_stream", "stream_json", "stream_table"]
 
@@ -31,7 +39,8 @@ def stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
     if limit is not None and len(splits) > limit:
         ranked = sorted(splits, key=lambda name: need(SplitState(splits[name]["state"]), splits[name]["watermark_us"]))
         splits = {name: splits[name] for name in ranked[:limit]}
-    return {**stream, "splits": splits, "splits_not_shown": sum(stream["states"].values()) - len(splits)}
+    not_shown = sum(stream["states"].values()) - len(splits)
+    return {**stream, "splits": splits, "verdict": _verdict(stream), "splits_not_shown": not_shown}
 
 
 def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
@@ -39,7 +48,7 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
     import msgspec
     from rich.table import Table
 
-    seen = msgspec.convert(stream, StreamStatus)
+    seen, word = msgspec.convert(stream, StreamStatus), _verdict(stream)
     facts = Table(
         title=f"{seen.name}, query {stream['query']}",
         title_justify="left",
@@ -51,6 +60,7 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
     for what, value in (
+        ("is", Text(word, style=_STYLES.get(word, ""))),
         ("low watermark", _time(seen.low_watermark_us)),
         ("behind now", ago(seen.low_watermark_us, now_us)),
         ("held by", "nobody" if seen.holder is None else seen.holder),
@@ -66,6 +76,12 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
     whole.add_row(facts)
     whole.add_row(splits)
     return whole
+
+
+def _verdict(stream: dict[str, Any]) -> str:
+    from lowmark.integration.verdict import verdict
+
+    return verdict(stream, datetime.now(timezone.utc))
 
 
 def _rows(seen: StreamStatus) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from lowmark.integration.console import EscapingConsole, print_error, print_json, print_lines
 from lowmark.integration.errors import CoordinatorUnreachable, NoService, ServiceUnreachable, UnknownStream
+from lowmark.watermark.printable import printable
+from rich.text import Text
 
 from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TokenFile
 from .show_streams import only_stream, stream_json, stream_table
@@ -17,8 +20,9 @@ if TYPE_CHECKING:
 
     from lowmark.integration.coordinator.messages import StatusAnswer
     from lowmark.integration.transport.driver_rpc import StatusReply
+    from rich.console import RenderableType
 
-__all__ = ["explain", "status"]
+__all__ = ["ask", "explain", "status"]
 
 _NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # what a coordinator says to the question for a service
 
@@ -31,11 +35,27 @@ def status(
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
     limit: Limit = SHOWN,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
     as_json: Json = False,
+    json_schema: Annotated[
+        bool, typer.Option("--json-schema", help="Print the JSON Schema of --json, and exit.")
+    ] = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
     """Show where the streams of running services and coordinators stand: low watermark, holder, why, since when."""
     most = None if limit == 0 else limit
+    if json_schema:
+        from .schema import status_schema
+
+        print_json(status_schema())
+        return
+    if watch:
+        if as_json or coordinator is not None:
+            raise typer.BadParameter("--watch shows services on a terminal; leave out --json and --coordinator")
+        from .watch import watch as watch_it
+
+        watch_it(lambda fitting: _tables(ask(name, connect, token_file, fitting)[0], fitting), limit=most)
+        return
     if coordinator is not None:
         from .show_coordinator import show_coordinator, status_json
 
@@ -45,7 +65,7 @@ def status(
         else:
             show_coordinator(coordinator, answer, EscapingConsole(), now_us=time.time_ns() // 1_000)
         return
-    replies, coordinators = _ask(name, connect, token_file, most)
+    replies, coordinators = ask(name, connect, token_file, most)
     if as_json:
         from .show_coordinator import status_json
 
@@ -65,19 +85,25 @@ def status(
         )
         return
     console, now_us = EscapingConsole(), time.time_ns() // 1_000
-    for address, reply in replies:
-        console.print(
-            f"{reply.application}, process {reply.pid}, {address}", style="dim", highlight=False, soft_wrap=True
-        )
-        if not reply.streams:
-            console.print("  no running query with a wrapped stream")
-        for stream in reply.streams:
-            console.print(stream_table(stream, now_us, most))
+    for table in _tables(replies, most):
+        console.print(table)
     if coordinators:
         from .show_coordinator import show_coordinator
 
         for address, answer in coordinators:
             show_coordinator(address, answer, console, now_us=now_us)
+
+
+def _tables(replies: list[tuple[str, StatusReply]], limit: int | None) -> Iterator[RenderableType]:
+    """The services, and below each its streams."""
+    now_us = time.time_ns() // 1_000
+    for address, reply in replies:
+        about = printable(f"{reply.application}, process {reply.pid}, {address}")
+        yield Text(about, style="dim", overflow="ignore", no_wrap=True)
+        if not reply.streams:
+            yield "  no running query with a wrapped stream"
+        for stream in reply.streams:
+            yield stream_table(stream, now_us, limit)
 
 
 def explain(
@@ -101,7 +127,7 @@ def explain(
             texts = [each["explanation"] for each in (*said["sources"], *said["groups"])]
             print_lines("\n\n".join(texts) if texts else "no task is registered")
         return
-    replies, _ = _ask(name, connect, limit=SHOWN)
+    replies, _ = ask(name, connect, limit=SHOWN)
     if as_json:
         told = [
             {
@@ -121,10 +147,22 @@ def explain(
     print_lines("\n\n".join(texts) if texts else "no running query with a wrapped stream")
 
 
-def _ask(
-    name: str | None, connect: str | None, token_file: Path | None = None, limit: int | None = None
+def ask(
+    name: str | None,
+    connect: str | None,
+    token_file: Path | None = None,
+    limit: int | None = None,
+    *,
+    ended: bool = False,
 ) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
     """Ask one service, or all services and coordinators of this user; only who has the stream, where one is named.
+
+    Args:
+        name: of the stream, or None.
+        connect: the service's address, or None.
+        token_file: for a coordinator that wants a token.
+        limit: how many splits of a stream, and tasks at a coordinator.
+        ended: also queries that have ended.
 
     Raises:
         NoService: none runs.
@@ -141,7 +179,7 @@ def _ask(
     for address in [connect] if connect is not None else sockets.find_addresses():
         client = Client(address)
         try:
-            services.append((address, client.status(StatusRequest(limit=limit))))
+            services.append((address, client.status(StatusRequest(limit=limit, ended=ended))))
         except ServiceUnreachable as other:
             if connect is not None:
                 raise

@@ -11,6 +11,8 @@ from __future__ import annotations
 import errno
 import hmac
 import os
+import socket
+import ssl
 import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -102,6 +104,7 @@ class Door:
             self._check_unix()
         else:
             self._check_tcp()
+            self._try_tcp()
 
     def open(self, server: grpc.aio.Server) -> str:
         """Have a server listen.
@@ -146,6 +149,36 @@ class Door:
                 "pass --tls-cert, --tls-key and --token-file, or a unix:/path address for callers on this machine.",
             )
         return _read(self.address, self.tls_key), _read(self.address, self.tls_cert)
+
+    def _try_tcp(self) -> None:
+        """Bind the port and let go of it, and load the certificate: what gRPC would refuse when all else is made."""
+        assert self.tls_cert is not None, "checked"
+        host, _, port = self.address.rpartition(":")
+        refusals: list[OSError] = []
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except OSError as failed:
+            found, refusals = [], [failed]
+        for family, kind, _, _, at in found:
+            try:
+                _listen_for_a_moment(family, kind, at)
+            except OSError as failed:
+                refusals.append(failed)
+        taken = any(refused.errno == errno.EADDRINUSE for refused in refusals)
+        if taken or len(refusals) >= max(1, len(found)):  # of several addresses, gRPC is content with one
+            why = refusals[0].strerror
+            raise AddressRefused(
+                self.address, f"cannot listen there ({why})", "name a free port of this machine."
+            ) from refusals[0]
+        try:
+            # A key with a password is refused, not asked for.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except (OSError, ValueError) as failed:  # ssl's own errors are of the first kind
+            raise AddressRefused(
+                self.address,
+                f"{self.tls_cert} and {self.tls_key} cannot be used ({failed})",
+                "name a certificate and its key, both PEM and without a password.",
+            ) from failed
 
     def _check_unix(self) -> Path:
         """Returns the path of the socket."""
@@ -261,6 +294,17 @@ def _check_host_port(address: str) -> None:
         raise AddressRefused(address, "it is neither unix:/path nor host:port", "write it as one of the two.")
     if len(port) > 5 or int(port) > _LAST_PORT:
         raise AddressRefused(address, f"a port is at most {_LAST_PORT}", "name one from 1, or 0 for any.")
+
+
+def _listen_for_a_moment(family: socket.AddressFamily, kind: socket.SocketKind, at: Any) -> None:
+    """Raises OSError."""
+    with socket.socket(family, kind) as probe:
+        # As gRPC does: what is left of closed connections is no listener.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        probe.bind(at)
+        probe.listen()  # with that option two may bind, and one listen
 
 
 def _regular(file: Path) -> tuple[int, bytes]:

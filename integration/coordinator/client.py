@@ -39,13 +39,10 @@ from .messages import (
     SAY,
     STATUS,
     WATCH,
-    Alignment,
-    Register,
     Say,
     SayAnswer,
     StatusAnswer,
     StatusQuestion,
-    Task,
     Told,
     Watch,
     encode,
@@ -131,17 +128,10 @@ class Member:
             InvalidMessage: a value cannot be.
         """
         run = uuid.uuid4().hex if run is None else run
-        check_registration(TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks))
-        group = (
-            None
-            if alignment is None
-            else Alignment(alignment.group, alignment.max_drift_us, alignment.update_interval_us)
-        )
-        wanted = Register(
-            Task.of(task), run, low_watermark_us, group, throttled=throttled, expected_tasks=expected_tasks
-        )
+        registration = TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks)
+        check_registration(registration)
         self._runs[task] = run
-        self._work.put(partial(self._state.register, wanted))
+        self._work.put(partial(self._state.register, registration))
         return run
 
     def report(
@@ -151,6 +141,8 @@ class Member:
         *,
         left_out: LeftOut | None = None,
         next_wanted_us: int | None = None,
+        heard_us: int | None = None,
+        patience_us: int | None = None,
     ) -> None:
         """Say how far a task is, from now on; see `lowmark.watermark.ReplyLowWatermark`. Returns at once.
 
@@ -168,10 +160,19 @@ class Member:
                 self._known(task),
                 left_out,
                 next_wanted_us,
+                patience_us=patience_us,
             )
         )
         self._work.put(
-            partial(self._state.report, task, low_watermark_us, left_out=left_out, next_wanted_us=next_wanted_us)
+            partial(
+                self._state.report,
+                task,
+                low_watermark_us,
+                left_out=left_out,
+                next_wanted_us=next_wanted_us,
+                heard_us=heard_us,
+                patience_us=patience_us,
+            )
         )
 
     def deregister(self, task: TaskId) -> None:

@@ -12,31 +12,25 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-import msgspec
 from lowmark.integration.errors import RefusedByCoordinator
-from lowmark.watermark import Cap, LeftOut, TaskId
-
-from .messages import (
-    MOST_BYTES,
-    Answer,
-    Asked,
-    Capped,
-    Deregister,
-    LowWatermarkRose,
-    Message,
-    Refused,
-    Register,
-    Renew,
-    Reply,
-    Say,
-    Statement,
-    Taken,
-    encode,
+from lowmark.watermark import (
+    Cap,
+    CapAnnounced,
+    LeaseRenewed,
+    LeftOut,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskDeregistered,
+    TaskId,
+    TaskRegistered,
 )
+
+from .messages import MOST_BYTES, Answer, News, Refused, Say, Statement, Taken, encode
 
 __all__ = ["BackOff", "GivenUp", "Heard", "MemberState", "NewLow"]
 
@@ -103,10 +97,12 @@ class _Phase(Enum):
 class _Mine:
     """One task of this application."""
 
-    registration: Register
+    registration: TaskRegistered
     phase: _Phase = _Phase.NEW
     uncertain: bool = False  # a registration was sent, and nobody knows whether it arrived
     reported: tuple[int | None, LeftOut | None, int | None] = (None, None, None)
+    heard_us: int | None = None  # when it had rows,
+    patience_us: int | None = None  # and how long it may have none
     unsaid: bool = False  # the newest report
     asked_us: int | None = None  # the question that waits for an answer
     sequence: int = 0
@@ -124,14 +120,13 @@ class MemberState:
         application: its token, the same on every connection.
         random: makes waits differ.
 
-    >>> from lowmark.integration.coordinator.messages import Task
     >>> state, task = MemberState("app", Random(7)), TaskId("job", "orders", "0")
-    >>> state.register(Register(Task.of(task), "run-1"))
+    >>> state.register(TaskRegistered(task, "run-1"))
     >>> state.take(now_us=0) is None                                 # not connected
     True
     >>> state.attached(lease_us=30_000_000, now_us=1)
     >>> [type(statement).__name__ for statement in state.take(now_us=1).statements]
-    ['Register']
+    ['TaskRegistered']
     >>> state.answered([Taken(low_watermark_us=42)], now_us=2), state.heard()
     (None, [NewLow(task=TaskId(job_id='job', source_id='orders', task_id='0'), low_us=42)])
     """
@@ -157,20 +152,28 @@ class MemberState:
 
     # -- what the application does
 
-    def register(self, registration: Register) -> None:
+    def register(self, registration: TaskRegistered) -> None:
         """A run of a task begins; one of before is over."""
-        task = registration.task.id()
+        task = registration.task
         before = self._tasks.get(task)
         self._tasks[task] = _Mine(registration, low_us=None if before is None else before.low_us)
         self._dirty[task] = None
 
     def report(
-        self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None = None, next_wanted_us: int | None = None
+        self,
+        task: TaskId,
+        low_us: int | None,
+        *,
+        left_out: LeftOut | None = None,
+        next_wanted_us: int | None = None,
+        heard_us: int | None = None,
+        patience_us: int | None = None,
     ) -> None:
         """What is to be answered from now on. A task that is not here any more is not heard."""
         mine = self._tasks.get(task)
         if mine is not None and not mine.ending:
             mine.reported, mine.unsaid = (low_us, left_out, next_wanted_us), True
+            mine.heard_us, mine.patience_us = heard_us, patience_us
             self._dirty[task] = None
 
     def end(self, task: TaskId) -> None:
@@ -202,25 +205,25 @@ class MemberState:
         for statement in self._under_way or ():
             mine = self._of(statement)
             if mine is not None:
-                mine.uncertain |= isinstance(statement, Register)
-                mine.unsaid |= isinstance(statement, Reply)
+                mine.uncertain |= isinstance(statement, TaskRegistered)
+                mine.unsaid |= isinstance(statement, ReplyLowWatermark)
         self._under_way = None
 
-    def told(self, messages: Iterable[Message], now_us: int) -> None:  # noqa: ARG002  # all events have a time
+    def told(self, messages: Iterable[News], now_us: int) -> None:  # noqa: ARG002  # all events have a time
         """What came on the watch."""
         for message in messages:
-            task = message.task.id()
+            task = message.task
             mine = self._tasks.get(task)
             if mine is None:
                 continue
             match message:
-                case Asked():
+                case RetrieveLowWatermark():
                     if mine.asked_us is None or message.timestamp > mine.asked_us:
                         mine.asked_us = message.timestamp
                     self._dirty[task] = None
-                case LowWatermarkRose():
+                case NotifyNewLowWatermark():
                     self._hear_low(task, mine, message.new_low_watermark)
-                case Capped():
+                case CapAnnounced():
                     self._hear_cap(mine, message)
 
     def answered(self, answers: Sequence[Answer], now_us: int) -> None:
@@ -258,7 +261,7 @@ class MemberState:
         if not statements:
             return None
         self._under_way, self._next_us = statements, now_us + _GAP_US
-        return Say(self.application, statements)
+        return Say(self.application, [*statements])
 
     def heard(self) -> list[Heard]:
         """What the application is to hear, once, in order."""
@@ -294,7 +297,7 @@ class MemberState:
         return self._next_us is not None and self._next_us - _GAP_US <= now_us < self._next_us
 
     def _of(self, statement: Statement) -> _Mine | None:
-        mine = self._tasks.get(statement.task.id())
+        mine = self._tasks.get(statement.task)
         return mine if mine is not None and mine.registration.run == statement.run else None
 
     def _statements(self, mine: _Mine, now_us: int) -> list[Statement]:
@@ -303,42 +306,47 @@ class MemberState:
         if mine.phase is _Phase.NEW:
             if mine.ending:
                 if mine.uncertain:
-                    return [Deregister(task, run)]
-                del self._tasks[task.id()]
+                    return [TaskDeregistered(task, run)]
+                del self._tasks[task]
                 return []
             # Who may be registered already must not register again: if its run expired meanwhile, it would be stale.
-            return [Renew(task, run) if mine.uncertain else self._registration(mine)]
+            return [LeaseRenewed(task, run) if mine.uncertain else self._registration(mine)]
         said: list[Statement] = []
         if mine.unsaid or mine.asked_us is not None:
             low_us, left_out, wanted_us = mine.reported
             mine.sequence += 1
             asked_us = now_us if mine.asked_us is None else mine.asked_us
-            said.append(Reply(task, run, asked_us, low_us, left_out, wanted_us, mine.sequence))
+            silent_us = None if mine.heard_us is None else max(0, now_us - mine.heard_us)
+            said.append(
+                ReplyLowWatermark(
+                    *task.parts, asked_us, low_us, run, left_out, wanted_us, mine.sequence, silent_us, mine.patience_us
+                )
+            )
             mine.unsaid, mine.asked_us = False, None
         if mine.ending:
-            said.append(Deregister(task, run))
+            said.append(TaskDeregistered(task, run))
         if mine.phase is _Phase.RENEWING or not said:
-            said.insert(0, Renew(task, run, mine.low_us))
+            said.insert(0, LeaseRenewed(task, run, mine.low_us))
         return said
 
-    def _registration(self, mine: _Mine) -> Register:
+    def _registration(self, mine: _Mine) -> TaskRegistered:
         """As the application gave it; once it has reported, with what it has reported."""
         low_us = mine.reported[0]
         if low_us is None:
             return mine.registration
-        return msgspec.structs.replace(mine.registration, low_watermark_us=low_us)
+        return replace(mine.registration, low_watermark_us=low_us)
 
     def _taken(self, statement: Statement, mine: _Mine, answer: Taken) -> None:
-        task = statement.task.id()
+        task = statement.task
         match statement:
-            case Register() | Renew():
+            case TaskRegistered() | LeaseRenewed():
                 if mine.phase is _Phase.NEW:
                     mine.unsaid |= mine.reported != (None, None, None)
                 if mine.phase in (_Phase.NEW, _Phase.RENEWING):
                     mine.phase, mine.uncertain = _Phase.KNOWN, False
                 if mine.unsaid or mine.ending:
                     self._dirty[task] = None
-            case Deregister():
+            case TaskDeregistered():
                 del self._tasks[task]
                 return
         if answer.low_watermark_us is not None:
@@ -347,12 +355,12 @@ class MemberState:
             self._hear_cap(mine, answer.cap)
 
     def _refused(self, statement: Statement, mine: _Mine, refused: Refused) -> None:
-        task = statement.task.id()
+        task = statement.task
         unknown = refused.error == "UnknownTask"
-        expired = refused.error == "StaleRun" and isinstance(statement, Register) and mine.uncertain
+        expired = refused.error == "StaleRun" and isinstance(statement, TaskRegistered) and mine.uncertain
         if (unknown or expired) and not mine.ending:
             # Its lease ran out, or the coordinator lost its journal.
-            fresh = msgspec.structs.replace(self._registration(mine), run=uuid.uuid4().hex)
+            fresh = replace(self._registration(mine), run=uuid.uuid4().hex)
             mine.registration, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
             self._dirty[task] = None
             return
@@ -366,9 +374,9 @@ class MemberState:
             mine.low_us = low_us
             self._heard.append(NewLow(task, low_us))
 
-    def _hear_cap(self, mine: _Mine, capped: Capped) -> None:
+    def _hear_cap(self, mine: _Mine, capped: CapAnnounced) -> None:
         if capped.epoch > mine.cap_epoch:
-            mine.cap_epoch, mine.cap = capped.epoch, Cap(capped.kind, capped.us)
+            mine.cap_epoch, mine.cap = capped.epoch, capped.cap
 
     def _plan_renewal(self, now_us: int) -> None:
         """Three times in the lease, whoever was silent since the last time says that it lives."""

@@ -1,13 +1,13 @@
-"""The wire between applications and a coordinator of their own (`lowmark serve`): messages and codecs of both ends.
+"""The wire between applications and a coordinator of their own (`lowmark serve`): its messages, and their codec.
 
     Say       what the tasks of one application have to say, as a stream: each message has its answer, in order, and
               each statement is taken in or refused by itself
     Watch     what its tasks are to hear, as a stream: questions, new low watermarks, caps
     Status    what a person wants to know
 
-Bytes are msgpack, typed and validated by msgspec; a field that is not known is an error. A message that is malformed
-as a whole ends in a gRPC status; what a single statement is refused for stands in its answer, under the name of the
-same status, with the sentence of the error.
+What tasks say and hear are the dataclasses of the protocol; `CODEC` is the table of how they stand on the wire. A
+message that is malformed as a whole ends in a gRPC status; what a single statement is refused for stands in its answer,
+under the name of the same status, with the sentence of the error.
 
 `Say` takes many statements, because the tasks of one application are asked at the same moment: a round of 1,000
 tasks is a handful of messages, not 1,000 at once. They go through one call that stays open, because a call of its own
@@ -16,11 +16,13 @@ would cost a message twice as much; who has but one message may make a plain cal
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import grpc
 import msgspec
-from lowmark.integration.process.method import Method, encode
+from lowmark.integration.process.codec import Codec, Row
+from lowmark.integration.process.method import Method
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -28,7 +30,7 @@ from lowmark.watermark import (
     CoordinatorStatus,
     DisagreeingGroup,
     LeaseRenewed,
-    LeftOut,
+    LowmarkError,
     NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
@@ -39,40 +41,28 @@ from lowmark.watermark import (
     TooManyTasks,
     UnknownTask,
 )
-from lowmark.watermark.tasks.cap import CapKind
 from lowmark.watermark.tasks.message_check import MOST_NAME
 
 __all__ = [
+    "CODEC",
     "MOST_BYTES",
     "SAY",
     "SERVICE",
     "STATUS",
     "WATCH",
-    "Alignment",
     "Answer",
-    "Asked",
-    "Capped",
-    "Deregister",
-    "Finished",
-    "LowWatermarkRose",
-    "Message",
+    "News",
     "Refused",
-    "Register",
-    "Renew",
-    "Reply",
     "Say",
     "SayAnswer",
     "Statement",
     "StatusAnswer",
     "StatusQuestion",
     "Taken",
-    "Task",
     "Told",
     "Watch",
     "encode",
     "refusal",
-    "to_event",
-    "to_message",
 ]
 
 SERVICE = "lowmark.v1.Authority"
@@ -81,102 +71,30 @@ SERVICE = "lowmark.v1.Authority"
 MOST_BYTES = 1 << 20
 """The largest message a coordinator reads, bytes: 1 MiB. A sender splits what is more."""
 
-# What a member is told goes on into its own arithmetic.
+# What a member is told goes on into its own arithmetic. What it says is checked by the coordinator, each for itself.
 Micros = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Token = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]
 
+# -- what tasks say
 
-class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """See `lowmark.watermark.TaskId`."""
-
-    job_id: str
-    source_id: str
-    task_id: str
-
-    @classmethod
-    def of(cls, task: TaskId) -> Task:
-        """The task as it goes over the wire."""
-        return cls(task.job_id, task.source_id, task.task_id)
-
-    def id(self) -> TaskId:
-        """The task as the coordinator knows it."""
-        return TaskId(self.job_id, self.source_id, self.task_id)
+Statement = TaskRegistered | ReplyLowWatermark | LeaseRenewed | TaskDeregistered
 
 
-class Alignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """See `lowmark.watermark.AlignmentParams`."""
-
-    group: str
-    max_drift_us: int
-    update_interval_us: int
-
-
-# -- what a task says
-
-
-class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """A run of a task begins; see `lowmark.watermark.TaskRegistered`."""
-
-    task: Task
-    run: str
-    low_watermark_us: int | None = None
-    alignment: Alignment | None = None
-    throttled: bool = True
-    priority: int = 0  # not read: version 0.1.0 sent it, and the lease, and nobody set them
-    lease_us: int | None = None
-    expected_tasks: int = 1
-
-
-class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """How far a task is; see `lowmark.watermark.ReplyLowWatermark`."""
-
-    task: Task
-    run: str
-    timestamp: int
-    current_low_watermark: int | None
-    left_out: LeftOut | None = None
-    next_wanted_us: int | None = None
-    sequence: int = 0
-
-
-class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """A task is alive, and the application of this message speaks for it; see `lowmark.watermark.LeaseRenewed`."""
-
-    task: Task
-    run: str
-    heard_low_us: int | None = None
-
-
-class Finished(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """What version 0.1.0 could say; it means `Deregister`."""
-
-    task: Task
-    run: str
-
-
-class Deregister(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """See `lowmark.watermark.TaskDeregistered`."""
-
-    task: Task
-    run: str
-
-
-Statement = Register | Reply | Renew | Finished | Deregister
-
-
-class Say(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class Say:
     """What the tasks of one application have to say.
 
     Attributes:
         application: the token of the application, the same as in its `Watch`: there its tasks hear what is for them.
-        statements: counted one after the other.
+        statements: counted one after the other. One that was well-formed and cannot be is read as its error.
     """
 
     application: Token
-    statements: list[Statement]
+    statements: list[Statement | LowmarkError]
 
 
-class Taken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+@dataclass(frozen=True, slots=True)
+class Taken:
     """A statement was counted, and what it changed will survive a crash of the coordinator.
 
     Attributes:
@@ -185,10 +103,11 @@ class Taken(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """
 
     low_watermark_us: Micros | None = None
-    cap: Capped | None = None
+    cap: CapAnnounced | None = None
 
 
-class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+@dataclass(frozen=True, slots=True)
+class Refused:
     """A statement was refused, and changed nothing.
 
     Attributes:
@@ -205,13 +124,16 @@ class Refused(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True)
 Answer = Taken | Refused
 
 
-class SayAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class SayAnswer:
     """One answer to every statement, in their order."""
 
     answers: list[Taken | Refused]
 
 
-# -- what a task hears
+# -- what tasks hear
+
+News = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced
 
 
 class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -224,52 +146,16 @@ class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     application: Token
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """See `lowmark.watermark.RetrieveLowWatermark`."""
-
-    task: Task
-    timestamp: Micros
-
-
-class LowWatermarkRose(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="Lowered"):
-    """See `lowmark.watermark.NotifyNewLowWatermark`."""
-
-    task: Task
-    timestamp: Micros
-    new_low_watermark: Micros
-
-
-class Capped(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """See `lowmark.watermark.CapAnnounced`.
-
-    Attributes:
-        group, task, epoch: as there.
-        kind: hold, up_to or free.
-        us: the number, if the kind is up_to.
-    """
-
-    group: str
-    task: Task
-    epoch: int
-    kind: CapKind
-    us: Micros | None = None
-
-    def __post_init__(self) -> None:
-        Cap(self.kind, self.us)  # refused here, where a message is read, rather than in the loop of a member
-
-
-Message = Asked | LowWatermarkRose | Capped
-
-
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class Told:
     """What has come up since the last of these. Who takes them slowly gets of each kind and task only the newest.
 
     Attributes:
         messages: the first `Told` of a watch has none: it says that the watch has begun.
-        lease_us: how long a task may be silent that asked for no other lease; in the first `Told`.
+        lease_us: how long a task may be silent; in the first `Told`.
     """
 
-    messages: list[Asked | LowWatermarkRose | Capped]
+    messages: list[News]
     lease_us: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
 
 
@@ -304,66 +190,38 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coordinator: CoordinatorStatus
 
 
-# -- codecs
+# -- the table
 
-SAY = Method(SERVICE, "Say", Say, SayAnswer)
-WATCH = Method(SERVICE, "Watch", Watch, Told)
-STATUS = Method(SERVICE, "Status", StatusQuestion, StatusAnswer)
+_TASK = {"task": TaskId}
+CODEC = Codec(
+    Row(TaskId),
+    Row(AlignmentParams),
+    # what tasks say; version 0.1.0 sent a priority and a lease of their own, and nobody set them
+    Row(TaskRegistered, "Register", ignored={"priority": int, "lease_us": int}),
+    Row(ReplyLowWatermark, "Reply", together=_TASK),
+    Row(LeaseRenewed, "Renew"),
+    Row(TaskDeregistered, "Deregister"),
+    Row(TaskDeregistered, "Finished"),  # version 0.1.0 said so, too
+    # what they hear
+    Row(RetrieveLowWatermark, "Asked", together=_TASK, whole=Micros),
+    Row(NotifyNewLowWatermark, "Lowered", together=_TASK, whole=Micros),
+    Row(CapAnnounced, "Capped", apart={"cap": Cap}, whole=Micros),
+    # what is answered
+    Row(Taken, "Taken"),
+    Row(Refused, "Refused"),
+    # what goes as a message
+    Row(Say),
+    Row(SayAnswer),
+    Row(Told),
+)
+"""How each class stands on the wire. The tags are those of version 0.1.0."""
 
+encode = CODEC.encode
+"""A message as bytes."""
 
-# -- between the wire and the core
-
-Event = TaskRegistered | ReplyLowWatermark | LeaseRenewed | TaskDeregistered
-
-
-def to_event(said: Statement) -> Event:
-    """What the coordinator takes in.
-
-    Raises:
-        InvalidStrategy: alignment parameters out of range.
-    """
-    task = said.task.id()
-    match said:
-        case Reply():
-            return ReplyLowWatermark(
-                task.job_id,
-                task.source_id,
-                task.task_id,
-                said.timestamp,
-                said.current_low_watermark,
-                said.run,
-                said.left_out,
-                said.next_wanted_us,
-                said.sequence,
-            )
-        case Renew():
-            return LeaseRenewed(task, said.run, said.heard_low_us)
-        case Register():
-            asked = said.alignment
-            return TaskRegistered(
-                task,
-                said.run,
-                said.low_watermark_us,
-                None if asked is None else AlignmentParams(asked.group, asked.max_drift_us, asked.update_interval_us),
-                said.throttled,
-                said.expected_tasks,
-            )
-        case Deregister() | Finished():
-            return TaskDeregistered(task, said.run)
-
-
-def to_message(effect: RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced) -> Message:
-    """What goes to the task's application.
-
-    >>> to_message(RetrieveLowWatermark("job", "orders", "0", 7))
-    Asked(task=Task(job_id='job', source_id='orders', task_id='0'), timestamp=7)
-    """
-    if isinstance(effect, CapAnnounced):
-        return Capped(effect.group, Task.of(effect.task), effect.epoch, effect.cap.kind, effect.cap.us)
-    task = Task(effect.job_id, effect.source_id, effect.task_id)
-    if isinstance(effect, RetrieveLowWatermark):
-        return Asked(task, effect.timestamp)
-    return LowWatermarkRose(task, effect.timestamp, effect.new_low_watermark)
+SAY = Method(SERVICE, "Say", Say, SayAnswer, CODEC)
+WATCH = Method(SERVICE, "Watch", Watch, Told, CODEC)
+STATUS = Method(SERVICE, "Status", StatusQuestion, StatusAnswer, CODEC)
 
 
 def refusal(error: Exception) -> Refused:

@@ -28,17 +28,19 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
-import msgspec
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from lowmark.integration.errors import JournalRefused, MalformedMessage
 from lowmark.integration.process import sockets
 from lowmark.integration.process.method import Method
 from lowmark.watermark import (
+    CapAnnounced,
     CorruptSnapshot,
+    LeaseRenewed,
     LowmarkError,
     LowWatermarkCoordinator,
-    NotifyNewLowWatermark,
+    ReplyLowWatermark,
     RetrieveLowWatermark,
+    TaskDeregistered,
     TaskId,
     TaskLost,
     TaskReturnedLate,
@@ -56,13 +58,7 @@ from .messages import (
     STATUS,
     WATCH,
     Answer,
-    Asked,
-    Capped,
-    Deregister,
-    Finished,
-    Message,
-    Renew,
-    Reply,
+    News,
     Say,
     SayAnswer,
     Statement,
@@ -71,8 +67,6 @@ from .messages import (
     Told,
     encode,
     refusal,
-    to_event,
-    to_message,
 )
 
 __all__ = ["Coordinator", "Watcher", "restore", "serve"]
@@ -141,14 +135,14 @@ class Watcher:
 
     def __init__(self) -> None:
         self.tasks: set[TaskId] = set()
-        self.caps: dict[TaskId, Capped] = {}
-        self._waiting: dict[tuple[type[Message], TaskId], Message] = {}
+        self.caps: dict[TaskId, CapAnnounced] = {}
+        self._waiting: dict[tuple[type[News], TaskId], News] = {}
         self._news = asyncio.Event()
         self._over = False
 
-    def tell(self, task: TaskId, message: Message) -> None:
+    def tell(self, message: News) -> None:
         """Have the application hear of something; never waits."""
-        key = (type(message), task)
+        key = (type(message), message.task)
         self._waiting.pop(key, None)  # the newest stands last
         self._waiting[key] = message
         self._news.set()
@@ -158,7 +152,7 @@ class Watcher:
         self._over = True
         self._news.set()
 
-    async def next(self) -> list[Message] | None:
+    async def next(self) -> list[News] | None:
         """What has come up, once there is anything; None: nothing will."""
         await self._news.wait()
         self._news.clear()
@@ -211,7 +205,7 @@ class Coordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._untold: deque[CoordinatorEffect] = deque()  # in order; the journal has what they follow from
         self._telling: asyncio.Handle | None = None
-        self._questions: dict[TaskId, Asked] = {}  # to be asked, in order
+        self._questions: dict[TaskId, RetrieveLowWatermark] = {}  # to be asked, in order
         self._asking: asyncio.TimerHandle | None = None
         self._plan()
 
@@ -230,7 +224,7 @@ class Coordinator:
         self._follow_up()
         watcher, epoch = self._watchers.get(said.application), self._coordinator.epoch
         # A reply may be lost: who is asked again says it again. That a task has come or gone is said once.
-        once = any(not isinstance(statement, Reply | Renew) for statement in said.statements)
+        once = any(not isinstance(statement, ReplyLowWatermark | LeaseRenewed) for statement in said.statements)
         if once and epoch > before and epoch > self._durable:
             safe = self._loop.create_future()
             self._waiting.append((epoch, safe))
@@ -239,7 +233,9 @@ class Coordinator:
             return SayAnswer(answers)  # what is published is not safe yet; the watch tells it in a moment
         return SayAnswer(
             [
-                answer if not isinstance(answer, Taken) else self._with_news(statement, watcher)
+                answer
+                if isinstance(statement, LowmarkError) or not isinstance(answer, Taken)
+                else self._with_news(statement, watcher)
                 for statement, answer in zip(said.statements, answers, strict=True)
             ]
         )
@@ -296,16 +292,19 @@ class Coordinator:
 
     # -- how
 
-    def _take(self, statement: Statement, watcher: Watcher | None) -> Answer:
+    def _take(self, statement: Statement | LowmarkError, watcher: Watcher | None) -> Answer:
+        if isinstance(statement, LowmarkError):
+            return refusal(statement)
         try:
-            effects = self._coordinator.handle(to_event(statement), self._now_us())
+            effects = self._coordinator.handle(statement, self._now_us())
         except LowmarkError as refused:
             return refusal(refused)
-        task = statement.task.id()
-        question = self._questions.get(task) if isinstance(statement, Reply) else None
-        if question is not None and isinstance(statement, Reply) and statement.timestamp >= question.timestamp:
-            del self._questions[task]  # it is answered already
-        if isinstance(statement, Deregister | Finished):
+        task = statement.task
+        if isinstance(statement, ReplyLowWatermark):
+            question = self._questions.get(task)
+            if question is not None and statement.timestamp >= question.timestamp:
+                del self._questions[task]  # it is answered already
+        if isinstance(statement, TaskDeregistered):
             self._forget(task)
         elif watcher is not None and self._watcher_of.get(task) is not watcher:
             self._forget(task)
@@ -315,7 +314,7 @@ class Coordinator:
         return Taken()
 
     def _with_news(self, statement: Statement, watcher: Watcher | None) -> Taken:
-        task = statement.task.id()
+        task = statement.task
         low_us = self._coordinator.low_watermark_us(task.job_id, task.source_id)
         return Taken(low_us, None if watcher is None else watcher.caps.get(task))
 
@@ -388,7 +387,7 @@ class Coordinator:
         if len(self._held) > self._most_held:
             newest: dict[Any, CoordinatorEffect] = {}
             for effect in self._held:
-                key = type(effect), _task_of(effect)
+                key = type(effect), effect.task
                 newest.pop(key, None)
                 newest[key] = effect
             self._held = list(newest.values())
@@ -440,17 +439,16 @@ class Coordinator:
             behind = rough_duration_us(effect.behind_us)
             _log.warning("task %s came in %s below the low watermark", effect.task, behind)
             return
-        message = to_message(effect)
-        task = message.task.id()
-        if isinstance(message, Asked):
-            self._questions[task] = message
+        task = effect.task
+        if isinstance(effect, RetrieveLowWatermark):
+            self._questions[task] = effect
             return
         watcher = self._watcher_of.get(task)
         if watcher is None:
             return  # its application is away; it is told when it speaks
-        if isinstance(message, Capped):
-            watcher.caps[task] = message
-        watcher.tell(task, message)
+        if isinstance(effect, CapAnnounced):
+            watcher.caps[task] = effect
+        watcher.tell(effect)
 
     def _ask(self, at_once: int) -> None:
         """Ask some, and the others a little later."""
@@ -458,7 +456,7 @@ class Coordinator:
         for task in list(islice(self._questions, at_once)):
             question, watcher = self._questions.pop(task), self._watcher_of.get(task)
             if watcher is not None:
-                watcher.tell(task, question)
+                watcher.tell(question)
         if self._questions:
             self._asking = self._loop.call_later(_STEP_SECONDS, self._ask, at_once)
 
@@ -475,15 +473,9 @@ class Coordinator:
             self._timer = self._loop.call_at(at, self.tick)
 
 
-def _task_of(effect: CoordinatorEffect) -> TaskId:
-    if isinstance(effect, RetrieveLowWatermark | NotifyNewLowWatermark):
-        return TaskId(effect.job_id, effect.source_id, effect.task_id)
-    return effect.task
-
-
 # -- gRPC
 
-Question = TypeVar("Question", bound=msgspec.Struct)
+Question = TypeVar("Question")
 
 
 async def serve(

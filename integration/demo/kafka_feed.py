@@ -30,15 +30,18 @@ __all__ = ["KafkaFeed", "connector"]
 _ANSWER_SECONDS = 10.0
 _FLUSH_SECONDS = 60.0
 _LANES = 2
+# A consumer of Spark's asks where a partition ends before each batch, over the connection on which its fetch waits for
+# new rows: half a second by default, which is what a batch would take.
+_FETCH_WAIT_MS = 20
 # Event times are in the records' values; the records' own timestamps are not used.
 _VALUE = "struct<number:bigint,event_time_us:bigint>"
 
 
 def connector() -> str:
     """Return the Maven coordinates of the Kafka connector for the Spark that is installed."""
-    import pyspark
+    from lowmark.integration.spark.versions import kafka_connector
 
-    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    return kafka_connector()
 
 
 class KafkaFeed:
@@ -89,7 +92,12 @@ class KafkaFeed:
     def read(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as F
 
-        options = {"kafka.bootstrap.servers": self._bootstrap, "subscribe": self._topic, "startingOffsets": "earliest"}
+        options = {
+            "kafka.bootstrap.servers": self._bootstrap,
+            "subscribe": self._topic,
+            "startingOffsets": "earliest",
+            "kafka.fetch.max.wait.ms": str(_FETCH_WAIT_MS),
+        }
         value = F.from_json(F.col("value").cast("string"), _VALUE)
         records = spark.readStream.format("kafka").options(**options).load().select("partition", value.alias("row"))
         return records.select(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from lowmark.integration.run_status import Alignment
 from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import (
     AlignmentParams,
@@ -106,7 +107,14 @@ class Cooperation:
         task, left_out = self._tasks[run.token], _left_out(run)
         low_us = run.coordinator.low_watermark_us
         next_us = None if run.next_us is None else run.stream.strategy.watermark_of_max(run.next_us)
-        self._others.report(task, low_us, left_out=left_out, next_wanted_us=next_us)
+        self._others.report(
+            task,
+            low_us,
+            left_out=left_out,
+            next_wanted_us=next_us,
+            heard_us=run.coordinator.heard_us,
+            patience_us=run.coordinator.patience_us,
+        )
         return run.shares and run.share(self._others.low_us(task))
 
     def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
@@ -118,14 +126,15 @@ class Cooperation:
         task = self._tasks[run.token]
         cap = self._others.cap(task)
         if cap is None or cap.kind is CapKind.HOLD:
-            # Nobody is passed by a stream that has not spoken. Ours speak before they read, where the source can.
-            return Guidance(hold=stream.promises or run.coordinator.low_watermark_us is not None)
+            # The cap is waited for. A stream may read before only to say where it begins, and where its planner claims
+            # event times, that is said without reading.
+            return Guidance(hold=stream.claims or run.coordinator.low_watermark_us is not None)
         if cap.us is None:
             return Guidance()
-        if stream.promises:
+        if stream.claims:
             return Guidance(cap_us=stream.strategy.first_time_beyond(cap.us))
         of_max = stream.strategy.watermark_of_max
-        return Guidance(held=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
+        return Guidance(paused=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
 
     def end(self, run: StreamRun) -> None:
         """The run's query has ended: others do not wait for it any more."""
@@ -134,7 +143,7 @@ class Cooperation:
             self._others.deregister(task)
 
     def wake_at_us(self, run: StreamRun, wake_at_us: int | None) -> int | None:
-        """When the heartbeat has to ask again: a low watermark that is shared rises without it, too."""
+        """When the heartbeat has to ask again: what others say may raise a low watermark that is shared."""
         alignment = run.stream.strategy.alignment if run.stream.reads else None
         if not run.shares and alignment is None:
             return wake_at_us
@@ -191,6 +200,28 @@ class Cooperation:
         )
         return f'  group  "{status.group}": its minimum is {format_time_us(status.minimum_us)}{ahead}. {obeys}'
 
+    def alignment(self, run: StreamRun) -> Alignment | None:
+        """Return where this run stands in its alignment group; None where it is in none."""
+        params = run.stream.strategy.alignment
+        task = self._tasks.get(run.token)
+        if params is None or task is None:
+            return None
+        if self._kept_there is not None:
+            cap = self._kept_there.cap(task)
+            return Alignment(params.group, params.max_drift_us, cap, run.stream.reads, kept_at=self._kept_there.address)
+        status = self._kept_here.group_status(task)
+        (member,) = (member for member in status.members if member.task == task)
+        return Alignment(
+            group=params.group,
+            max_drift_us=params.max_drift_us,
+            cap=member.cap,
+            throttled=member.throttled,
+            minimum_us=status.minimum_us,
+            ahead_us=member.ahead_us,
+            waiting=member.waiting,
+            why=member.why,
+        )
+
     # -- how
 
     def _begin(self, run: StreamRun, query_id: str) -> None:
@@ -211,7 +242,7 @@ def _left_out(run: StreamRun) -> LeftOut | None:
     live = sum(states.values()) - states[SplitState.FINISHED]
     if live == 0:
         return LeftOut.WITHOUT_SPLITS
-    # The splits of a silent stream are not idle, but others do not wait for it.
+    # The splits of a silent stream are not idle. Its group does not wait for it, its job only while all are silent.
     silent = states[SplitState.IDLE] == live or run.coordinator.silent_since_us is not None
     return LeftOut.IDLE if silent else None
 

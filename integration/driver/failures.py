@@ -25,7 +25,7 @@ _explained: deque[str] = deque(maxlen=100)
 
 def explain(
     failure: str, query: RunningQuery | None, *, query_id: str, names: Iterable[str], streams: Mapping[str, Stream]
-) -> None:
+) -> dict[str, str]:
     """Log what is known of the failure of a query, if anything.
 
     Args:
@@ -34,9 +34,13 @@ def explain(
         query_id: its id.
         names: of its streams.
         streams: all streams of the service, by id.
+
+    Returns:
+        What is known, by the name of the stream; also where another service has logged it.
     """
+    known: dict[str, str] = {}
     if query is not None and query.newest() is None:
-        _explain_checkpoint(query, query_id, streams)
+        known = _explain_checkpoint(query, query_id, streams)
     if any(sign in failure for sign in _PROCESS_GONE):
         log.error(
             'query %s on "%s": a Python process that Spark reads from is gone: the heartbeat, or the planner of a '
@@ -45,6 +49,7 @@ def explain(
             query_id,
             ", ".join(sorted(names)),
         )
+    return known
 
 
 def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | None:
@@ -76,11 +81,15 @@ def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | Non
         return None
 
 
-def _explain_checkpoint(query: RunningQuery, query_id: str, streams: Mapping[str, Stream]) -> None:
+def _explain_checkpoint(query: RunningQuery, query_id: str, streams: Mapping[str, Stream]) -> dict[str, str]:
     """A query that fails before its first batch may have another's checkpoint, and Spark's words do not say so."""
     why = conflict_of(query, streams)
+    if why is None:
+        return {}
     with _explaining:
-        if why is None or query.run_id in _explained:
-            return
-        _explained.append(query.run_id)
-    log.error("query %s: %s", query_id, why)
+        new = query.run_id not in _explained
+        if new:
+            _explained.append(query.run_id)
+    if new:
+        log.error("query %s: %s", query_id, why)
+    return {streams[stream_id].name: why for stream_id in query.streams() if stream_id in streams}

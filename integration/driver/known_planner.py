@@ -19,12 +19,21 @@ class KnownPlanner:
         run: token of the heartbeat of the same query; None until a batch showed the two together.
         plans: what it planned last, by checkpoint, the newest last.
         events: what its readers sent to the enumerator, not taken yet.
+        heard_us: when it last asked or told something, on the service's clock.
+        available_now: its query ends when nothing is new, which Spark did not tell it.
     """
 
     stream_id: str
     run: str | None = None
     plans: dict[int, Planned] = field(default_factory=dict)
     events: list[tuple[int, int, bytes]] = field(default_factory=list)
+    available_now: bool = False
+    heard_us: int = 0
+
+    @property
+    def missing(self) -> str | None:
+        """What it waits for while it has found no split."""
+        return list(self.plans.values())[-1].missing if self.plans else None
 
     def keep(self, planned: Planned) -> bool:
         """Remember a plan until its batch was reported; the newest few.

@@ -39,8 +39,10 @@ class Coordinating(Protocol):
         *,
         left_out: LeftOut | None = None,
         next_wanted_us: int | None = None,
+        heard_us: int | None = None,
+        patience_us: int | None = None,
     ) -> None:
-        """Say how far a task is; see `lowmark.watermark.ReplyLowWatermark`."""
+        """Say how far a task is, and when it had rows; see `lowmark.watermark.ReplyLowWatermark`."""
         ...
 
     def deregister(self, task: TaskId) -> None:
@@ -94,6 +96,8 @@ class OwnGroups:
         *,
         left_out: LeftOut | None = None,
         next_wanted_us: int | None = None,
+        heard_us: int | None = None,  # noqa: ARG002  # a group does not wait for who is silent
+        patience_us: int | None = None,  # noqa: ARG002
     ) -> None:
         """Count what the task says at once, and announce a cap if its time has come."""
         group, now_us = self._group_of[task], self._now_us()

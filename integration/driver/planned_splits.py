@@ -1,6 +1,6 @@
 """The splits of a source of ours: its planner says which there are, what it will read of them, and when one ends.
 
-A plan comes before its batch is read, the report afterwards, and the next plan between the two. What a plan promises of
+A plan comes before its batch is read, the report afterwards, and the next plan between the two. What a plan claims of
 a split (no row up to that time is left) counts as the split's watermark at once, where the times that the planner knows
 are the event times.
 """
@@ -45,7 +45,7 @@ class PlannedSplits(Splits):
     """
 
     planner: KnownPlanner | None = field(default=None, init=False)
-    _promised_us: dict[SplitId, int] = field(default_factory=dict, init=False)  # watermarks
+    _claimed_us: dict[SplitId, int] = field(default_factory=dict, init=False)  # watermarks
     _paused: frozenset[str] = field(default=frozenset(), init=False)
     _finished: dict[SplitId, None] = field(default_factory=dict, init=False)  # not forgotten yet, the first one first
     _swept_checkpoint: int | None = field(default=None, init=False)
@@ -65,13 +65,13 @@ class PlannedSplits(Splits):
         for name, parents in planned.splits.items():
             if parents and ids[name] in new:
                 yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
-        promised_us: dict[SplitId, int] = {}
-        if self.stream.promises:
+        claimed_us: dict[SplitId, int] = {}
+        if self.stream.claims:
             of_max = self.stream.strategy.watermark_of_max
-            promised_us = {ids[name]: of_max(us) for name, us in planned.reached_us.items()}
-        self._promised_us.update(promised_us)
-        yield BatchPlanned(now_us, promised_us, {ids[name]: rows for name, rows in planned.backlog_rows.items()})
-        yield from self._pause(planned.held)
+            claimed_us = {ids[name]: of_max(us) for name, us in planned.claims_us.items()}
+        self._claimed_us.update(claimed_us)
+        yield BatchPlanned(now_us, claimed_us, {ids[name]: rows for name, rows in planned.backlog_rows.items()})
+        yield from self._pause(planned.paused)
 
     def _pause(self, names: frozenset[str]) -> Iterator[Event]:
         paused, resumed = names - self._paused, self._paused - names
@@ -89,15 +89,15 @@ class PlannedSplits(Splits):
         return {self._id(name): rows for name, rows in newest.backlog_rows.items()}
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
-        """What was read of each split, or what was promised of it since, if that is more."""
+        """What was read of each split, or what was claimed of it since, if that is more."""
         if self.planner is not None:
             self.planner.events.extend(measured.events)
         for split, latest_us in measured.latest_us.items():
             name = self.stream.name_of(split)
             self.observed_us[name] = max(latest_us, self.observed_us.get(name, latest_us))
-        if not self._promised_us:
+        if not self._claimed_us:
             return measured.watermarks_us
-        return {split: max(us, self._promised_us.get(split, us)) for split, us in measured.watermarks_us.items()}
+        return {split: max(us, self._claimed_us.get(split, us)) for split, us in measured.watermarks_us.items()}
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
         """Splits that do not go on after a batch are done. O(1) a batch and finished split.
@@ -122,7 +122,7 @@ class PlannedSplits(Splits):
             return
         self._finished.update(dict.fromkeys(over))
         for split in over:
-            self._promised_us.pop(split, None)
+            self._claimed_us.pop(split, None)
             self.observed_us.pop(self.stream.name_of(split), None)
         yield SplitsFinished(tuple(over))
         yield from self._forget_finished()

@@ -8,7 +8,7 @@ Spark's listener brings what nobody asks for: the last batch of a query, its sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from lowmark.watermark import CorruptSnapshot, NotifyNewLowWatermark, StreamStat
 from lowmark.watermark.splits.events import Effect, Polled
 
 from . import failures, farewells
+from .audited import Audits
 from .cooperation import Cooperation
 from .known_planner import KnownPlanner
 from .planned_splits import PlannedSplits, planned_to
@@ -41,6 +42,8 @@ __all__ = ["Runs"]
 log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100
+_PLANNER_LIVES_US = 30_000_000  # since it was heard; while it waits for its first splits it says so every 10 seconds
+_HEARTBEAT, _PLANNER = "heartbeat", "planner"
 
 
 class Runs:
@@ -53,6 +56,7 @@ class Runs:
 
     Attributes:
         cooperation: what the runs have to do with others.
+        audits: the streams that keep their own watermark.
     """
 
     def __init__(
@@ -65,11 +69,14 @@ class Runs:
     ) -> None:
         self._queries, self._notify = queries, notify
         self._clock = SteadyClock()
+        self.audits = Audits(queries, self._clock)
         self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
         self._streams: dict[str, Stream] = {}  # by stream_id
         self._released: dict[str, str] = {}  # stream_id -> name
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
         self._planners: dict[str, KnownPlanner] = {}  # by token of the planner
+        self._failed: dict[str, str] = {}  # by name of the stream: why no query on it has begun since
+        self._ending: dict[tuple[str, str], str | None] = {}  # (stream_id, who has yet to ask) -> why it cannot be
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
 
     def add(self, stream: Stream) -> None:
@@ -97,6 +104,16 @@ class Runs:
                 self.cooperation.forget(stream, self._streams.values())
                 if stream.tracks is not None:
                     stream.tracks.close()
+
+    def expect_end(self, streams: Sequence[str], fault: str | None) -> None:
+        """A query begins that ends when nothing is new, and whose readers do not know it: those that ask next.
+
+        Args:
+            streams: ids of its streams.
+            fault: why this cannot be, None if it can.
+        """
+        for stream_id in streams:
+            self._ending[stream_id, _HEARTBEAT] = self._ending[stream_id, _PLANNER] = fault
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
@@ -155,7 +172,9 @@ class Runs:
         run = None if planner.run is None else self._runs.get(planner.run)
         guidance = self.cooperation.guidance(self._streams[request.stream_id], run)
         observed_us = {} if run is None else dict(run.observed_us)
-        return replace(guidance, observed_us=observed_us, events=planner.take_events())
+        return replace(
+            guidance, observed_us=observed_us, events=planner.take_events(), available_now=planner.available_now
+        )
 
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
@@ -175,8 +194,11 @@ class Runs:
             raise UnknownStream(stream_id, self.names())
         planner = self._planners.get(token)
         if planner is None:
-            planner = self._planners[token] = KnownPlanner(stream_id)
+            ends = (stream_id, _PLANNER) in self._ending
+            self._ending.pop((stream_id, _PLANNER), None)
+            planner = self._planners[token] = KnownPlanner(stream_id, available_now=ends)
             self._forget_old_planners()
+        planner.heard_us = self._clock.now_us()
         return planner
 
     def _forget_old_planners(self) -> None:
@@ -232,6 +254,14 @@ class Runs:
                 f"({request.split}). Splits of before would be waited for in vain. "
                 "Hint: pass split= as before, or start with a new checkpoint."
             )
+        if (stream.stream_id, _HEARTBEAT) in self._ending:
+            run.available_now, fault = True, self._ending.pop((stream.stream_id, _HEARTBEAT))
+            if fault is not None:
+                run.refuse(
+                    f'stream "{stream.name}": Trigger.AvailableNow would run one batch and emit nothing, because Spark '
+                    f"before 4.2 does not let a source in Python take part, and lowmark could not mend it ({fault}). "
+                    "Hint: use a processing-time trigger, and end the query with processAllAvailable() and stop()."
+                )
         run.shares = self.cooperation.shares(stream)
         self._runs[request.run] = run
         self._forget_old_runs()
@@ -263,6 +293,7 @@ class Runs:
             return
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
+            self._failed.pop(run.stream.name, None)
         progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
@@ -313,7 +344,8 @@ class Runs:
     def worth_waiting(self, request: HeartbeatRequest) -> bool:
         """Whether the answer to a reader that will not ask again may soon be a better one."""
         run = self._runs.get(request.run)
-        return run is not None and self.cooperation.worth_waiting(run)
+        ends = run is not None and (request.available_now or run.available_now)
+        return run is not None and ends and self.cooperation.worth_waiting(run)
 
     def refuse(self, task: TaskId, refused: RefusedByCoordinator) -> None:
         """The coordinator does not take a run: without it the query would hold for ever, so it ends and says why."""
@@ -326,6 +358,7 @@ class Runs:
     def take_event(self, kind: str, event: JavaObject) -> None:
         """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
         try:
+            self.audits.take_event(kind, event)
             match kind:
                 case "started":
                     self._queries.find()
@@ -361,7 +394,8 @@ class Runs:
         if failure:
             names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
             query = self._queries.get(run_id)
-            failures.explain(failure, query, query_id=event.id().toString(), names=names, streams=self._streams)
+            query_id = event.id().toString()
+            self._failed |= failures.explain(failure, query, query_id=query_id, names=names, streams=self._streams)
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._catch_up(run, planned_at_us=run.asked_at_us)
@@ -425,6 +459,8 @@ class Runs:
         """Return the status of a stream, of the query furthest behind unless one is named."""
         streams = [s for s in self._streams.values() if s.name == name]
         if not streams:
+            if (audited := self.audits.status_of(name, query)) is not None:
+                return audited
             raise UnknownStream(name, self.names())
         now_us = self._clock.now_us()
         runs = self._runs_of(name, query)
@@ -432,34 +468,69 @@ class Runs:
         tied = [r for r in live if r.run_id is not None]  # the others may be of a query that has failed at once
         candidates = tied if tied else live if live else runs[-1:]
         if not candidates:
-            return StreamRun.attach(streams[0], token="", resumes=None, state=None, now_us=now_us).status(now_us)
-        return min((r.status(now_us) for r in candidates), key=_furthest_behind)
+            return self._status_before(streams[0], now_us)
+        return min((self._status(r, now_us) for r in candidates), key=_furthest_behind)
 
     def explain_others(self, name: str, query: str | None) -> list[str]:
-        """Return what the runs of a stream have to do with others, in words: a sentence each."""
+        """Return what the runs of a stream have to do with others, in words, and why the last one could not begin."""
         said = [self.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
-        return [sentence for sentence in said if sentence is not None]
+        failed = [f"  failed a query could not begin: {self._failed[name]}"] if name in self._failed else []
+        return [sentence for sentence in said if sentence is not None] + failed
 
     def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
         """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
         now_us = self._clock.now_us()
+        live = [r for r in self._runs.values() if not r.ended]
+        begun = {r.stream.stream_id for r in live}
+        waiting = [
+            stream
+            for stream_id, stream in self._streams.items()
+            if stream_id not in begun and self._missing(stream, None, now_us) is not None
+        ]
         return [
-            (r.query_name if r.query_name is not None else r.query_id, r.status(now_us, limit))
-            for r in self._runs.values()
-            if not r.ended
+            *((r.query_name if r.query_name is not None else r.query_id, self._status(r, now_us, limit)) for r in live),
+            *((None, self._status_before(stream, now_us)) for stream in waiting),
+            *self.audits.statuses(limit),
         ]
 
-    def run_statuses(self, without: Container[str]) -> list[RunStatus]:
-        """Return all runs but those whose token is given."""
+    def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
+        status = run.status(now_us, limit)
+        missing = None if run.coordinator.splits else self._missing(run.stream, run, now_us)
+        return status if missing is None else replace(status, why=f"no split is known yet: {missing}")
+
+    def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
+        """The status of a stream whose query has not asked for anything yet, or is over."""
+        return self._status(StreamRun.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
+
+    def _missing(self, stream: Stream, run: StreamRun | None, now_us: int) -> str | None:
+        """What the planner of a stream waits for that has found no split; it may not have been seen in a batch yet."""
+        tokens = (None,) if run is None else (None, run.token)
+        found = [p for p in self._planners.values() if p.stream_id == stream.stream_id and p.run in tokens]
+        newest = max(found, key=lambda planner: planner.heard_us, default=None)
+        return None if newest is None or now_us - newest.heard_us > _PLANNER_LIVES_US else newest.missing
+
+    def run_statuses(
+        self, without: Container[str] = (), *, stream: str | None = None, ended: bool = True, limit: int | None = None
+    ) -> list[RunStatus]:
+        """Return all runs but those whose token is given; those of one stream, without ended ones, as asked for."""
         now_us = self._clock.now_us()
-        return [run.run_status(now_us) for token, run in self._runs.items() if token not in without]
+        runs = [
+            replace(run.run_status(now_us, limit), alignment=self.cooperation.alignment(run), others=self._others(run))
+            for token, run in self._runs.items()
+            if token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
+        ]
+        audited = self.audits.run_statuses(without, limit)
+        return runs + [a for a in audited if stream in (None, a.status.name) and (ended or not a.ended)]
+
+    def _others(self, run: StreamRun) -> str | None:
+        return None if run.ended else self.cooperation.explain(run)
 
     def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
         return [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""
-        return tuple(sorted(stream.name for stream in self._streams.values()))
+        return tuple(sorted([*(stream.name for stream in self._streams.values()), *self.audits.names()]))
 
 
 def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -26,9 +27,9 @@ from lowmark.integration.errors import (
     WrapRefused,
 )
 from lowmark.integration.process import sockets
-from lowmark.integration.process.loop import Loop
-from lowmark.integration.run_status import RunStatus
-from lowmark.integration.spark import workers
+from lowmark.integration.process.loop import Loop, LoopTimes
+from lowmark.integration.run_status import RunStatus, run_json
+from lowmark.integration.spark import versions, workers
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import (
     GuideRequest,
@@ -44,6 +45,7 @@ from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.planning.planner import PlanOptions
 from lowmark.sources.spark import prefer_own_python
+from lowmark.sources.spark.versions import PASSES_LIMITS
 from lowmark.watermark import (
     LowmarkError,
     LowWatermarkListener,
@@ -53,20 +55,20 @@ from lowmark.watermark import (
     WatermarkStrategy,
     duration_us,
     explain,
-    to_json,
 )
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
-from . import stream_factory, wrap
+from . import page, stream_factory, wrap
 from .run_registry import Runs
 from .running import Running
 from .stream import Stream
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import Member
+    from lowmark.integration.page.endpoint import PageServer
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
@@ -90,6 +92,8 @@ class LowWatermarkService:
         spark: the session; its queries are heard of from now on.
         metrics_port: port of the Prometheus endpoint, 0 for any free one, None for no HTTP server.
         metrics_host: address the endpoint binds to.
+        page_port: port of the page on 127.0.0.1 that shows the streams live, 0 for any free one, None for no page. It
+            needs the extra ``lowmark[page]``.
         coordinator: address of a `lowmark serve` that this application shares with others: ``unix:/path`` or
             ``host:port``; None: alignment groups are kept in this driver.
         coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
@@ -131,6 +135,7 @@ class LowWatermarkService:
         *,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
+        page_port: int | None = None,
         coordinator: str | None = None,
         coordinator_ca: str | os.PathLike[str] | None = None,
         coordinator_token_file: str | os.PathLike[str] | None = None,
@@ -176,7 +181,7 @@ class LowWatermarkService:
         self._spark = spark
         self._stopping = False
         self._listeners: list[LowWatermarkListener] = []
-        self._queries = Queries(self._enqueue_event)
+        self._queries = Queries(self._enqueue_event, self._enqueue_available_now)
         self._runs = Runs(self._queries, self._notify, self._member, job, job_queries)
         self._names: set[str] = set()
         self._loop = Loop("lowmark-loop")
@@ -189,14 +194,17 @@ class LowWatermarkService:
             status=self._answer_status,
         )
         self._metrics = None
-        if metrics_port is not None:
-            from lowmark.integration.metrics.endpoint import MetricsServer
+        self._page: PageServer | None = None
+        try:
+            if metrics_port is not None:
+                from lowmark.integration.metrics.endpoint import MetricsServer
 
-            try:
                 self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
-            except Exception:
-                self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
-                raise
+            if page_port is not None:
+                self._page = page.serve(self.address, self._answer_status, port=page_port)
+        except Exception:
+            self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
+            raise
         prefer_own_python(spark)  # before the heartbeat's source is registered, which remembers it
         self._queries.listen_to(spark)
         atexit.register(self.stop)
@@ -342,6 +350,51 @@ class LowWatermarkService:
         )
         return self._build(df, stream, time)
 
+    def audit(
+        self,
+        df: DataFrame,
+        *,
+        name: str,
+        event_time: str,
+        split: str | Sequence[str],
+        max_splits: int = _MAX_SPLITS,
+        detail: bool = True,
+    ) -> DataFrame:
+        """Watch a stream that keeps its own `withWatermark`: one observation is added, and nothing else.
+
+        Rows, watermark, results, sources and checkpoint stay as they are: a query goes on from its checkpoint with it,
+        and again without it. Status, metrics and `explain` then show how far behind each split is, what low watermark
+        they would have, and how many rows came behind the watermark that Spark judged them by: of a split at least so
+        many, and how many Spark dropped altogether.
+
+        Args:
+            df: a streaming DataFrame, before or after its `withWatermark`.
+            name: of the stream, unique in this service; used in metrics and status.
+            event_time: its TIMESTAMP column.
+            split: the column or columns that say which split a row came from.
+            max_splits: how many splits there may be; of more nothing is told.
+            detail: measure rows and earliest event time per split, too, without which no late row has a split.
+
+        Returns:
+            A DataFrame with df's rows and columns. It may feed several queries.
+
+        Raises:
+            WrapRefused: df cannot be observed; the text says why and what to do.
+            StreamNameTaken: the name is in use.
+            ServiceStopped: the service was stopped.
+        """
+        self._begin("audit", name, None, max_splits)
+        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=None)
+        stream = stream_factory.audited(
+            df, name=name, event_time=event_time, split=split, max_splits=max_splits, detail=detail
+        )
+        assert stream.measurement is not None, "an audited stream is observed"
+        observed = df.observe(stream.metric, *stream.measurement.columns())
+        self._call(lambda: self._runs.audits.add(stream), f'audit stream "{name}"')
+        self._call(lambda: self._queries.listen_to(df.sparkSession), f'audit stream "{name}"')
+        self._names.add(name)
+        return observed
+
     def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
         self._check_open(f'{action} stream "{name}"')
         if not isinstance(name, str):
@@ -432,6 +485,10 @@ class LowWatermarkService:
         """
         return self._call(lambda: self._runs.run_statuses(without), "give the status of all runs", seconds=seconds)
 
+    def loop_times(self) -> LoopTimes:
+        """Return how busy the loop is that decides low watermarks; asks nobody, so also while it hangs."""
+        return self._loop.times
+
     def explain(self, name: str, *, query: str | None = None) -> Explanation:
         """Return who holds the low watermark, why, since when and what would move it, in words."""
         return Explanation(self._explained(self.status(name, query=query), query))
@@ -453,6 +510,11 @@ class LowWatermarkService:
         """The port of the Prometheus endpoint, None without one."""
         return None if self._metrics is None else self._metrics.port
 
+    @property
+    def page_address(self) -> str | None:
+        """The page's address for a browser, ``http://127.0.0.1:PORT/``; None without a page."""
+        return None if self._page is None else self._page.address
+
     def stop(self) -> None:
         """Stop serving. Queries that still run keep the watermark they have. May be called more than once."""
         if self._stopping:
@@ -467,6 +529,8 @@ class LowWatermarkService:
             self._server.stop()
             if self._metrics is not None:
                 self._metrics.stop()
+            if self._page is not None:
+                self._page.stop()
             self._loop.stop()
             self._runs.close()
             self._notifier.stop()
@@ -506,6 +570,9 @@ class LowWatermarkService:
     def _enqueue_event(self, kind: str, event: JavaObject) -> None:
         self._loop.post(lambda: self._runs.take_event(kind, event))
 
+    def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
+        self._loop.post(lambda: self._runs.expect_end(streams, fault))
+
     def _notify(self, notice: NotifyNewLowWatermark) -> None:
         self._notifier.post(lambda: self._tell_listeners(notice))
 
@@ -524,7 +591,8 @@ class LowWatermarkService:
         reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
         # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
         # round. A low watermark that the others hold does not come: that is what the time is bounded for.
-        if request.available_now and self._call(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
+        ends = request.available_now or not PASSES_LIMITS  # which does not tell the reader: the runs know
+        if ends and self._call(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
             # Asked again in any case: another stream's heartbeat may have cleared what was heard.
             self._low_heard.wait(_ROUND_SECONDS)
             reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
@@ -534,21 +602,26 @@ class LowWatermarkService:
         return self._call(lambda: self._runs.guide(request), "say how far a stream may be read")
 
     def _hear_plan(self, request: PlannedRequest) -> PlannedReply:
-        self._call(lambda: self._runs.take_plan(request.stream_id, request.run, request), "hear of a plan")
+        self._call(lambda: self._runs.take_plan(request.stream_id, request.run, request.planned), "hear of a plan")
         return PlannedReply()
 
     def _answer_status(self, request: StatusRequest) -> StatusReply:
-        pairs = [(q, s) for q, s in self.statuses(request.limit) if request.stream in (None, s.name)]
+        wanted = partial(self._runs.run_statuses, stream=request.stream, ended=request.ended, limit=request.limit)
+        runs = self._call(wanted, "give the status")
         return StatusReply(
             application=self._spark.sparkContext.applicationId,
             pid=os.getpid(),
-            streams=[{"query": query, **to_json(status)} for query, status in pairs],
-            explanations=[self._explained(status, query) for query, status in pairs],
+            streams=[run_json(run) for run in runs],
+            explanations=[_in_words(run.status, [] if run.others is None else [run.others]) for run in runs],
         )
 
     def _explained(self, status: StreamStatus, query: str | None) -> str:
         others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
-        return "\n".join([explain(status), *map(printable, others)])
+        return _in_words(status, others)
+
+
+def _in_words(status: StreamStatus, others: Sequence[str]) -> str:
+    return "\n".join([explain(status), *map(printable, others)])
 
 
 def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:
@@ -559,11 +632,13 @@ def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:
 
 def _check_session(spark: object) -> None:
     if hasattr(spark, "_jsparkSession"):
+        versions.check_session(cast("SparkSession", spark))
         return
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise TypeError(
             "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
-            "accumulators live in another process. Hint: create the service in the driver itself."
+            "accumulators live in another process. Hint: create the service in the driver itself; a client may read "
+            "formats (lowmark.sources.spark.register)."
         )
     raise TypeError(
         f"LowWatermarkService needs a SparkSession, got {spark!r:.100}. "

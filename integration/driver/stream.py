@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowmark.integration.transport.accumulated import AccumulatedMeasure, TrackShelf
+from lowmark.integration.transport.mapped import MappedMeasure
 from lowmark.integration.transport.measure import Measure
 from lowmark.integration.transport.observed import Measurement, ObservedMeasure
 from lowmark.integration.transport.recorder import RecordedMeasure
@@ -34,7 +35,10 @@ class Stream:
         tracks: what passed through Python, by query and batch; None where nothing does.
         withholds: a source may keep rows back, so a poll that led to no batch does not show that it had none.
         reads: its source is one of ours, whose planner says what it plans.
-        promises: the times that its planner knows are the event times.
+        claims: what its planner claims of splits are event times.
+        max_splits: in a batch of rows that are reduced in Python by whole Arrow batches; None where they are not.
+        detail: also report rows and earliest event time of each split.
+        shows_names: its rows alone tell the names of its splits.
     """
 
     name: str
@@ -49,7 +53,10 @@ class Stream:
     tracks: TrackShelf | None = None
     withholds: bool = False
     reads: bool = False
-    promises: bool = False
+    claims: bool = False
+    max_splits: int | None = None
+    detail: bool = False
+    shows_names: bool = True
 
     @property
     def metric(self) -> str:
@@ -85,7 +92,7 @@ class Stream:
     def state_of(self, coordinator: StreamCoordinator) -> str:
         """Return what a restart needs of one query, base64: also names, where its rows alone tell them."""
         names: dict[SplitId, str] = {}
-        if self.measurement is None or self.measurement.sample_names:
+        if self.shows_names:
             names = {split: name for split, name in self.names.items() if split not in self.declared}
         return base64.b64encode(coordinator.snapshot(names)).decode()
 
@@ -94,6 +101,8 @@ class Stream:
         if self.tracks is None:
             assert self.measurement is not None, "a stream is measured by metric or by accumulator"
             return ObservedMeasure(self.measurement, self.metric, self.strategy)
+        if self.max_splits is not None:
+            return MappedMeasure(self.name, self.key, self.tracks, self.strategy, self.max_splits, self.detail)
         if self.reads and not self.strategy.runs_python:
             return RecordedMeasure(self.tracks, self.strategy)
         return AccumulatedMeasure(self.tracks)

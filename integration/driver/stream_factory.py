@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from lowmark.integration.errors import WrapRefused
-from lowmark.integration.spark import logical_plan
+from lowmark.integration.spark import logical_plan, versions
 from lowmark.integration.transport.accumulated import EventTimeMap, TrackParam, TrackShelf
+from lowmark.integration.transport.mapped import BatchMap
 from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.planner_peer import ServicePeer
 from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder
@@ -29,7 +30,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["read", "wrapped"]
+__all__ = ["audited", "read", "wrapped"]
 
 
 def wrapped(
@@ -52,26 +53,57 @@ def wrapped(
         set(key.columns) <= logical_plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
     )
     declared = {} if splits is None else key.declared(name, splits)
-    tracks = measurement = None
-    if strategy.runs_python:
-        df, tracks = _through_python(df, name, key, event_time, strategy)
-    else:
-        sample_names = not (kafka or declared or key.integral)
-        measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=sample_names)
+    shows_names = strategy.runs_python or not (kafka or declared or key.integral)
+    detail = detail or strategy.adaptive is not None  # which goes by the earliest row of each batch
+    df, how = _measured(df, name, key, event_time, strategy, max_splits, detail=detail, names=shows_names)
     stream = Stream(
         name=name,
         stream_id=_new_id(),
         strategy=strategy,
         key=key,
-        measurement=measurement,
         sources=logical_plan.count_sources(plan_),
         kafka=kafka,
         declared=declared,
         names=dict(declared),
-        tracks=tracks,
         withholds=logical_plan.withholds_rows(plan_),
+        detail=detail,
+        shows_names=shows_names,
+        **how,
     )
     return df, stream
+
+
+def audited(
+    df: DataFrame, *, name: str, event_time: str, split: str | Sequence[str], max_splits: int, detail: bool
+) -> Stream:
+    """Return the stream that rows under a watermark of their own are; see `LowWatermarkService.audit`."""
+    if not versions.observes_splits(df.sparkSession):
+        raise WrapRefused(
+            name,
+            f"an audit adds one observation and nothing else, and Spark {df.sparkSession.version} cannot observe splits",
+            "audit with Spark 4.2 or newer, or what is stored: lowmark.integration.audit_table, `lowmark audit`.",
+        )
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    wrap.check_audited(df, name=name, event_time=event_time, strategy=strategy)
+    key = SplitKey.of(name, wrap.split_columns(split), _types(df))
+    wrap.check_session(df.sparkSession, name=name)
+    plan_ = logical_plan.analyzed(df)
+    kafka = (
+        set(key.columns) <= logical_plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
+    )
+    names = not (kafka or key.integral)
+    return Stream(
+        name=name,
+        stream_id=_new_id(),
+        strategy=strategy,
+        key=key,
+        measurement=_measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names),
+        sources=logical_plan.count_sources(plan_),
+        kafka=kafka,
+        declared={},
+        names={},
+        withholds=logical_plan.withholds_rows(plan_),
+    )
 
 
 def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
@@ -124,11 +156,10 @@ def read(
             "name the column with event_time=..., and make it with prepare=... if it is inside a payload.",
         )
     stream_id, key = _new_id(), SplitKey((split_column,), (SPLIT_TYPE,))
-    tracks = measurement = recorder = None
+    recorder = None
     measured = prepare is None and not strategy.runs_python  # where they are read
     if measured:
         accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
-        tracks = TrackShelf(accumulator)
         recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
     peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
     df = load(spark, Binding(source, name, options, split_column, peer, recorder))
@@ -139,23 +170,24 @@ def read(
     wrap.check_input(df, name=name, event_time=time, strategy=strategy)
     SplitKey.of(name, [split_column], _types(df))
     wrap.check_session(spark, name=name)
-    if strategy.runs_python:
-        df, tracks = _through_python(df, name, key, time, strategy)
-    elif not measured:
-        measurement = _measurement(name, key, time, strategy, max_splits, detail=False, names=False)
+    if recorder is not None:
+        how = _Measuring(measurement=None, tracks=TrackShelf(recorder.tracks), max_splits=None)
+    else:
+        detail = strategy.adaptive is not None
+        df, how = _measured(df, name, key, time, strategy, max_splits, detail=detail, names=False)
     stream = Stream(
         name=name,
         stream_id=stream_id,
         strategy=strategy,
         key=key,
-        measurement=measurement,
         sources=1,
         kafka=False,
         declared={},
         names={},
-        tracks=tracks,
         reads=True,
-        promises=measured and time == source.event_time and strategy.emits,
+        claims=measured and time == source.event_time and strategy.emits,
+        shows_names=strategy.runs_python or measured,
+        **how,
     )
     return df, stream, time
 
@@ -168,12 +200,39 @@ def _types(df: DataFrame) -> dict[str, str]:
     return {f.name: f.dataType.simpleString() for f in df.schema.fields}
 
 
-def _through_python(
-    df: DataFrame, name: str, key: SplitKey, event_time: str, strategy: WatermarkStrategy
-) -> tuple[DataFrame, TrackShelf]:
-    """Let the rows pass a timestamp assigner or a generator that is written in Python."""
+class _Measuring(TypedDict):
+    """What of a `Stream` says how it is measured."""
+
+    measurement: Measurement | None
+    tracks: TrackShelf | None
+    max_splits: int | None
+
+
+def _measured(
+    df: DataFrame,
+    name: str,
+    key: SplitKey,
+    event_time: str,
+    strategy: WatermarkStrategy,
+    max_splits: int,
+    *,
+    detail: bool,
+    names: bool,
+) -> tuple[DataFrame, _Measuring]:
+    """Choose how rows are measured: by the JVM where it can, else in Python, by whole batches where it can."""
+    measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names)
+    if not strategy.runs_python and versions.observes_splits(df.sparkSession):
+        return df, _Measuring(measurement=measurement, tracks=None, max_splits=None)
+    versions.check_arrow(df, name)
     accumulator: Any = df.sparkSession.sparkContext.accumulator({}, TrackParam())
-    return EventTimeMap(name, key, event_time, strategy, accumulator).apply(df), TrackShelf(accumulator)
+    shelf = TrackShelf(accumulator)
+    if strategy.runs_python and strategy.generator is not None:
+        df = EventTimeMap(name, key, event_time, strategy, accumulator).apply(df)
+        return df, _Measuring(measurement=None, tracks=shelf, max_splits=None)
+    if not strategy.runs_python:
+        versions.tell_cost(df.sparkSession, name)
+    rows = BatchMap(name, key.columns, event_time, strategy.future_guard_us, accumulator, strategy.timestamp_assigner)
+    return rows.apply(df), _Measuring(measurement=None, tracks=shelf, max_splits=measurement.most_splits)
 
 
 def _measurement(

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import TooManySplits, UnreadableReport
-from lowmark.integration.run_status import RunStatus
+from lowmark.integration.run_status import ReportGaps, RunStatus
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
@@ -27,6 +28,9 @@ from .planned_splits import PlannedSplits
 from .run_log import log_effect, log_unmeasured
 from .splits import Splits
 from .stream import Stream
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["StreamRun"]
 
@@ -51,8 +55,11 @@ class StreamRun:
         checked: the running query's plan was looked at.
         ended, failed: the query has terminated; it has, with an error.
         reported_at_us: when the last report was taken.
+        rows_at_us: when a report last brought rows.
+        gaps: the times between reports.
         seen_at_us: when Spark last said that the query lives.
         restored_low_us: the low watermark in the offset it started from.
+        available_now: its query ends when nothing is new, which Spark did not tell its reader.
         shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
         measure: reads what was measured of a batch.
         splits: knows what its source says of its splits.
@@ -74,9 +81,12 @@ class StreamRun:
     ended: bool = False
     failed: bool = False
     reported_at_us: int | None = None
+    rows_at_us: int | None = None
+    gaps: ReportGaps = field(default_factory=ReportGaps)
     seen_at_us: int = 0
     restored_low_us: int | None = None
     shares: bool = False
+    available_now: bool = False
     measure: Measure = field(init=False)
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state
@@ -100,7 +110,7 @@ class StreamRun:
         state: str | None,
         now_us: int,
         restored_low_us: int | None = None,
-    ) -> StreamRun:
+    ) -> Self:
         """Start a run, from the state and the low watermark in the checkpoint if there are any.
 
         Raises:
@@ -167,11 +177,13 @@ class StreamRun:
         status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
         return replace(status, low_watermark_us=self._shared_low_watermark_us) if self.shares else status
 
-    def run_status(self, now_us: int) -> RunStatus:
+    def run_status(self, now_us: int, limit: int | None = None) -> RunStatus:
+        """As metrics, the page and the command line see it; arguments as of `status`."""
+        spent_us = self.coordinator.spent_us(self.seen_at_us if self.ended else now_us)
         return RunStatus(
             token=self.token,
             query=self.query_name if self.query_name is not None else self.query_id,
-            status=self.status(now_us),
+            status=self.status(now_us, limit),
             emits=self.stream.strategy.emits,
             unmeasured_batches=self.unmeasured_batches,
             refused=self.refusal is not None,
@@ -180,6 +192,10 @@ class StreamRun:
             asked_at_us=self.asked_at_us,
             reported_at_us=self.reported_at_us,
             seen_at_us=self.seen_at_us,
+            rows_at_us=self.rows_at_us,
+            backlog_rows=self.coordinator.backlog_rows,
+            spent_us={state.value: us for state, us in spent_us.items()},
+            gaps=self.gaps,
             source_metrics=self.splits.source_metrics,
         )
 
@@ -205,6 +221,9 @@ class StreamRun:
         """
         if self.last_batch_id is not None and progress.batch_id <= self.last_batch_id:
             return []
+        if self.last_batch_id is not None and self.reported_at_us is not None:
+            missed_batches = progress.batch_id - self.last_batch_id - 1
+            self.gaps = self.gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
         self.last_batch_id, self.reported_at_us, self.seen_at_us = progress.batch_id, now_us, now_us
         sources = progress.sources_before(heartbeat, self.stream.sources)
         effects = self._take(self.splits.discover(sources), now_us)
@@ -216,6 +235,8 @@ class StreamRun:
         if measured is None:
             self._note_unmeasured(progress, sources)
             measured = Measured()
+        if measured.counts.rows > 0:
+            self.rows_at_us = now_us
         self.stream.names.update(measured.names)
         reported = self.splits.report(measured, progress, sources, planned_at_us=planned_at_us)
         effects += self.handle(reported, now_us)

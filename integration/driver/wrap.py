@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from lowmark.integration.errors import WrapRefused
-from lowmark.integration.spark import logical_plan
+from lowmark.integration.spark import logical_plan, versions
 from lowmark.integration.transport.heartbeat import COLUMNS, FORMAT
 from lowmark.integration.transport.split_key import quoted
 from lowmark.sources.spark import named_reader
@@ -32,7 +32,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["build", "check_arguments", "check_input", "check_session", "split_columns"]
+__all__ = ["build", "check_arguments", "check_audited", "check_input", "check_session", "split_columns"]
 
 log = logging.getLogger("lowmark")
 
@@ -52,6 +52,12 @@ def check_arguments(
 
     if not isinstance(df, DataFrame):
         raise WrapRefused(name, f"expected a DataFrame to wrap, got {df!r:.100}", "wrap what spark.readStream gives.")
+    if not hasattr(df, "_jdf"):
+        raise WrapRefused(
+            name,
+            "the DataFrame is one of Spark Connect, whose driver is another process",
+            "wrap it in the driver, in a session that SparkSession.builder made there without remote().",
+        )
     _check_text(name, "event_time", event_time, "ts")
     columns = split if isinstance(split, list | tuple) else [split]
     for column in columns:
@@ -114,13 +120,28 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
         )
 
 
-def check_session(spark: SparkSession, *, name: str) -> None:
-    """Set what observed metrics need, and warn of what delays results.
+def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: WatermarkStrategy) -> None:
+    """Refuse a DataFrame that cannot be audited.
 
-    `foreachBatch` on Spark 4.3 reports only the last action's metrics unless told otherwise (SPARK-58183).
+    Raises:
+        WrapRefused: with the reason and what to do.
     """
-    if tuple(map(int, spark.version.split(".")[:2])) >= (4, 3):
-        spark.conf.set("spark.sql.legacy.observeMetricsAggregateAllAttempts", "true")
+    if not df.isStreaming:
+        raise WrapRefused(
+            name, "the DataFrame is not a stream", "audit_table of lowmark.integration audits a table that is there."
+        )
+    _check_event_time(df.schema, name=name, event_time=event_time, strategy=strategy)
+    if logical_plan.has_heartbeat(logical_plan.analyzed(df)):
+        raise WrapRefused(
+            name,
+            "this DataFrame is wrapped already",
+            "its status tells what an audit would; audit what is not wrapped.",
+        )
+
+
+def check_session(spark: SparkSession, *, name: str) -> None:
+    """Set what observed metrics need, and warn of what delays results."""
+    versions.prepare_session(spark)
     if spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "false":
         log.warning(
             'stream "%s": spark.sql.streaming.noDataMicroBatches.enabled is false, so a window that the low watermark '

@@ -25,13 +25,20 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Protocol
 
 from lowmark.integration.process.clock import monotonic_us
-from lowmark.integration.run_status import RunStatus
+from lowmark.integration.process.loop import LoopTimes
+from lowmark.integration.run_status import GAP_BOUNDS_SECONDS, Alignment, RunStatus
 from lowmark.watermark import SplitState, SplitStatus
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 __all__ = ["Runs", "StreamCollector"]
@@ -52,10 +59,14 @@ _SPLIT_LABELS = (*_QUERY_LABELS, "split")
 
 
 class Runs(Protocol):
-    """Where the snapshot comes from: `LowWatermarkService.run_statuses`."""
+    """Where the snapshot comes from: a `LowWatermarkService`."""
 
     def run_statuses(self, *, without: Container[str] = (), seconds: float = ...) -> list[RunStatus]:
         """Return all runs but those, at one moment."""
+        ...
+
+    def loop_times(self) -> LoopTimes:
+        """Return how busy the loop is that answers for them."""
         ...
 
 
@@ -113,6 +124,11 @@ _COUNTERS = (
         lambda r: r.unmeasured_batches,
     ),
     _Of(
+        "lowmark_missed_batches",
+        "Batches between two reports of which no report came; the next report has what they held.",
+        lambda r: r.gaps.missed_batches,
+    ),
+    _Of(
         "lowmark_returned_late",
         "Times a split that was idle or new came in below the low watermark.",
         lambda r: r.status.returned_late,
@@ -128,6 +144,8 @@ _COUNTERS = (
         lambda r: r.status.native_late_rows,
     ),
 )
+
+_STATES = tuple(state.value for state in SplitState)
 
 _GAUGES = (
     _Of(
@@ -167,6 +185,41 @@ _GAUGES = (
     ),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class _OfAlignment:
+    """One metric of a run in its alignment group."""
+
+    name: str
+    help: str
+    value: Callable[[Alignment], float | None]
+
+
+_ALIGNMENT_GAUGES = (
+    _OfAlignment(
+        "lowmark_alignment_cap_timestamp_seconds",
+        "Watermark up to which the alignment group lets the stream be read, event time, Unix seconds. Absent while "
+        "there is no limit, or nobody may go on.",
+        lambda a: None if a.cap is None else _seconds(a.cap.us),
+    ),
+    _OfAlignment(
+        "lowmark_alignment_drift_seconds",
+        "How far the stream's low watermark is ahead of its group's minimum, seconds of event time. Absent where a "
+        "coordinator keeps the group.",
+        lambda a: _seconds(a.ahead_us),
+    ),
+    _OfAlignment(
+        "lowmark_alignment_max_drift_seconds",
+        "How far a member may be ahead of the group's minimum, seconds of event time.",
+        lambda a: _seconds(a.max_drift_us),
+    ),
+    _OfAlignment(
+        "lowmark_alignment_waiting",
+        "1 while the cap keeps the stream from going on.",
+        lambda a: a.waiting,
+    ),
+)
+
 _SPLIT_GAUGES = (
     _OfSplit(
         "lowmark_split_watermark_timestamp_seconds",
@@ -187,6 +240,11 @@ _SPLIT_GAUGES = (
         "lowmark_split_backlog_rows", "Rows a split still has unread. Absent while unknown.", lambda s: s.backlog_rows
     ),
     _OfSplit(
+        "lowmark_split_bound_seconds",
+        "How late a row of a split may be, where each split's bound follows its rows. Absent otherwise.",
+        lambda s: _seconds(s.bound_us),
+    ),
+    _OfSplit(
         "lowmark_split_last_report_timestamp_seconds",
         "When a split last delivered rows, Unix seconds. Absent before its first.",
         lambda s: _at(s.last_report),
@@ -199,6 +257,16 @@ _SPLIT_COUNTERS = (
         "lowmark_split_late_reports",
         "Batches in which a split delivered rows at or below the watermark in force.",
         lambda s: s.late_reports,
+    ),
+    _OfSplit(
+        "lowmark_split_native_late_rows",
+        "Rows of a split, at least, that Spark's one watermark for the whole stream judged late, or would have.",
+        lambda s: s.native_late_rows,
+    ),
+    _OfSplit(
+        "lowmark_split_beyond_bound",
+        "Rows of a split that came later than its bound was then, where it follows them; of a wrapped stream, batches.",
+        lambda s: s.beyond_bound,
     ),
 )
 
@@ -219,18 +287,21 @@ def _known_sum(numbers: Iterable[int | None]) -> int | None:
 # --- how it is collected ---
 
 
+_COUNTS = len(_COUNTERS) + len(_STATES) + len(GAP_BOUNDS_SECONDS) + 2  # numbers that only grow, of one query
+
+
 @dataclass
 class _Past:
     """What remains of a query's runs that have ended.
 
     Attributes:
-        counts: as `_COUNTERS`.
+        counts: as `_counts` has them.
         splits: name -> counts as `_SPLIT_COUNTERS`, of the splits that the run that ended last had. Others are not
             shown; one that comes back begins anew, which Prometheus takes for the restart that it is.
         failed, refused: of the run that ended last.
     """
 
-    counts: list[float] = field(default_factory=lambda: [0.0] * len(_COUNTERS))
+    counts: list[float] = field(default_factory=lambda: [0.0] * _COUNTS)
     splits: dict[str, list[float]] = field(default_factory=dict)
     failed: bool = False
     refused: bool = False
@@ -248,7 +319,13 @@ class _Past:
 
 
 def _counts(run: RunStatus) -> list[float]:
-    return [_number(metric.value(run)) for metric in _COUNTERS]
+    """All that only grows, in one list: `_COUNTERS`, seconds by state, gaps by length, seconds of all gaps."""
+    return [
+        *(_number(metric.value(run)) for metric in _COUNTERS),
+        *(run.spent_us.get(state, 0) / 1e6 for state in _STATES),
+        *run.gaps.counts,
+        run.gaps.sum_us / 1e6,
+    ]
 
 
 def _number(value: float | None) -> float:
@@ -297,6 +374,7 @@ class StreamCollector(Collector):
         yield GaugeMetricFamily(
             "lowmark_collect_duration_seconds", "How long this very collection took.", value=took_us / 1e6
         )
+        yield from _loop_families(self._runs.loop_times())
         yield CounterMetricFamily(
             "lowmark_collect_errors",
             "Collections that failed: all metrics of streams were missing in them.",
@@ -368,13 +446,27 @@ class StreamCollector(Collector):
 
     def _counter_families(self, live: Mapping[Labels, list[RunStatus]]) -> list[Metric]:
         families = [CounterMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in _COUNTERS]
+        spent = CounterMetricFamily(
+            "lowmark_state_seconds",
+            "How long splits have been in each state, all of them added up: ten idle ones spend ten seconds a second.",
+            labels=(*_QUERY_LABELS, "state"),
+        )
+        gaps = HistogramMetricFamily(
+            "lowmark_report_gap_seconds", "Time between two reports of a query.", labels=_QUERY_LABELS
+        )
         for labels in self._known(live):
             counts: Sequence[float] = self._past.get(labels, _NO_PAST).counts
             for run in live.get(labels, []):
                 counts = _added(counts, _counts(run))
-            for family, count in zip(families, counts, strict=True):
+            for family, count in zip(families, counts, strict=False):
                 family.add_metric(labels, count)
-        return [*families]
+            rest = counts[len(families) :]
+            for state, seconds in zip(_STATES, rest, strict=False):
+                spent.add_metric((*labels, state), seconds)
+            *by_length, seconds = rest[len(_STATES) :]
+            bounds = [*(f"{bound:.1f}" for bound in GAP_BOUNDS_SECONDS), "+Inf"]
+            gaps.add_metric(labels, list(zip(bounds, accumulate(by_length), strict=True)), seconds)
+        return [*families, spent, gaps]
 
     def _known(self, live: Mapping[Labels, object]) -> list[Labels]:
         return sorted({*live, *self._past})
@@ -402,6 +494,22 @@ class StreamCollector(Collector):
         return [*gauges, *counters, hidden]
 
 
+def _loop_families(times: LoopTimes) -> Iterator[Metric]:
+    """The loop that decides low watermarks and answers heartbeats; also while it does not answer."""
+    yield CounterMetricFamily("lowmark_loop_calls", "What the service's loop has run.", value=times.calls)
+    yield CounterMetricFamily(
+        "lowmark_loop_busy_seconds", "How long all that the service's loop has run took.", value=times.busy_us / 1e6
+    )
+    yield GaugeMetricFamily(
+        "lowmark_loop_longest_call_seconds",
+        "How long the longest of it took; heartbeats wait meanwhile.",
+        value=times.longest_us / 1e6,
+    )
+    yield GaugeMetricFamily(
+        "lowmark_loop_waiting_calls", "What the service's loop was given and has not begun.", value=times.waiting
+    )
+
+
 def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     families = [GaugeMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in _GAUGES]
     states = GaugeMetricFamily("lowmark_splits", "Splits by state.", labels=(*_QUERY_LABELS, "state"))
@@ -413,7 +521,11 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         "What the enumerator and the planner of a source of ours count, by their own names.",
         labels=(*_QUERY_LABELS, "metric"),
     )
+    alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in _ALIGNMENT_GAUGES]
     for labels, run in shown.items():
+        if (at := run.alignment) is not None:
+            for its, gauge in zip(_ALIGNMENT_GAUGES, alignment, strict=True):
+                _add(gauge, (*labels, _text(at.group)), its.value(at))
         for own_name, value in run.source_metrics.items():
             source.add_metric((*labels, _text(own_name)), value)
         for metric, family in zip(_GAUGES, families, strict=True):
@@ -423,7 +535,7 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         name = run.status.holder
         if name is not None:
             holder.add_metric(labels, {"split": _text(name), "state": run.status.splits[name].state.value})
-    return [*families, states, holder, source]
+    return [*families, *alignment, states, holder, source]
 
 
 def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) -> None:

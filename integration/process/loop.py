@@ -7,11 +7,31 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-__all__ = ["Loop"]
+from lowmark.integration.process.clock import monotonic_us
+
+__all__ = ["Loop", "LoopTimes"]
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTimes:
+    """How busy a loop is, since it began.
+
+    Attributes:
+        calls: what it has run.
+        busy_us: how long all of that took, microseconds; of a call that runs, nothing yet.
+        longest_us: how long the longest took.
+        waiting: what it was given and has not begun.
+    """
+
+    calls: int = 0
+    busy_us: int = 0
+    longest_us: int = 0
+    waiting: int = 0
 
 
 class Loop:
@@ -25,6 +45,7 @@ class Loop:
 
     def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._times = LoopTimes()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -62,6 +83,11 @@ class Loop:
             done.cancel()
             raise TimeoutError(f"cannot {action}: the service's loop is busy, tried for {seconds:g} seconds") from None
 
+    @property
+    def times(self) -> LoopTimes:
+        """How busy it is; may be asked from any thread, also while it is busy."""
+        return replace(self._times, waiting=self._work.qsize())
+
     def stop(self) -> None:
         """Run what is waiting, then end; wait for that, but not for ever."""
         self._work.put(None)
@@ -69,4 +95,8 @@ class Loop:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
+            began_us = monotonic_us()
             work()
+            took_us, past = monotonic_us() - began_us, self._times
+            longest_us = max(past.longest_us, took_us)
+            self._times = LoopTimes(past.calls + 1, past.busy_us + took_us, longest_us)

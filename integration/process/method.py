@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 import msgspec
 from lowmark.integration.errors import MalformedMessage
 
+from .codec import Codec
+
 __all__ = ["Method", "encode"]
 
 Question = TypeVar("Question")
@@ -23,13 +25,17 @@ class Method(Generic[Question, Answer]):
         service: the service's name on the wire.
         name: the method's.
         question, answer: what is decoded, and checked against its types.
+        codec: how; by default as msgspec does it itself.
     """
 
-    def __init__(self, service: str, name: str, question: type[Question], answer: type[Answer]) -> None:
+    def __init__(
+        self, service: str, name: str, question: type[Question], answer: type[Answer], codec: Codec | None = None
+    ) -> None:
+        codec = Codec() if codec is None else codec
         self.name, self.path = name, f"/{service}/{name}"
         self._message = question.__name__
-        self._decode_question = msgspec.msgpack.Decoder(question).decode
-        self.decode_answer = msgspec.msgpack.Decoder(answer).decode
+        self._decode_question = codec.decoder(question)
+        self.decode_answer = codec.decoder(answer)
 
     def decode_question(self, data: bytes) -> Question:
         """Read a message.

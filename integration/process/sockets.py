@@ -10,6 +10,7 @@ folder: in the temporary folder everybody can; the last place is in the user's h
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket
 import stat
@@ -33,6 +34,7 @@ __all__ = [
     "target",
 ]
 
+_PID = re.compile("[0-9]{1,9}")
 LONGEST_PATH_BYTES = 107
 _MOST_CONNECTIONS = 8_192  # of one server: 100 KB each at most
 _OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections that are being refused
@@ -179,7 +181,7 @@ def answers(path: Path) -> bool:
 def _alive(path: Path) -> bool:
     """Whether the process in a socket's name runs: between bind and listen it does not answer yet."""
     pid = path.name.partition("-")[0]
-    if not pid.isdigit():
+    if not _PID.fullmatch(pid):
         return True  # not of our making: leave it
     try:
         os.kill(int(pid), 0)

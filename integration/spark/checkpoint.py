@@ -111,7 +111,8 @@ class FarewellFiles:
         files = path.getFileSystem(self._conf())
         if not files.exists(path):
             return None
-        batches = [int(name) for status in files.listStatus(path) if (name := status.getPath().getName()).isdigit()]
+        names = [status.getPath().getName() for status in files.listStatus(path)]
+        batches = [int(name) for name in names if _BATCH.fullmatch(name)]
         text = self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{max(batches)}")) if batches else None
         return None if text is None else OffsetEntry.parse(text)
 

@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["QueryEvents"]
 
 Enqueue = Callable[[str, "JavaObject"], None]
+Begin = Callable[["JavaObject"], None]
 
 
 class QueryEvents(StreamingQueryListener):
-    """Hands events on as (kind, Java event); kinds are "started", "progress", "idle" and "terminated"."""
+    """Hands events on as (kind, Java event); kinds are "started", "progress", "idle" and "terminated".
 
-    def __init__(self, enqueue: Enqueue) -> None:
-        self._enqueue = enqueue
+    Args:
+        enqueue: takes them and returns at once.
+        begin: called with a query that starts, in its own thread, which waits for it.
+    """
+
+    def __init__(self, enqueue: Enqueue, begin: Begin = lambda _: None) -> None:
+        self._enqueue, self._begin = enqueue, begin
 
     @property
     def _jlistener(self) -> JavaObject:
@@ -32,7 +38,7 @@ class QueryEvents(StreamingQueryListener):
             from pyspark import SparkContext
 
             jvm: Any = SparkContext._jvm
-            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_JavaEvents(self._enqueue))
+            self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_JavaEvents(self._enqueue, self._begin))
         return self._jlistenerobj
 
     # Spark calls the methods of _JavaEvents; these only satisfy the abstract class.
@@ -48,10 +54,11 @@ class QueryEvents(StreamingQueryListener):
 class _JavaEvents:
     """Implements Spark's Java interface for Python listeners."""
 
-    def __init__(self, enqueue: Enqueue) -> None:
-        self._enqueue = enqueue
+    def __init__(self, enqueue: Enqueue, begin: Begin = lambda _: None) -> None:
+        self._enqueue, self._begin = enqueue, begin
 
     def onQueryStarted(self, event: JavaObject) -> None:
+        self._begin(event)
         self._enqueue("started", event)
 
     def onQueryProgress(self, event: JavaObject) -> None:

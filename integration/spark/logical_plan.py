@@ -22,6 +22,7 @@ __all__ = [
     "has_watermark",
     "heartbeats",
     "kafka_columns",
+    "stream_ids",
     "withholds_rows",
 ]
 
@@ -96,6 +97,12 @@ def kafka_columns(plan: JavaObject) -> frozenset[str]:
         for attribute in _items(leaf.output())
     }
     return frozenset(a.name() for a in _items(plan.output()) if a.exprId().toString() in kafka)
+
+
+def stream_ids(plan: JavaObject) -> list[str]:
+    """Return the ids of the streams whose heartbeat is in a query's plan, of whichever service."""
+    names = [node.name() for node in nodes(plan) if node.nodeName() == "CollectMetrics"]
+    return [name.split(":")[1] for name in names if name.startswith("lowmark:") and name.endswith(":heartbeat")]
 
 
 def withholds_rows(plan: JavaObject) -> bool:

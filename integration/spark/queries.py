@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 
 from . import logical_plan
+from .available_now import AvailableNow, Told
 from .checkpoint import FarewellFiles
 from .listener import QueryEvents
 from .progress import Progress
@@ -76,7 +77,7 @@ class RunningQuery:
         return logical_plan.heartbeats(self._query.streamingQuery().analyzedPlan())
 
     def fault(self) -> str | None:
-        """Return what in this query would break the promise of the low watermark, None if nothing.
+        """Return what in this query would break what the low watermark says, None if nothing.
 
         Only the running query shows what was built on top of a wrapped DataFrame.
         """
@@ -102,10 +103,11 @@ class Queries:
 
     Args:
         enqueue: takes (kind, Java event) from Spark's listener thread and returns at once.
+        available_now: hears of queries that end by themselves, where their readers do not; see `AvailableNow`.
     """
 
-    def __init__(self, enqueue: Callable[[str, JavaObject], None]) -> None:
-        self._enqueue = enqueue
+    def __init__(self, enqueue: Callable[[str, JavaObject], None], available_now: Told = lambda *_: None) -> None:
+        self._enqueue, self._available_now = enqueue, available_now
         self._sessions: list[tuple[SparkSession, QueryEvents]] = []
         self._running: dict[str, RunningQuery] = {}
 
@@ -114,7 +116,7 @@ class Queries:
         if any(known._jsparkSession.equals(spark._jsparkSession) for known, _ in self._sessions):
             return
         spark.dataSource.register(HeartbeatSource)
-        listener = QueryEvents(self._enqueue)
+        listener = QueryEvents(self._enqueue, AvailableNow(spark, self._available_now).begin)
         spark.streams.addListener(listener)
         self._sessions.append((spark, listener))
 

@@ -63,7 +63,13 @@ def ship(spark: SparkSession) -> None:
 
     Raises:
         WorkersUnfit: the executors' Python is another version, or lacks pyarrow or numpy.
+        TypeError: the session is a Spark Connect session.
     """
+    if not hasattr(spark, "_jsparkSession"):
+        raise TypeError(
+            "ship needs the session of a driver, got a Spark Connect session. "
+            "Hint: install lowmark where the server and its executors run."
+        )
     folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the files from there for as long as it runs
     spark.sparkContext.addArchive(f"{compiled(folder / f'{_ARCHIVE}.tar.gz')}#{_ARCHIVE}")
     spark.sparkContext.addPyFile(str(package(folder / "lowmark.zip")))

@@ -81,7 +81,7 @@ def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) 
         source: what `LowWatermarkService.read` reads; None for a stream that is wrapped.
     """
     if source is None:
-        return (*_ALWAYS, *_TO_MEASURE) if strategy.runs_python else _ALWAYS
+        return (*_ALWAYS, *_TO_MEASURE) if strategy.runs_python and strategy.generator is not None else _ALWAYS
     from pyspark import cloudpickle
 
     # Also inside another source: a hybrid of it, or the user's own around it.

@@ -1,8 +1,9 @@
-"""The accumulator transport: event time that is found by Python code, on the executors.
+"""The accumulator transport: watermarks that are made by Python code, on the executors.
 
-Strategies with a timestamp assigner or a generator of their own see every row in Python, so the rows pass through
-`mapInArrow` once. What each task saw goes into a Spark accumulator, keyed by query and batch; both ends of that
-value are here. Values merge by maximum and union only, so a retried task changes nothing.
+Strategies with a generator of their own see every row in Python, so the rows pass through `mapInArrow` once. (Where no
+generator wants each row, `mapped.py` does the same by whole batches.) What each task saw goes into a Spark accumulator,
+keyed by query and batch; both ends of that value are here. Values merge by maximum and union only, so a retried task
+changes nothing.
 
 A generator lives for one split in one task: it starts anew with every batch. Watermarks it emits merge by maximum
 over tasks and batches, as Flink's do over time.
@@ -22,7 +23,6 @@ from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
 from .measure import Measured
-from .split_key import SplitKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["AccumulatedMeasure", "BatchTrack", "EventTimeMap", "TrackParam", "TrackShelf", "Tracks"]
+    from .split_key import SplitKey
+
+__all__ = [
+    "AccumulatedMeasure",
+    "Assigner",
+    "BatchTrack",
+    "EventTimeMap",
+    "TrackParam",
+    "TrackShelf",
+    "Tracks",
+    "assigned_us",
+    "map_in_arrow",
+]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -82,6 +94,7 @@ class BatchTrack:
         )
 
 
+Assigner = Callable[[Any, "int | None"], object]
 Tracks = dict[tuple[str, int], BatchTrack]
 """(query id, batch id) -> what its tasks saw."""
 
@@ -169,6 +182,36 @@ class _LatestWatermark:
         """See `mark_idle`."""
 
 
+def map_in_arrow(
+    df: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], object], schema: StructType
+) -> DataFrame:
+    """Return `df.mapInArrow(function, schema)`, without its demand for pandas, which nothing here uses."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    made = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column: Any = made(*df.columns)
+    return DataFrame(df._jdf.mapInArrow(column._jc, False, None), df.sparkSession)
+
+
+def assigned_us(stream: str, assigner: Assigner, row: Mapping[str, Any], row_us: int | None) -> int | None:
+    """Return what a timestamp assigner says of a row, in microseconds.
+
+    Raises:
+        TypeError: it returned what is no time.
+    """
+    assigned = assigner(row, row_us)
+    if assigned is None or (isinstance(assigned, int) and not isinstance(assigned, bool)):
+        return assigned
+    if isinstance(assigned, dt.datetime) and assigned.tzinfo is not None:
+        return (assigned - _EPOCH) // _MICROSECOND
+    raise TypeError(
+        f'stream "{stream}": the timestamp assigner returned {assigned!r} for the row {row!r:.200}. '
+        "Hint: return microseconds since the epoch as an int, an aware datetime, or None for a row without one."
+    )
+
+
 @dataclass(frozen=True)
 class EventTimeMap:
     """The function that `mapInArrow` runs: finds event times, feeds generators, reports to the accumulator.
@@ -177,7 +220,7 @@ class EventTimeMap:
         stream: name of the stream, for errors.
         key: the split's columns.
         event_time: the column that the assigned time is written to, added if it does not exist.
-        strategy: with a timestamp assigner or a generator.
+        strategy: with a generator, and perhaps a timestamp assigner.
         tracks: the accumulator.
     """
 
@@ -188,17 +231,8 @@ class EventTimeMap:
     tracks: Accumulator[Tracks]
 
     def apply(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame with its event time assigned.
-
-        This is `DataFrame.mapInArrow` without its demand for pandas, which nothing here uses.
-        """
-        from pyspark.sql import DataFrame
-        from pyspark.sql.udf import UserDefinedFunction
-        from pyspark.util import PythonEvalType
-
-        function = UserDefinedFunction(self, self.schema(df), evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-        column: Any = function(*df.columns)
-        return DataFrame(df._jdf.mapInArrow(column._jc, False, None), df.sparkSession)
+        """Return the DataFrame with its event time assigned."""
+        return map_in_arrow(df, self, self.schema(df))
 
     def schema(self, df: DataFrame) -> StructType:
         from pyspark.sql.types import StructField, StructType, TimestampType
@@ -239,9 +273,10 @@ class _Task:
     def measure(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
 
-        times = [self._see(row) for row in batch.to_pylist()]
-        column = pa.array(times, type=pa.timestamp("us", tz="UTC"))
         at = batch.schema.get_field_index(self._job.event_time)
+        own_us = [None] * batch.num_rows if at < 0 else batch.column(at).cast(pa.int64()).to_pylist()
+        times = [self._see(row, row_us) for row, row_us in zip(batch.to_pylist(), own_us, strict=True)]
+        column = pa.array(times, type=pa.timestamp("us", tz="UTC"))
         arrays, names = list(batch.columns), list(batch.schema.names)
         if at < 0:
             arrays.append(column)
@@ -259,8 +294,9 @@ class _Task:
         names = {split: self._job.key.name(values) for values, split in self._ids.items()}
         return BatchTrack(self._tracker, watermarks_us, names)
 
-    def _see(self, row: dict[str, Any]) -> int | None:
-        time_us = self._event_time_us(row)
+    def _see(self, row: dict[str, Any], row_us: int | None) -> int | None:
+        assigner: Assigner | None = self._job.strategy.timestamp_assigner
+        time_us = row_us if assigner is None else assigned_us(self._job.stream, assigner, row, row_us)
         split = self._split_id(row)
         self._tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
         guarded = time_us is not None and self._future_limit_us is not None and time_us > self._future_limit_us
@@ -271,21 +307,6 @@ class _Task:
             generator.on_event(row, time_us, output)
         return time_us
 
-    def _event_time_us(self, row: Mapping[str, Any]) -> int | None:
-        record_us = _micros(row.get(self._job.event_time))
-        assigner: Callable[[Any, int | None], object] | None = self._job.strategy.timestamp_assigner
-        if assigner is None:
-            return record_us
-        assigned = assigner(row, record_us)
-        if assigned is None or (isinstance(assigned, int) and not isinstance(assigned, bool)):
-            return assigned
-        if isinstance(assigned, dt.datetime) and assigned.tzinfo is not None:
-            return _micros(assigned)
-        raise TypeError(
-            f'stream "{self._job.stream}": the timestamp assigner returned {assigned!r} for the row {row!r:.200}. '
-            "Hint: return microseconds since the epoch as an int, an aware datetime, or None for a row without one."
-        )
-
     def _split_id(self, row: Mapping[str, Any]) -> int | None:
         values = tuple(row[column] for column in self._job.key.columns)
         if self._job.key.integral and values[0] is None:
@@ -294,7 +315,3 @@ class _Task:
         if split is None:
             split = self._ids[values] = self._job.key.split_id(values)
         return split
-
-
-def _micros(value: dt.datetime | None) -> int | None:
-    return None if value is None else (value - _EPOCH) // _MICROSECOND

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import grpc
 import msgspec
 from lowmark.integration.errors import ServiceFailed, ServiceStopped, ServiceUnreachable
-from lowmark.integration.process.method import Method, encode
+from lowmark.integration.process.codec import Codec, Row
+from lowmark.integration.process.method import Method
 from lowmark.integration.process.sockets import target
 from lowmark.sources.planning.peer import Guidance, Planned
 
@@ -105,31 +106,35 @@ class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRequest(Planned):
+class PlannedRequest:
     """A plan, and whose it is.
 
     Attributes:
         stream_id, run: as in `GuideRequest`.
+        planned: the plan.
     """
 
-    stream_id: str = field(kw_only=True)
-    run: str = field(kw_only=True)
+    stream_id: str
+    run: str
+    planned: Planned
 
 
 class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It was heard."""
 
 
-class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks for the status of one stream, or of all of them.
+class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Asks for the status of one stream, or of all of them. What is not asked for is not sent: a service may be older.
 
     Attributes:
         stream: a stream's name, or None.
         limit: how many splits of each, those that need attention first; None: all.
+        ended: also queries that have ended, as long as the service remembers them.
     """
 
     stream: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    ended: bool = False
 
 
 class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,7 +143,7 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         application: Spark's application id.
         pid: the driver's process id.
-        streams: one JSON object a running stream, as `lowmark.watermark.to_json` makes it.
+        streams: one JSON object a stream in a query, as `lowmark.integration.run_status.run_json` makes it.
         explanations: the same, in words.
     """
 
@@ -151,9 +156,15 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
+# What planners and the service say in the classes that both use; names on the wire are those of version 0.1.0.
+CODEC = Codec(
+    Row(Guidance, names={"paused": "held"}),
+    Row(PlannedRequest, apart={"planned": Planned}, names={"claims_us": "reached_us", "paused": "held"}),
+)
+
 HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply)
-GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance)
-PLANNED = Method(_SERVICE, "Planned", PlannedRequest, PlannedReply)
+GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance, CODEC)
+PLANNED = Method(_SERVICE, "Planned", PlannedRequest, PlannedReply, CODEC)
 STATUS = Method(_SERVICE, "Status", StatusRequest, StatusReply)
 
 
@@ -224,7 +235,7 @@ class Client:
 
     def _call(self, method: Method[Request, Reply], request: Request, action: str) -> Reply:
         call = self._channel.unary_unary(
-            method.path, request_serializer=encode, response_deserializer=method.decode_answer
+            method.path, request_serializer=CODEC.encode, response_deserializer=method.decode_answer
         )
         try:
             reply: Reply = call(request, timeout=self._deadline_seconds)
@@ -249,5 +260,5 @@ def _handler(
         raise AssertionError("abort raises")
 
     return grpc.unary_unary_rpc_method_handler(
-        respond, request_deserializer=method.decode_question, response_serializer=encode
+        respond, request_deserializer=method.decode_question, response_serializer=CODEC.encode
     )

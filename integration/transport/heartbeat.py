@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -33,14 +32,16 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
+from lowmark.sources.spark.versions import SupportsTriggerAvailableNow
 from lowmark.watermark.errors import shown
 from lowmark.watermark.printable import printable
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDataSourceStreamReader
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
+    from lowmark.sources.spark.versions import ReadLimit
+
     from .driver_rpc import Client, HeartbeatReply
 
 __all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
@@ -202,7 +203,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         except ServiceUnreachable:
             return  # the first question proper says so
         if reply.refusal is not None:
-            _come_first()
+            _hide_traceback()
             raise QueryRefused(reply.refusal)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -228,8 +229,8 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         found = HeartbeatOffset.find(end)
         return iter([] if start == end or found is None else self._rows(found))
 
-    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002  # that it is said is what counts
-        # Spark says this while it plans the next batch, right after it asked for offsets.
+    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002  # the call is the news, not the offset
+        # Spark calls this while it plans the next batch, right after it has asked all sources for their offsets.
         self._batch_planned = True
         self._planned_at_us = self._asked_at_us
 
@@ -265,7 +266,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         try:
             reply = self._call(run, resumes=start)
         except ServiceUnreachable:
-            _come_first()
+            _hide_traceback()
             raise
         return self._take(reply, run)
 
@@ -299,7 +300,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _take(self, reply: HeartbeatReply, run: str) -> HeartbeatOffset:
         if reply.refusal is not None:
-            _come_first()
+            _hide_traceback()
             raise QueryRefused(reply.refusal)
         self._wake_at_us = reply.wake_at_us
         if self._last is None or reply.epoch != self._last.epoch:
@@ -330,9 +331,10 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._client.heartbeat(HeartbeatRequest(stream_id=self._stream_id, **fields))
 
 
-def _come_first() -> None:
-    """Spark puts the traceback of this process before an error's text, where nobody finds it; it is told not to."""
-    os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+def _hide_traceback() -> None:
+    from lowmark.sources.spark.briefly import hide_traceback  # for an error only: it brings what sources need
+
+    hide_traceback()
 
 
 def _end_quietly(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

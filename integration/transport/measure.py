@@ -1,7 +1,8 @@
 """What a transport says of the rows of one batch, whichever way it came.
 
 observed.py      Spark's own aggregates measure the rows of the user, and the result is in the progress event
-accumulated.py   a strategy in Python sees every row on the executors, and leaves what it saw in an accumulator
+mapped.py        where they cannot, and for timestamp assigners: Arrow batches are reduced, into an accumulator
+accumulated.py   a generator in Python sees every row on the executors, and leaves what it saw in an accumulator
 recorder.py      a source of ours is measured where it is read, and leaves it in an accumulator, too
 """
 

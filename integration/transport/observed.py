@@ -118,6 +118,11 @@ class Measurement:
     detail: bool
     sample_names: bool
 
+    @property
+    def most_splits(self) -> int:
+        """How many splits are counted exactly."""
+        return 1 << self.sketch_lg
+
     def columns(self) -> list[Column]:
         """Return the aggregate columns for `DataFrame.observe`."""
         from pyspark.sql import functions as F
@@ -161,12 +166,11 @@ class Measurement:
         except (KeyError, TypeError) as broken:
             raise UnreadableReport(where, f"the observed metric has no usable field {broken}") from broken
         splits, seconds = decode_sketch(latest, where=where)
-        capacity = 1 << self.sketch_lg
         theta = _theta(_raw(latest, where))
         if not 0 < theta <= 1:
             raise UnreadableReport(where, f"expected a sketch with a theta above 0 and up to 1, got {theta:g}")
         if theta < 1.0:
-            raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), capacity)
+            raise TooManySplits(self.stream, batch_id, round(len(splits) / theta), self.most_splits)
         return Observation(
             splits=splits,
             latest_us=_whole(seconds, _SECOND_US, where),

@@ -1,19 +1,15 @@
-"""What ties a source of ours to the service: what is planned and what is read, on its way to the driver.
+"""A planner's way to the service: before a batch is planned it asks how far alignment lets it read, and then it tells
+what was planned, so that the watermark of a split is known before a row of it is read.
 
-    planner -> service   `ServicePeer` asks before a batch is planned how far alignment lets it read, and tells what was
-                         planned: the watermark of a split is known before a row of it is read
-    task -> service      `AccumulatorRecorder` measures what is read, by whole Arrow batches, without a second pass; it
-                         arrives with the task's end
-
-Both ends are here; `Reader` is what the service keeps of a planner. Executors import this module, so it imports gRPC
-only where it calls.
+What the service keeps of a planner is `driver/known_planner.py`. Executors import this module, so it imports gRPC only
+where it calls.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import ServiceUnreachable
 from lowmark.integration.process.clock import monotonic_us
@@ -72,7 +68,7 @@ class ServicePeer:
     def _say(self, run: str, planned: Planned) -> None:
         from .driver_rpc import PlannedRequest
 
-        self._connected().planned(PlannedRequest(stream_id=self._stream_id, run=run, **_fields(planned)))
+        self._connected().planned(PlannedRequest(stream_id=self._stream_id, run=run, planned=planned))
         self._untold.pop(planned.checkpoint, None)
 
     def _may_try(self) -> bool:
@@ -97,7 +93,3 @@ class ServicePeer:
         self._client = None
         # Events were taken with the answer that brought them; they are not handed on a second time.
         self._guidance = replace(self._guidance, events=())
-
-
-def _fields(planned: Planned) -> dict[str, Any]:
-    return {field.name: getattr(planned, field.name) for field in fields(planned)}

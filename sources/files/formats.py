@@ -164,20 +164,20 @@ class TextFormat(FileFormat):
     ) -> Iterator[tuple[pa.Table, int]]:
         if start >= stop:
             return
-        position, skip, held = start, start * STEP_ROWS, pa.Table.from_batches([], schema)
+        position, skip, kept = start, start * STEP_ROWS, pa.Table.from_batches([], schema)
         for rows in self._stream(filesystem, path, schema):
             rest = rows.slice(min(skip, rows.num_rows))
             skip -= rows.num_rows - rest.num_rows
-            held = pa.concat_tables([held, _fitted(pa.Table.from_batches([rest]), schema)])
-            steps = min(held.num_rows // STEP_ROWS, stop - position)
+            kept = pa.concat_tables([kept, _fitted(pa.Table.from_batches([rest]), schema)])
+            steps = min(kept.num_rows // STEP_ROWS, stop - position)
             if steps:
                 position += steps
-                yield held.slice(0, steps * STEP_ROWS), position
-                held = held.slice(steps * STEP_ROWS)
+                yield kept.slice(0, steps * STEP_ROWS), position
+                kept = kept.slice(steps * STEP_ROWS)
             if position == stop:
                 return
-        if held.num_rows:
-            yield held, position + 1
+        if kept.num_rows:
+            yield kept, position + 1
 
     @abstractmethod
     def _stream(self, filesystem: fs.FileSystem, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

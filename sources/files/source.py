@@ -9,12 +9,13 @@ that has changed since is an error, as rows that were read could not be read aga
 (one that begins with "." or "_") or in another folder, and rename them when they are complete.
 
 What was found is remembered by path, and not read again. The checkpoint has the paths of the newest files, 4,096 or a
-quarter more, and one time for all older ones: what is older than that when a query is started again was read before, so
-a checkpoint is as small after a million files as after ten thousand. While a query runs, every path it has seen is
-known: files that come with an old time of modification are read. Three things follow:
+quarter more, and of all older ones one time and 8 KiB that tell which came or went (`kit.id_sketch`), so a checkpoint
+is as small after a million files as after ten thousand. While a query runs, every path it has seen is known: files that
+come with an old time of modification are read. Three things follow:
 
 - a file that is added while the query is stopped, with a time of modification before those of 4,096 files that were
-  read, is not read. If there are more old files than before, a warning says so; `touch` it to have it read;
+  read, is read, if no more than some 300 files of such an age were added or deleted meanwhile. If there were more, a
+  warning says how many are not read at least; `touch` them to have them read;
 - a file system that knows no times of modification has all files at one time, so all their paths are remembered;
 - a path that is used again, or touched, is not read again as long as it is among the newest, or its query runs on.
 
@@ -323,7 +324,7 @@ class FilePlanner(SimplePlanner[FileSplit]):
         self._ask(splits)
         return {split.split_id: self._index(split).first_step(time_us) for split in splits}
 
-    def reached_us(self, split: FileSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: FileSplit, position: int, time_us: int) -> int:
         earliest_us = self._index(split).earliest_from(position)
         return time_us if earliest_us is None else min(time_us, earliest_us)
 

@@ -90,7 +90,7 @@ class GeneratorSource(SimpleSource[SourceSplit]):
     def find_time(self, splits: Sequence[SourceSplit], time_us: int) -> Mapping[str, int | None]:
         return {split.split_id: self.script.first_at(split.split_id, time_us, seed=self.seed) for split in splits}
 
-    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
         return min(time_us, self.script.begins_us(split.split_id, position))
 
     def read(self, split: SourceSplit) -> Iterator[tuple[pa.RecordBatch, int]]:

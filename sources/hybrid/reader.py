@@ -108,8 +108,8 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
             found.update((f"{index}:{split_id}", position) for split_id, position in positions.items())
         return found
 
-    def reached_us(self, split: HybridSplit, position: int, time_us: int) -> int:
-        return self._planner(split.source_index).reached_us(split.unwrap(), position, time_us)
+    def claim_us(self, split: HybridSplit, position: int, time_us: int) -> int:
+        return self._planner(split.source_index).claim_us(split.unwrap(), position, time_us)
 
     def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
         return self._asked(splits, lambda planner, mine: planner.claims(mine, time_us, until_us))

@@ -171,7 +171,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._hide(hiding)
         return claimed
 
-    def reached_us(self, split: KafkaSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: KafkaSplit, position: int, time_us: int) -> int:
         """As `claims`, for one partition, and only where the row is at the very position: see `claims` for the rest."""
         split = replace(split, start=position)
         if self._transactional is False:

@@ -92,7 +92,8 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             10 ms a batch; where one has, rows are dropped as late.
         columns: the columns of rows, some of key, value, topic, partition, offset, timestamp, timestampType, headers.
             Columns that are left out cost nothing; without `timestamp`, slices cannot be planned by time.
-        key_type, value_type: "binary", or "string" for UTF-8; what is none is then an error that names the record.
+        key_type: "binary", or "string" for UTF-8; what is none is then an error that names the record.
+        value_type: the same of the value.
         consumer_options: librdkafka's properties (SASL, TLS, sizes of fetches and so on).
         give_up_after: how long brokers may be away before it is an error, a duration. An address that refuses or cannot
             be found, and from which nobody has ever answered, is an error within ten seconds.

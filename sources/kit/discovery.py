@@ -14,10 +14,10 @@ splits have a stamp that tells old ones from new ones, such as a file's time of 
 
     keep        splits that are so much older than the newest are never new, and are not remembered
     remember    the ids of so many of the newest splits are in the state, and one stamp for all that are older. What is
-                older than that stamp when a process begins was read before it; what comes later is known to be new by
-                this process, which remembers all ids that it saw. So nothing is read twice, and only a split that was
-                added while no process ran, with a stamp older than so many others, cannot be told: if there are more
-                old ones than were counted before, that is said.
+                older than that stamp when a process begins was read before it, but for what the state has a sketch of
+                all of their ids (`id_sketch`): as long as some 300 of them at most came or went while no process ran,
+                it tells which came, and they are read. Of more it is said that there are some. What comes later is
+                known to be new by this process, which remembers all ids that it saw. So nothing is read twice.
 
 Source: `KafkaSourceEnumerator` (callAsync, two steps), FLIP-288 (late splits), Spark's `SeenFilesMap` (forgetting).
 """
@@ -36,6 +36,8 @@ from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitsA
 from lowmark.sources.serializer import DataclassSerializer, UnreadableState
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.packed import pack, unpack
+
+from .id_sketch import IdSketch
 
 __all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "EvenSpread"]
 
@@ -76,6 +78,7 @@ class DiscoveredSplits(Generic[SplitT]):
         oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
             too, and are forgotten. None: nothing was forgotten by number.
         forgotten: how many of those there were at most, when splits were listed last.
+        sketch: of the ids of those, an `IdSketch`; empty where nothing was forgotten, or by an earlier version.
     """
 
     discovered: bool = False
@@ -85,6 +88,7 @@ class DiscoveredSplits(Generic[SplitT]):
     pending: tuple[SplitT, ...] = ()
     oldest_stamp: int | None = None
     forgotten: int = 0
+    sketch: bytes = b""
 
 
 class DiscoveredSerializer(Generic[SplitT]):
@@ -221,6 +225,9 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._remember = remember
         self._forget_from = 0 if remember is None else _with_slack(remember)
         self._older: set[str] = set()  # ids that the state does not have any more
+        self._vanished: set[str] = set()  # those of them that are not listed at present
+        self._sketch: IdSketch | None = None if state.oldest_stamp is not None else IdSketch()  # of the others
+        self._restored_sketch = IdSketch.decode(state.sketch)
         self._looked = known is None  # whether `_older` is what was forgotten
         self._pending = {split.split_id: split for split in state.pending}
         self._preparing: set[str] = set()
@@ -260,6 +267,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 pending=tuple(self._pending.values()),
                 oldest_stamp=self._oldest_stamp,
                 forgotten=self._forgotten,
+                sketch=self._encoded_sketch(),
             )
         return self._snapshot
 
@@ -324,21 +332,44 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             self._forget_oldest()
         if not self._looked and self._oldest_stamp is not None:
             known = (self._assigned, self._pending)
-            self._older.update(
+            old = {
                 split.split_id
                 for split in found
                 if self._stamp_of(split) < self._oldest_stamp and not any(split.split_id in ids for ids in known)
-            )
-            if (more := len(self._older) - self._forgotten) > 0:
-                log.warning(
-                    "%s: %d splits were added while nobody looked, and are older than %d others that were read, so "
-                    "nobody can tell which they are: they are not read. Hint: make them younger (touch the files).",
-                    self._source, more, len(self._assigned),
-                )  # fmt: skip
+            }
+            self._older = old - self._came_meanwhile(old)
         self._looked = True
-        forgotten = sum(split.split_id in self._older for split in found)
+        vanished = self._older.difference(split.split_id for split in found)
+        if self._sketch is not None and vanished != self._vanished:
+            self._sketch.remove(vanished - self._vanished)
+            self._sketch.add(self._vanished - vanished)
+            self._snapshot = None
+        self._vanished = vanished
+        forgotten = len(self._older) - len(vanished)
         if forgotten != self._forgotten:
             self._forgotten, self._snapshot = forgotten, None
+
+    def _came_meanwhile(self, old: set[str]) -> set[str]:
+        """Tell which splits are new of those that are older than what the state has ids of; say so where nobody can."""
+        now = IdSketch()
+        now.add(old)
+        came = None if self._restored_sketch is None else now.more_than(self._restored_sketch, old)
+        if came is None and (more := len(old) - self._forgotten) > 0:
+            log.warning(
+                "%s: %d splits or more were added while nobody looked, and are older than %d others that were read. So "
+                "many others came or went that nobody can tell which they are: they are not read. Hint: make them "
+                "younger (touch the files).", self._source, more, len(self._assigned),
+            )  # fmt: skip
+        now.remove(came or ())
+        self._sketch, self._snapshot = now, None
+        return came or set()
+
+    def _encoded_sketch(self) -> bytes:
+        """Nothing where nothing was forgotten; before the first look, as it was restored."""
+        if self._oldest_stamp is None:
+            return b""
+        sketch = self._restored_sketch if self._sketch is None else self._sketch
+        return b"" if sketch is None else sketch.encode()
 
     def _forget_oldest(self) -> None:
         """Keep the state small: it has the ids of the newest splits only. O(1) a split, over time."""
@@ -351,6 +382,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         for name in gone:
             del self._assigned[name]
         self._older.update(gone)
+        if self._sketch is not None:
+            self._sketch.add(gone)
         self._forgotten += len(gone)
         if gone:
             self._oldest_stamp = oldest if self._oldest_stamp is None else max(oldest, self._oldest_stamp)

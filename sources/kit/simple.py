@@ -100,8 +100,8 @@ class SimpleSource(Source[SplitT, DiscoveredSplits[SplitT]], Generic[SplitT]):
         del splits, time_us
         return None
 
-    def reached_us(self, split: SplitT, position: int, time_us: int) -> int:
-        """Say which time a split has passed (`SplitPlanner.reached_us`); less where a position holds several rows."""
+    def claim_us(self, split: SplitT, position: int, time_us: int) -> int:
+        """Say which time a split has passed (`SplitPlanner.claim_us`); less where a position holds several rows."""
         del split, position
         return time_us
 
@@ -180,8 +180,8 @@ class SimplePlanner(SplitPlanner[SplitT], Generic[SplitT]):
     def find_time(self, splits: Sequence[SplitT], time_us: int) -> Mapping[str, int | None] | None:
         return self._source.find_time(splits, time_us)
 
-    def reached_us(self, split: SplitT, position: int, time_us: int) -> int:
-        return self._source.reached_us(split, position, time_us)
+    def claim_us(self, split: SplitT, position: int, time_us: int) -> int:
+        return self._source.claim_us(split, position, time_us)
 
 
 def _bounded(end: SplitEnd, stop: int | None) -> SplitEnd:

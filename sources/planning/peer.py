@@ -14,19 +14,21 @@ class Guidance:
     """What others say before a batch is planned.
 
     Attributes:
-        cap_us: event time that no row may reach, None for no limit; what `WatermarkStrategy.first_time_beyond` makes
-            of the cap of an alignment group, which is a watermark.
+        cap_us: event time that no row may reach, None where all may be read; what
+            `WatermarkStrategy.first_time_beyond` makes of the cap of an alignment group, which is a watermark.
         hold: nothing may be read: somebody is waited for. What the next row is may be told all the same.
-        held: splits that may not be read now.
+        paused: splits that may not be read now, because they are ahead of their group.
         observed_us: largest event time seen so far, by split.
         events: (subtask, serializer's version, event) that readers sent since.
+        available_now: plan nothing beyond what is there when this is said first.
     """
 
     cap_us: int | None = None
     hold: bool = False
-    held: frozenset[str] = frozenset()
+    paused: frozenset[str] = frozenset()
     observed_us: Mapping[str, int] = field(default_factory=dict)
     events: Sequence[tuple[int, int, bytes]] = ()
+    available_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +38,27 @@ class Planned:
     Attributes:
         checkpoint: which batch.
         splits: all live splits, and their parents.
-        reached_us: event time that a split has passed when the batch is over: its next row is known to be there.
+        claims_us: by split, event time that it has passed when the batch is over: its next row is known to be there.
         rows: rows in the batch by split, upper bounds.
         backlog_rows: rows unread after it, by split; missing means not known.
         finished: splits that end with this batch.
-        held: splits that alignment holds back.
+        paused: splits of which alignment lets nothing be read.
         next_us: event time of the next row, where a cap alone keeps the source from reading it; where several rows
             have to be read at once, of the last of them.
         metrics: the source's own.
+        missing: what is waited for where no split was ever found, and since when; completes "no split is known yet: ".
     """
 
     checkpoint: int
     splits: Mapping[str, tuple[str, ...]]
-    reached_us: Mapping[str, int] = field(default_factory=dict)
+    claims_us: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     backlog_rows: Mapping[str, int] = field(default_factory=dict)
     finished: tuple[str, ...] = ()
-    held: frozenset[str] = frozenset()
+    paused: frozenset[str] = frozenset()
     next_us: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    missing: str | None = None
 
 
 class PlanPeer(Protocol):

@@ -28,7 +28,7 @@ from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEve
 from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.slicing import NextRow, NoRowsReason, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
-from lowmark.watermark import LowmarkError, format_duration_us
+from lowmark.watermark import LowmarkError, format_duration_us, format_time_us
 
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .peer import Guidance, Planned, PlanPeer
@@ -135,6 +135,7 @@ class BatchPlanner(Generic[SplitT]):
         self._previous_span_us: int | None = None
         self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
         self._requested: Future[None] | None = None
+        self._searched_us: int | None = None  # since when, while no split was ever found
         self._targets: dict[str, int] | None = None
         self._available_now = False
         self._waits = False  # the newest plan left rows unread that alignment or the rate held back
@@ -185,9 +186,13 @@ class BatchPlanner(Generic[SplitT]):
         elif self._empty_until_us is not None and now_us < self._empty_until_us:
             return start
         guidance = Guidance() if self._peer is None else self._peer.ask(self._token)
+        if guidance.available_now and not self._available_now:
+            self.stop_at_present()
         self._pass_on(guidance.events)
         self._ask_for_splits()
         candidates = self._live | self._slots.arrived()
+        if candidates:
+            self._searched_us = None
         rated = self._budget.grant(now_us)
         self._waits = rated == 0
         if rated == 0:
@@ -267,6 +272,7 @@ class BatchPlanner(Generic[SplitT]):
             for placed in state.live
         }
         self._slots.settle(self._live)
+        self._searched_us = None if state.live or start.checkpoint else self._now_us()
         self._previous_time_us, self._previous_span_us, self._targets = state.time_us, None, None
         coordinator = SourceCoordinator(
             self._source,
@@ -291,19 +297,22 @@ class BatchPlanner(Generic[SplitT]):
         """Let the first batch hold what there is: discovery runs on a thread of its own, and Spark does not wait."""
         coordinator.run("start the enumerator and register its readers", lambda: None)
         coordinator.wait(self._ask_for_splits(), "hand out the splits that readers ask for")
-        began, said = time.monotonic(), False
-        until = began + self._options.start_seconds
+        began = time.monotonic()
+        say_at, until = began + _SAY_SPLITS_MISSING_SECONDS, began + self._options.start_seconds
         while not self._slots.wait(_LOOK_AGAIN_SECONDS) and not self._live and coordinator.failure is None:
             self._ask_for_splits()
             # An enumerator that says how often it looked has found nothing; another one may be waiting for something.
             if coordinator.metric_values().get("discoveries", 0) > 0:
                 return
-            if not said and time.monotonic() > began + _SAY_SPLITS_MISSING_SECONDS:
-                said = True
-                log.warning(
-                    'source "%s": no split was found for %g seconds, and it is waited for %g: is the system reachable?',
-                    self._name, _SAY_SPLITS_MISSING_SECONDS, self._options.start_seconds,
-                )  # fmt: skip
+            if time.monotonic() > say_at:
+                if say_at == began + _SAY_SPLITS_MISSING_SECONDS:
+                    log.warning(
+                        'source "%s": no split was found for %g seconds, and it is waited for %g: is the system '
+                        "reachable?", self._name, _SAY_SPLITS_MISSING_SECONDS, self._options.start_seconds,
+                    )  # fmt: skip
+                say_at += _SAY_SPLITS_MISSING_SECONDS
+                if self._peer is not None:
+                    self._peer.tell(self._token, Planned(0, {}, missing=self._missing(coordinator)))
             if time.monotonic() > until:
                 late = NoSplits(self._name, self._options.start_seconds)
                 if self._available_now:
@@ -333,7 +342,7 @@ class BatchPlanner(Generic[SplitT]):
             rows=min(budgets, default=None),
             size_bytes=self._options.max_bytes,
             cap_us=guidance.cap_us,
-            paused=guidance.held,
+            paused=guidance.paused,
             observed_us=guidance.observed_us,
             now_us=now_us,
             future_guard_us=self._options.future_guard_us,
@@ -448,17 +457,25 @@ class BatchPlanner(Generic[SplitT]):
         planned = Planned(
             checkpoint=checkpoint,
             splits={name: placed.split.parents for name, placed in candidates.items()},
-            reached_us={name: cut.reached_us for name, cut in slices.items() if cut.reached_us is not None},
+            claims_us={name: cut.claim_us for name, cut in slices.items() if cut.claim_us is not None},
             rows={name: cut.rows for name, cut in slices.items() if cut.rows},
             backlog_rows={name: cut.backlog_rows for name, cut in slices.items()},
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
-            held=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
+            paused=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
             next_us=next_us,
             metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
+            missing=self._missing(self._coordinator),
         )
         if replace(planned, metrics={}) != self._told:
             self._peer.tell(self._token, planned)
             self._told = replace(planned, metrics={})
+
+    def _missing(self, coordinator: SourceCoordinator[SplitT, Any]) -> str | None:
+        if self._searched_us is None:
+            return None
+        looked = coordinator.metric_values().get("discoveries", 0) > 0
+        found = "the enumerator found none" if looked else "the enumerator has not said what there is"
+        return f"{found} since {format_time_us(self._searched_us)}. Does it exist, and can it be reached?"
 
     # -- sources whose system decides when a checkpoint is
 

@@ -94,7 +94,7 @@ class PlannedSlice:
     Attributes:
         start, stop: positions, stop not included; equal if it gets no rows.
         rows: how many rows lie between, an upper bound.
-        reached_us: the split's record time has reached this, at most the plan's time: every row from `stop` on is at
+        claim_us: the split's record time has reached this, at most the plan's time: every row from `stop` on is at
             or after it, apart from the out-of-orderness that the strategy allows. None: that is not known.
         backlog_rows: how many rows are unread after it, an upper bound.
         finished: with this slice the split is done.
@@ -103,7 +103,7 @@ class PlannedSlice:
     start: int
     stop: int
     rows: int
-    reached_us: int | None
+    claim_us: int | None
     backlog_rows: int
     finished: bool
 

@@ -70,7 +70,7 @@ def plan_slices(
     ...         return {name: at if at < 3600 else None for name, at in second.items()}
     >>> splits = [SourceSplit(split_id="a"), SourceSplit(split_id="b")]
     >>> plan = plan_slices(EverySecond(), splits, SliceLimits(now_us=7_200_000_000, rows=40), previous_time_us=0)
-    >>> plan.rows <= 40, plan.slices["b"].stop, plan.slices["b"].reached_us == plan.time_us
+    >>> plan.rows <= 40, plan.slices["b"].stop, plan.slices["b"].claim_us == plan.time_us
     (True, 0, True)
     """
     ends = planner.latest(splits)
@@ -137,7 +137,7 @@ def _plan(
     believed_until_us: int | None,
 ) -> SlicePlan:
     """Write the decision down for every split that was answered for."""
-    reached_us = _reached_us(planner, table, decision, believed_until_us)
+    claim_us = _claims_us(planner, table, decision, believed_until_us)
     rows = table.rows_to(decision.stops)
     left_rows = table.rows_to(table.end) - rows
     columns = zip(decision.stops.tolist(), rows.tolist(), left_rows.tolist(), strict=True)
@@ -159,12 +159,12 @@ def _plan(
             if split.start < end.position:
                 left = planner.rows_before(split, end.position) if end.rows is None else end.rows
         finished = end.finished and stop == end.position
-        time_us = decision.time_us if finished else reached_us.get(name)
+        time_us = decision.time_us if finished else claim_us.get(name)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
     return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)
 
 
-def _reached_us(
+def _claims_us(
     planner: SplitPlanner[SplitT], table: SliceTable, decision: Decision, believed_until_us: int | None
 ) -> dict[str, int]:
     """Ask what is true of the splits that seem to have reached the time; those that end with the plan need no proof."""

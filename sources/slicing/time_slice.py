@@ -68,10 +68,10 @@ class _TimeSlice:
         Raises:
             NotSearchable: the source cannot search by time.
         """
-        ceiling = self._ceiling()
+        farthest = self._farthest()
         while True:
             before = self.search.unsearchable.copy()
-            decision, unfit = self._slice(ceiling)
+            decision, unfit = self._slice(farthest)
             self.search.unsearchable |= unfit
             # A split that was found unsearchable on the way needs a share: decide again. What was looked up is known,
             # so that costs few lookups.
@@ -81,44 +81,44 @@ class _TimeSlice:
 
     # -- how far the slice may go
 
-    def _ceiling(self) -> Lookup:
+    def _farthest(self) -> Lookup:
         """Return the largest time that is allowed, and see who cannot be searched."""
         search, limits = self.search, self._limits
-        ceiling = search.look_up(self._guard_us if limits.cap_us is None else min(limits.cap_us, self._guard_us))
-        if self._guard_us < LATEST_US and ceiling.there.any():
+        farthest = search.look_up(self._guard_us if limits.cap_us is None else min(limits.cap_us, self._guard_us))
+        if self._guard_us < LATEST_US and farthest.there.any():
             guard = search.look_up(self._guard_us)
             self._bad, self._bad_at = guard.there, guard.position
             search.unsearchable |= guard.there & (guard.position <= self._table.start)
-        if limits.max_slice_us is not None and search.total(ceiling) > 0:
-            return self._within_max_slice(ceiling, limits.max_slice_us)
-        return ceiling
+        if limits.max_slice_us is not None and search.total(farthest) > 0:
+            return self._within_max_slice(farthest, limits.max_slice_us)
+        return farthest
 
-    def _within_max_slice(self, ceiling: Lookup, max_slice_us: int) -> Lookup:
+    def _within_max_slice(self, farthest: Lookup, max_slice_us: int) -> Lookup:
         search = self.search
         if self._previous_us is not None:
-            if self._previous_us + max_slice_us >= ceiling.time_us:
-                return ceiling
+            if self._previous_us + max_slice_us >= farthest.time_us:
+                return farthest
             nearer = search.look_up(self._previous_us + max_slice_us)
             if search.total(nearer) > 0:
                 return nearer
         # Nothing was read before, or a gap is longer than a slice may be: from the first row on.
-        before, after = search.enclose(0.0, enough=np.inf, until=ceiling, within_us=max(max_slice_us // 2, GRID_US))
-        return search.look_up(min(max(before.time_us + max_slice_us, after.time_us), ceiling.time_us))
+        before, after = search.enclose(0.0, enough=np.inf, until=farthest, within_us=max(max_slice_us // 2, GRID_US))
+        return search.look_up(min(max(before.time_us + max_slice_us, after.time_us), farthest.time_us))
 
     # -- the slice
 
-    def _slice(self, ceiling: Lookup) -> tuple[Decision, Booleans]:
+    def _slice(self, farthest: Lookup) -> tuple[Decision, Booleans]:
         """Return a decision, and the splits that turned out not to be searchable in it."""
         table, search = self._table, self.search
         shared = self._reserve()
         if shared >= table.budget:
             return self._shares_only(), self._nobody
         budget = table.budget - shared
-        at, after, cut = ceiling, None, False
-        if search.total(ceiling) > budget:
-            at, after = search.enclose(budget, enough=_ENOUGH * budget, until=ceiling, hints_us=self._hints(budget))
+        at, after, cut = farthest, None, False
+        if search.total(farthest) > budget:
+            at, after = search.enclose(budget, enough=_ENOUGH * budget, until=farthest, hints_us=self._hints(budget))
         else:
-            shared = table.budget - search.total(ceiling)
+            shared = table.budget - search.total(farthest)
         stops = np.where(search.unsearchable, table.start, at.stop)
         if after is not None and not (stops > table.start).any():
             cut = True
@@ -132,9 +132,9 @@ class _TimeSlice:
         ahead = search.reached(time_us) & ~(self._bad & (self._bad_at <= table.start))
         unfit = at.there & (at.position < table.start) & ~search.unsearchable & ~ahead & ~(table.observed_us >= time_us)
         if after is not None and (cut or after.time_us - time_us <= GRID_US):
-            unfit &= after.there & (
-                after.position < table.start
-            )  # else its row may lie in the millisecond that was cut
+            # A split that begins before its start at both times is unfit. One that does so at the first time alone may
+            # have its next row between the two, in the millisecond at which the slice ends.
+            unfit &= after.there & (after.position < table.start)
         claimed = at.there & (at.position >= table.start) & (at.position <= stops) & (at.position < table.end)
         claimed &= ~(self._bad & (at.position >= self._bad_at))
         claimed = (claimed | ahead) & ~search.unsearchable

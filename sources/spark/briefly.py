@@ -16,12 +16,17 @@ from typing import ParamSpec, TypeVar
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["briefly", "saying_briefly"]
+__all__ = ["briefly", "hide_traceback", "saying_briefly"]
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger("lowmark")
+
+
+def hide_traceback() -> None:
+    """Have Spark hand on the words alone of the error that ends this process."""
+    os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 @contextmanager
@@ -35,7 +40,7 @@ def saying_briefly() -> Iterator[None]:
         yield
     except LowmarkError as error:
         _log.error("%s", type(error).__name__, exc_info=error)
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        hide_traceback()
         raise
 
 

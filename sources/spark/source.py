@@ -28,10 +28,16 @@ from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
 from lowmark.sources.planning.slots import Task
 from lowmark.sources.reading.checked_reader import SplitReadFailed
 from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    arrow_schema,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from .briefly import briefly, saying_briefly
@@ -132,8 +138,11 @@ def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
 def prefer_own_python(spark: SparkSession) -> None:
     """Let the workers of a local session run the Python of this process, where nobody named another.
 
-    Spark takes `python3` from the PATH, which is another one for who runs `.venv/bin/python app.py`.
+    Spark takes `python3` from the PATH, which is another one for who runs `.venv/bin/python app.py`. Where it is Spark
+    Connect, the server decides.
     """
+    if not hasattr(spark, "_jsparkSession"):
+        return
     context = spark.sparkContext
     if "PYSPARK_PYTHON" in os.environ or not str(context.master).startswith("local") or not sys.executable:
         return
@@ -167,7 +176,7 @@ def _format_source(format_name: str) -> type[DataSource]:
             return SourceStreamReader(self._binding(schema), schema)
 
         def _binding(self, schema: StructType | None) -> Binding:
-            arrow = None if schema is None else to_arrow_schema(schema, timezone="UTC")
+            arrow = None if schema is None else arrow_schema(schema)
             read = FormatOptions.read(format_name, self.options, arrow)
             return Binding(read.source, read.name, read.batches, read.split_column)
 
@@ -203,8 +212,9 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, binding: Binding, schema: StructType) -> None:
         self._binding = binding
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
         self._planner: BatchPlanner[Any] | None = None
+        self._planned: dict[str, Any] | None = None  # where the last batch ends, for a Spark that does not say so
 
     @briefly
     def initialOffset(self) -> dict[str, Any]:
@@ -215,9 +225,13 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     @briefly
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        if start is None or limit is None:  # before 4.2, which runs a batch for each offset that is new
+            start = self.initialOffset() if self._planned is None else self._planned
+            limit = self.getDefaultReadLimit()
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return self._batches().plan(self._offset(start), max_rows).to_json()
+        self._planned = self._batches().plan(self._offset(start), max_rows).to_json()
+        return self._planned
 
     @briefly
     def prepareForTriggerAvailableNow(self) -> None:
@@ -225,6 +239,8 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @briefly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if self._planned is None:
+            self._planned = end  # a restart begins with the last batch that was planned, also where it was committed
         return [SlotInput(task) for task in self._batches().tasks(self._offset(start), self._offset(end))]
 
     @briefly

@@ -10,7 +10,7 @@
     reading         positions grow within the range, every split finishes once, and nothing follows
     rows            `rows_before` is never less than the rows that come
     time            `find_time` answers with the first row at or after the time, by the event-time column, or with a
-                    position before it of which `claims` makes no claim; `reached_us` and `claims` say nothing that
+                    position before it of which `claims` makes no claim; `claim_us` and `claims` say nothing that
                     the rows which follow there contradict
     changes         a split that was removed gives no rows
 
@@ -351,12 +351,12 @@ class _Check(Generic[SplitT, StateT]):
                     f"{table.num_rows} rows, and a smaller step is possible"
                 )  # fmt: skip
             before += table.num_rows
-            for first, held in ((each.cuts[0], before), (start, table.num_rows)):
+            for first, came in ((each.cuts[0], before), (start, table.num_rows)):
                 said = planner.rows_before(each.part(first, stop), stop)
-                if said < held:
+                if said < came:
                     raise self.broken(
                         "rows",
-                        f"split {each.split_id!r}: rows_before says {said} from {first} to {stop}, and {held} came",
+                        f"split {each.split_id!r}: rows_before says {said} from {first} to {stop}, and {came} came",
                     )
 
     def same(self, law: str, split: SplitT, expected: pa.Table, got: pa.Table, how: str) -> None:
@@ -430,8 +430,8 @@ class _Check(Generic[SplitT, StateT]):
                         "time", f"split {name!r}: find_time({time_us}) is {found}, and the rows there, up to {after}, "
                         f"are of {there[:5]}, all before it"
                     )  # fmt: skip
-                alone_us = planner.reached_us(each.part(found, stop), found, time_us)
-                for said, us in (("reached_us says", alone_us), ("claims says", claimed.get(name, EARLIEST_US))):
+                alone_us = planner.claim_us(each.part(found, stop), found, time_us)
+                for said, us in (("claim_us says", alone_us), ("claims says", claimed.get(name, EARLIEST_US))):
                     if us > time_us or any(time < us for time in there):
                         raise self.broken(
                             "time", f"split {name!r}: find_time({time_us}) is {found}, where {said} {us}, and the rows "

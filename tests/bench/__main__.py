@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from . import backfill, core, grpc, kafka, many, scan, small, throughput
+from . import backfill, core, grpc, kafka, many, scan, small, throughput, transports
 from .live import session
 from .measure import Row, Spread
 
@@ -54,6 +54,10 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
     "throughput": (
         lambda *given: throughput.run(*given, small=2_000_000, large=500_000, pairs=3),
         lambda *given: throughput.run(*given, small=20_000, large=2_000, pairs=1, warm=0),
+    ),
+    "transports": (
+        lambda *given: transports.run(*given, rows=5_000_000, rounds=4),
+        lambda *given: transports.run(*given, rows=20_000, rounds=1, warm=0),
     ),
     "core": (
         lambda *given: core.run(given[-1], sizes=[10, 100, 1_024, 4_096, 10_000, 100_000], pairs=7, singles=2_000),
@@ -128,7 +132,7 @@ def show(header: dict[str, object], rows: list[Row]) -> None:
         bound = "" if row.bound is None else str(row.bound)
         table.add_row(
             f"  {row.what}", row.unit, _number(row.native), _number(row.wrapped), _spread(row.ratio, 2),
-            _spread(row.added, 0), bound, met, row.note,
+            _spread(row.added, 2 if row.unit == "us" else 0), bound, met, row.note,
         )  # fmt: skip
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
@@ -139,7 +143,9 @@ def show(header: dict[str, object], rows: list[Row]) -> None:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _spread(spread: Spread | None, digits: int) -> str:

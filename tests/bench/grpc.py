@@ -30,8 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from lowmark.integration.coordinator.client import Member
-from lowmark.integration.coordinator.messages import Asked, LowWatermarkRose, Reply
-from lowmark.watermark import AlignmentParams, TaskId
+from lowmark.watermark import (
+    AlignmentParams,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskId,
+)
 
 from tests.live.servers import wait_until
 
@@ -138,10 +143,10 @@ class _Timed:
     def _hear(self, messages: Sequence[Any], now_us: int) -> None:
         now = time.perf_counter()
         for message in messages:
-            task = message.task.id()
-            if isinstance(message, Asked):
+            task = message.task
+            if isinstance(message, RetrieveLowWatermark):
                 self._asked[task] = now
-            elif isinstance(message, LowWatermarkRose):
+            elif isinstance(message, NotifyNewLowWatermark):
                 if task in self._asked:
                     self._note(ROUND, self._asked.pop(task), now)
                 self._reach(HEARD, self._unheard.get(task, []), message.new_low_watermark, now)
@@ -157,8 +162,8 @@ class _Timed:
         now = time.perf_counter()
         self._note(MESSAGE, self._sent, now)
         for statement in self._state._under_way or ():
-            if isinstance(statement, Reply) and statement.current_low_watermark is not None:
-                task = statement.task.id()
+            if isinstance(statement, ReplyLowWatermark) and statement.current_low_watermark is not None:
+                task = statement.task
                 self._reach(REPORT, self._reported.get(task, []), statement.current_low_watermark, now)
         self._answered(answers, now_us)
 

@@ -117,12 +117,12 @@ def _ours(spark: SparkSession, broker: Broker, topic: str, count: int, columns: 
 
 
 def _timed(df: DataFrame, folder: Path) -> Timed:
-    before = _cpu_ms()
+    before = cpu_ms()
     run = run_available(df, folder)
-    return Timed(run, _cpu_ms() - before)
+    return Timed(run, cpu_ms() - before)
 
 
-def _cpu_ms() -> float:
+def cpu_ms() -> float:
     """Processor time of this process and everything below it that is not the broker, ended children included."""
     parents, spent = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

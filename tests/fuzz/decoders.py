@@ -40,13 +40,16 @@ from lowmark.sources.kafka import KafkaOffsets
 from lowmark.sources.kafka.enumerator import KafkaEnumeratorState, KafkaStateSerializer
 from lowmark.sources.kafka.split import KafkaSplit
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.kit.id_sketch import IdSketch
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
 from lowmark.watermark import (
     AlignmentParams,
+    LeaseRenewed,
     LowmarkError,
     LowWatermarkCoordinator,
     ReplyLowWatermark,
     SplitState,
+    TaskDeregistered,
     TaskId,
     TaskRegistered,
     Tick,
@@ -172,6 +175,8 @@ SPLIT = SourceSplit(split_id="a", start=3, stop=9, parents=("b",))
 PACKED_SPLIT = SPLITS.serialize(SPLIT)
 DISCOVERED = DiscoveredSerializer(SourceSplit)
 KNOWN = DiscoveredSplits[SourceSplit](True, ("a", "b"), (1, 2), 2, (SPLIT,))
+IDS = IdSketch()
+IDS.add(["a", "b"])
 KAFKA_SPLIT = KafkaSplit(split_id="orders/0", start=3, topic="orders", partition=0)
 KAFKA_STATE = KafkaStateSerializer().serialize(
     KafkaEnumeratorState(DiscoveredSplits(True, ("orders/0",), (), None, (KAFKA_SPLIT,)), {"orders": "qX1"})
@@ -316,14 +321,14 @@ def read_pattern(pattern: str) -> object:
 
 # -- messages
 
-WHO = messages.Task("job", "orders", "0")
+WHO = TaskId("job", "orders", "0")
 SAID = messages.Say(
     "app",
     [
-        messages.Register(WHO, "run", 1, messages.Alignment("g", 2, 3), False, 4, 5, 6),
-        messages.Reply(WHO, "run", 1, 2),
-        messages.Renew(WHO, "run", 0),
-        messages.Finished(WHO, "run"),
+        TaskRegistered(WHO, "run", 1, AlignmentParams("g", 2, 3), False, 6),
+        ReplyLowWatermark("job", "orders", "0", 1, 2, "run"),
+        LeaseRenewed(WHO, "run", 0),
+        TaskDeregistered(WHO, "run"),
     ],
 )
 TASK = {"job_id": "job", "source_id": "orders", "task_id": "0"}
@@ -341,17 +346,23 @@ BEAT = msgspec.to_builtins(driver_rpc.HeartbeatRequest(stream_id="1", run="r", r
 
 
 def hear_question(data: bytes) -> object:
-    return [messages.to_event(each) for each in messages.SAY.decode_question(data).statements]
+    return messages.SAY.decode_question(data).statements
 
 
 def hear_told(data: bytes) -> object:
     state = MemberState("app", Random(7))
-    state.register(messages.Register(WHO, "run"))
+    state.register(TaskRegistered(WHO, "run"))
     state.told(messages.WATCH.decode_answer(data).messages, now_us=0)
-    return state.heard(), state.cap(WHO.id())
+    return state.heard(), state.cap(WHO)
 
 
 # -- the table
+
+
+def compare_sketch(data: bytes) -> object:
+    sketch = IdSketch.decode(data)
+    return None if sketch is None else IDS.more_than(sketch, ["a", "b"])
+
 
 DECODERS: dict[str, Decoder] = {
     "stream snapshot": Decoder(
@@ -373,6 +384,7 @@ DECODERS: dict[str, Decoder] = {
         ),
         DISCOVERED.serialize(KNOWN),
     ),
+    "sketch of ids": Decoder(compare_sketch, changed_bytes(IDS.encode()), IDS.encode()),
     "kafka's state": Decoder(
         lambda data: KafkaStateSerializer().deserialize(1, data), msgpack(KAFKA_STATE), KAFKA_STATE
     ),

@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import restore
 from lowmark.integration.spark.checkpoint import Farewell, last_offsets
+from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark import (
@@ -124,6 +126,37 @@ def test_what_an_enumerator_goes_on_from(kind: str) -> None:
 def test_a_message(name: str) -> None:
     read, meant = values.MESSAGES[name]
     assert read(data(golden("messages.json")[name])) == meant
+
+
+WRITTEN = [name for name in values.MESSAGES if name.startswith("coordinator ")] + [
+    "driver Guide answer",
+    "driver Planned",
+]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_message_is_written_so_that_version_0_1_0_reads_it(name: str) -> None:
+    """It refuses what it does not know, and takes the default for what is not there."""
+    codec = messages.CODEC if name.startswith("coordinator ") else driver_rpc.CODEC
+    then = msgspec.msgpack.decode(data(golden("messages.json")[name]))
+    for statement in then.get("statements", ()):
+        if statement["type"] == "Finished":
+            statement["type"] = "Deregister"  # of which it is another name
+    check_understood(msgspec.msgpack.decode(codec.encode(values.MESSAGES[name][1])), then)
+
+
+def check_understood(now: Any, then: Any) -> None:
+    if isinstance(then, list):
+        for each, before in zip(now, then, strict=True):
+            check_understood(each, before)
+    elif isinstance(then, dict):
+        assert now.keys() <= then.keys()
+        for key in now:
+            check_understood(now[key], then[key])
+        ignored = {"priority", "lease_us"}
+        assert all(then[key] in (None, True, 0, 1) for key in then.keys() - now.keys() - ignored)
+    else:
+        assert now == then
 
 
 @pytest.fixture

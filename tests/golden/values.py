@@ -20,14 +20,19 @@ from lowmark.sources.hybrid import HybridSplit, HybridState
 from lowmark.sources.kafka import KafkaEnumeratorState, KafkaSource, KafkaSplit
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.planning.offset import BatchState, Placed
-from lowmark.sources.planning.peer import Guidance
+from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
+    CapAnnounced,
     CoordinatorStatus,
+    LeaseRenewed,
     LeftOut,
+    LowmarkError,
     LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
     ReplyLowWatermark,
+    RetrieveLowWatermark,
     SplitState,
     TaskDeregistered,
     TaskId,
@@ -37,7 +42,6 @@ from lowmark.watermark import (
 from lowmark.watermark.splits.history import Held
 from lowmark.watermark.splits.snapshot import StreamSnapshot
 from lowmark.watermark.tasks.alignment import GroupStatus, MemberStatus
-from lowmark.watermark.tasks.cap import CapKind
 from lowmark.watermark.tasks.status import SourceStatus, TaskStatus
 
 NOON_US = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
@@ -149,16 +153,15 @@ def batch_state(kind: str, coordinator: bytes) -> BatchState[Any]:
 
 # -- what goes over the wires. Every field has a value that is not its default.
 
-TASK = messages.Task("job", "orders", "0")
-_ID = TaskId("job", "orders", "0")
-_CAPPED = messages.Capped("group", TASK, 9, CapKind.UP_TO, NOON_US)
+TASK = TaskId("job", "orders", "0")
+_CAPPED = CapAnnounced("group", TASK, 9, Cap.up_to(NOON_US))
 _STATUS = CoordinatorStatus(
     sources=(
         SourceStatus(
             job_id="job",
             source_id="orders",
             low_watermark_us=NOON_US,
-            holder=_ID,
+            holder=TASK,
             why="task 0 holds",
             since_us=5,
             round_since_us=6,
@@ -166,7 +169,7 @@ _STATUS = CoordinatorStatus(
             held=(Held("0", 10, 30), Held(None, 20, 40)),
             tasks=(
                 TaskStatus(
-                    task=_ID,
+                    task=TASK,
                     run="run-1",
                     state=SplitState.ACTIVE,
                     low_watermark_us=NOON_US,
@@ -187,11 +190,11 @@ _STATUS = CoordinatorStatus(
             cap=Cap.up_to(NOON_US),
             epoch=9,
             minimum_us=NOON_US - 1,
-            holder=_ID,
+            holder=TASK,
             why="job/orders/0 is the last",
             members=(
                 MemberStatus(
-                    task=_ID,
+                    task=TASK,
                     state=SplitState.IDLE,
                     low_us=NOON_US - 1,
                     next_wanted_us=NOON_US,
@@ -210,23 +213,22 @@ _STATUS = CoordinatorStatus(
     lost=1,
     clock_steps_back=2,
 )
-_STATEMENTS: list[messages.Statement] = [
-    messages.Register(
+# In the bytes, the first has a priority and a lease, too, and the last but one says `Finished`.
+_STATEMENTS: list[messages.Statement | LowmarkError] = [
+    TaskRegistered(
         TASK,
         "run-1",
         NOON_US,
-        messages.Alignment("group", 30 * SECOND_US, SECOND_US),
+        AlignmentParams("group", 30 * SECOND_US, SECOND_US),
         throttled=False,
-        priority=2,
-        lease_us=5,
         expected_tasks=3,
     ),
-    messages.Register(TASK, "run-2"),
-    messages.Reply(TASK, "run-1", 17, NOON_US, LeftOut.IDLE, NOON_US + 1, sequence=4),
-    messages.Reply(TASK, "run-1", 18, None, LeftOut.WITHOUT_SPLITS),
-    messages.Renew(TASK, "run-1", NOON_US),
-    messages.Finished(TASK, "run-1"),
-    messages.Deregister(TASK, "run-1"),
+    TaskRegistered(TASK, "run-2"),
+    ReplyLowWatermark(*TASK.parts, 17, NOON_US, "run-1", LeftOut.IDLE, NOON_US + 1, 4),
+    ReplyLowWatermark(*TASK.parts, 18, None, "run-1", LeftOut.WITHOUT_SPLITS),
+    LeaseRenewed(TASK, "run-1", NOON_US),
+    TaskDeregistered(TASK, "run-1"),
+    TaskDeregistered(TASK, "run-1"),
 ]
 MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
     # name -> (what reads it, what it is)
@@ -246,11 +248,11 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
         messages.WATCH.decode_answer,
         messages.Told(
             [
-                messages.Asked(TASK, 17),
-                messages.LowWatermarkRose(TASK, 18, NOON_US),
+                RetrieveLowWatermark(*TASK.parts, 17),
+                NotifyNewLowWatermark(*TASK.parts, 18, NOON_US),
                 _CAPPED,
-                messages.Capped("group", TASK, 10, CapKind.HOLD),
-                messages.Capped("group", TASK, 11, CapKind.FREE),
+                CapAnnounced("group", TASK, 10, Cap.hold()),
+                CapAnnounced("group", TASK, 11, Cap.free()),
             ],
             lease_us=30 * SECOND_US,
         ),
@@ -285,7 +287,7 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
         Guidance(
             cap_us=NOON_US,
             hold=True,
-            held=frozenset({"b"}),
+            paused=frozenset({"b"}),
             observed_us={"a": NOON_US - 1},
             events=[(0, 1, b"\x00\xff")],
         ),
@@ -293,17 +295,19 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
     "driver Planned": (
         driver_rpc.PLANNED.decode_question,
         driver_rpc.PlannedRequest(
-            stream_id="0123",
-            run="run-1",
-            checkpoint=17,
-            splits={"a": (), "a-0": ("a",)},
-            reached_us={"a": NOON_US},
-            rows={"a": 3},
-            backlog_rows={"a": 4},
-            finished=("a",),
-            held=frozenset({"a-0"}),
-            next_us=NOON_US + 1,
-            metrics={"discoveries": 2.0},
+            "0123",
+            "run-1",
+            Planned(
+                checkpoint=17,
+                splits={"a": (), "a-0": ("a",)},
+                claims_us={"a": NOON_US},
+                rows={"a": 3},
+                backlog_rows={"a": 4},
+                finished=("a",),
+                paused=frozenset({"a-0"}),
+                next_us=NOON_US + 1,
+                metrics={"discoveries": 2.0},
+            ),
         ),
     ),
     "driver Planned answer": (driver_rpc.PLANNED.decode_answer, driver_rpc.PlannedReply()),

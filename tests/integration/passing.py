@@ -92,7 +92,7 @@ class Passing:
         stream = Stream(
             name="files", stream_id="files", strategy=WatermarkStrategy.for_monotonous_timestamps(), key=KEY,
             measurement=None, sources=1, kafka=False, declared={}, names={},
-            tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True, promises=True,
+            tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True, claims=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)
         self.known = KnownPlanner("files", run="t")

@@ -14,7 +14,14 @@ from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.server import Coordinator, restore, serve
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.watermark import LowWatermarkCoordinator, TaskId
+from lowmark.watermark import (
+    LeftOut,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    ReplyLowWatermark,
+    RetrieveLowWatermark,
+    TaskId,
+)
 
 INTERVAL_US = 20_000
 LEASE_US = 30_000_000
@@ -23,6 +30,30 @@ TOKEN = "0123456789abcdef0123"
 
 def task(number: int, source: str = "orders", job: str = "job") -> TaskId:
     return TaskId(job, source, str(number))
+
+
+def reply(
+    who: TaskId,
+    run: str,
+    timestamp: int,
+    low_us: int | None,
+    left_out: LeftOut | None = None,
+    next_wanted_us: int | None = None,
+    sequence: int = 0,
+    silent_us: int | None = None,
+    patience_us: int | None = None,
+) -> ReplyLowWatermark:
+    return ReplyLowWatermark(
+        *who.parts, timestamp, low_us, run, left_out, next_wanted_us, sequence, silent_us, patience_us
+    )
+
+
+def asked(who: TaskId, timestamp: int) -> RetrieveLowWatermark:
+    return RetrieveLowWatermark(*who.parts, timestamp)
+
+
+def rose(who: TaskId, timestamp: int, low_us: int) -> NotifyNewLowWatermark:
+    return NotifyNewLowWatermark(*who.parts, timestamp, low_us)
 
 
 @contextmanager

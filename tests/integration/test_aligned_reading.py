@@ -55,7 +55,7 @@ class Steps(SimpleSource[SourceSplit]):
         at = next((i for i, step in enumerate(self.steps) if max(step) >= time_us), None)
         return {split.split_id: at for split in splits}
 
-    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
         return min(time_us, *(min(step) for step in self.steps[position:]))
 
     def read(self, split: SourceSplit) -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,7 @@ class Query:
         stream = Stream(
             name=name, stream_id=name, strategy=strategy, key=KEY, measurement=None, sources=1, kafka=False,
             declared={}, names={}, tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True,
-            promises=True,
+            claims=True,
         )  # fmt: skip
         streams.cooperation.check(stream)
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)

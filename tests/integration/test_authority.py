@@ -15,42 +15,36 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from lowmark.integration.coordinator import messages as wire
-from lowmark.integration.coordinator import server as authority
+from lowmark.integration.coordinator import messages, server
 from lowmark.integration.coordinator.access import Caller, Door, read_token
 from lowmark.integration.coordinator.client import ask_status
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.integration.coordinator.messages import (
-    Alignment,
-    Asked,
-    Capped,
-    Deregister,
-    LowWatermarkRose,
-    Message,
-    Refused,
-    Register,
-    Renew,
-    Reply,
-    Say,
-    Statement,
-    Taken,
-    Told,
-)
+from lowmark.integration.coordinator.messages import News, Refused, Say, Statement, Taken, Told
 from lowmark.integration.coordinator.server import Coordinator, Watcher, restore, serve
 from lowmark.integration.coordinator.serving import run_coordinator
 from lowmark.integration.errors import AddressRefused, JournalRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
-from lowmark.watermark import LowWatermarkCoordinator, TaskId
-from lowmark.watermark.tasks.cap import CapKind
+from lowmark.watermark import (
+    AlignmentParams,
+    Cap,
+    CapAnnounced,
+    LeaseRenewed,
+    LowmarkError,
+    LowWatermarkCoordinator,
+    NotifyNewLowWatermark,
+    TaskDeregistered,
+    TaskId,
+    TaskRegistered,
+)
 
-from tests.integration.serving import TOKEN, certificate, private_folder, serving, task, token_file
+from tests.integration.serving import TOKEN, asked, certificate, private_folder, reply, rose, serving, task, token_file
 from tests.live.servers import wait_until
 
 SECOND = 1_000_000
 
 
-def who(number: int = 0, source: str = "orders") -> wire.Task:
-    return wire.Task.of(task(number, source))
+def who(number: int = 0, source: str = "orders") -> TaskId:
+    return task(number, source)
 
 
 class SlowJournal(Journal):
@@ -72,31 +66,30 @@ class SlowJournal(Journal):
 
 
 class Scene:
-    """An authority on a virtual clock, in a loop of its own, and what its watchers heard."""
+    """A coordinator on a virtual clock, in a loop of its own, and what its watchers heard."""
 
     def __init__(self, journal: Journal | None) -> None:
         self.now_us = 0
-        coordinator = LowWatermarkCoordinator()
-        self.authority = Coordinator(coordinator, lambda: self.now_us, journal=journal)
+        self.coordinator = Coordinator(LowWatermarkCoordinator(), lambda: self.now_us, journal=journal)
         self.watches: dict[str, AsyncIterator[Told]] = {}
 
     async def watch(self, application: str) -> None:
         """Begin, and hear that it has begun."""
-        self.watches[application] = aiter_ = self.authority.watch(application)
+        self.watches[application] = aiter_ = self.coordinator.watch(application)
         assert (await anext_(aiter_)).messages == []
 
-    async def hear(self, application: str) -> list[Message]:
+    async def hear(self, application: str) -> list[News]:
         return (await asyncio.wait_for(anext_(self.watches[application]), 20)).messages
 
-    async def say(self, application: str, *statements: Statement) -> list[Taken | Refused]:
-        return (await asyncio.wait_for(self.authority.say(Say(application, list(statements))), 20)).answers
+    async def say(self, application: str, *statements: Statement | LowmarkError) -> list[Taken | Refused]:
+        return (await asyncio.wait_for(self.coordinator.say(Say(application, list(statements))), 20)).answers
 
     def pass_time(self, us: int) -> None:
         self.now_us += us
-        self.authority.tick()
+        self.coordinator.tick()
 
     async def close(self) -> None:
-        await self.authority.close()
+        await self.coordinator.close()
         for watch in self.watches.values():
             await watch.aclose()  # type: ignore[attr-defined]
 
@@ -133,20 +126,19 @@ async def until(semaphore: threading.Semaphore) -> None:
 def test_a_round_asks_on_the_watch_and_tells_the_new_low_watermark_there() -> None:
     async def script(scene: Scene) -> None:
         await scene.watch("a")
-        assert await scene.say("a", Register(who(0), "r"), Register(who(1), "r")) == [Taken(), Taken()]
+        assert await scene.say("a", TaskRegistered(who(0), "r"), TaskRegistered(who(1), "r")) == [Taken(), Taken()]
         scene.pass_time(SECOND)
-        asked = await scene.hear("a")
-        assert asked == [Asked(who(0), SECOND), Asked(who(1), SECOND)]
-        assert await scene.say("a", Reply(who(0), "r", SECOND, 0)) == [Taken()]
-        assert await scene.say("a", Reply(who(1), "r", SECOND, 7)) == [Taken(0)]
-        assert await scene.hear("a") == [LowWatermarkRose(who(0), SECOND, 0), LowWatermarkRose(who(1), SECOND, 0)]
+        assert await scene.hear("a") == [asked(who(0), SECOND), asked(who(1), SECOND)]
+        assert await scene.say("a", reply(who(0), "r", SECOND, 0)) == [Taken()]
+        assert await scene.say("a", reply(who(1), "r", SECOND, 7)) == [Taken(0)]
+        assert await scene.hear("a") == [rose(who(0), SECOND, 0), rose(who(1), SECOND, 0)]
 
     play(script)
 
 
 def test_the_name_of_a_lost_task_makes_no_line_of_its_own_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
-        await scene.say("a", Register(who(0, "orders\nlowmark: all is well\x1b[2J"), "r"))
+        await scene.say("a", TaskRegistered(who(0, "orders\nlowmark: all is well\x1b[2J"), "r"))
         for _ in range(60):  # not at once: who was away itself gives everybody another lease
             scene.pass_time(SECOND)
 
@@ -160,14 +152,14 @@ def test_everybody_hears_what_is_for_his_own_tasks_and_a_task_may_move() -> None
     async def script(scene: Scene) -> None:
         await scene.watch("a")
         await scene.watch("b")
-        await scene.say("a", Register(who(0), "r0"))
-        await scene.say("b", Register(who(1), "r1"))
+        await scene.say("a", TaskRegistered(who(0), "r0"))
+        await scene.say("b", TaskRegistered(who(1), "r1"))
         scene.pass_time(SECOND)
-        assert await scene.hear("a") == [Asked(who(0), SECOND)]
-        assert await scene.hear("b") == [Asked(who(1), SECOND)]
-        await scene.say("b", Renew(who(0), "r0"))
+        assert await scene.hear("a") == [asked(who(0), SECOND)]
+        assert await scene.hear("b") == [asked(who(1), SECOND)]
+        await scene.say("b", LeaseRenewed(who(0), "r0"))
         scene.pass_time(SECOND)
-        assert await scene.hear("b") == [Asked(who(0), SECOND), Asked(who(1), SECOND)]
+        assert await scene.hear("b") == [asked(who(0), SECOND), asked(who(1), SECOND)]
 
     play(script)
 
@@ -176,29 +168,37 @@ def test_a_statement_that_is_refused_moves_nothing_and_the_others_of_the_message
     async def script(scene: Scene) -> None:
         await scene.watch("a")
         await scene.watch("thief")
-        await scene.say("a", Register(who(0), "r0"))
-        answers = await scene.say("thief", Renew(who(0), "wrong"), Reply(who(8), "r", 1, 1), Register(who(1), "r1"))
+        await scene.say("a", TaskRegistered(who(0), "r0"))
+        answers = await scene.say(
+            "thief", LeaseRenewed(who(0), "wrong"), reply(who(8), "r", 1, 1), TaskRegistered(who(1), "r1")
+        )
         assert [getattr(answer, "error", None) for answer in answers] == ["StaleRun", "UnknownTask", None]
         assert [getattr(answer, "status", None) for answer in answers[:2]] == ["FAILED_PRECONDITION", "NOT_FOUND"]
         scene.pass_time(SECOND)
-        assert await scene.hear("a") == [Asked(who(0), SECOND)]
+        assert await scene.hear("a") == [asked(who(0), SECOND)]
 
     play(script)
 
 
 @pytest.mark.parametrize(
-    ("alignment", "error", "status"),
+    ("group", "max_drift_us", "error", "status"),
     [
-        (Alignment("g", 2, SECOND), "DisagreeingGroup", "FAILED_PRECONDITION"),
-        (Alignment("g", -1, SECOND), "InvalidStrategy", "INVALID_ARGUMENT"),
-        (Alignment("", 1, SECOND), "InvalidStrategy", "INVALID_ARGUMENT"),
-        (Alignment("g", 2**63, SECOND), "InvalidMessage", "INVALID_ARGUMENT"),
+        ("g", 2, "DisagreeingGroup", "FAILED_PRECONDITION"),
+        ("g", -1, "InvalidStrategy", "INVALID_ARGUMENT"),
+        ("", 1, "InvalidStrategy", "INVALID_ARGUMENT"),
+        ("g", 2**63, "InvalidMessage", "INVALID_ARGUMENT"),
     ],
 )
-def test_alignment_that_cannot_be_is_refused_with_its_sentence(alignment: Alignment, error: str, status: str) -> None:
+def test_alignment_that_cannot_be_is_refused_with_its_sentence(
+    group: str, max_drift_us: int, error: str, status: str
+) -> None:
+    alignment = {"group": group, "max_drift_us": max_drift_us, "update_interval_us": SECOND}
+    statement = {"type": "Register", "task": who(1), "run": "r", "alignment": alignment}
+    said = messages.SAY.decode_question(messages.encode({"application": "a", "statements": [statement]}))
+
     async def script(scene: Scene) -> None:
-        await scene.say("a", Register(who(0), "r", alignment=Alignment("g", 1, SECOND)))
-        [answer] = await scene.say("a", Register(who(1), "r", alignment=alignment))
+        await scene.say("a", TaskRegistered(who(0), "r", alignment=AlignmentParams("g", 1, SECOND)))
+        [answer] = await scene.say("a", *said.statements)
         assert isinstance(answer, Refused)
         assert (answer.error, answer.status) == (error, status)
         assert "Hint:" in answer.text
@@ -209,12 +209,12 @@ def test_alignment_that_cannot_be_is_refused_with_its_sentence(alignment: Alignm
 def test_a_cap_is_told_on_the_watch_and_again_in_answers() -> None:
     async def script(scene: Scene) -> None:
         await scene.watch("a")
-        await scene.say("a", Register(who(0), "r", alignment=Alignment("g", 10, SECOND)))
-        await scene.say("a", Reply(who(0), "r", 1, 5))
+        await scene.say("a", TaskRegistered(who(0), "r", alignment=AlignmentParams("g", 10, SECOND)))
+        await scene.say("a", reply(who(0), "r", 1, 5))
         scene.pass_time(2 * SECOND)
-        caps = [each for each in await scene.hear("a") if isinstance(each, Capped)]
-        assert [(cap.kind, cap.us) for cap in caps] == [(CapKind.UP_TO, 15)]
-        [answer] = await scene.say("a", Renew(who(0), "r"))
+        caps = [each for each in await scene.hear("a") if isinstance(each, CapAnnounced)]
+        assert [each.cap for each in caps] == [Cap.up_to(15)]
+        [answer] = await scene.say("a", LeaseRenewed(who(0), "r"))
         assert isinstance(answer, Taken)
         assert answer.cap == caps[0]
 
@@ -224,13 +224,13 @@ def test_a_cap_is_told_on_the_watch_and_again_in_answers() -> None:
 def test_a_slow_watcher_is_told_the_newest_and_what_waits_for_it_is_bounded() -> None:
     async def script(scene: Scene) -> None:
         await scene.watch("slow")
-        await scene.say("slow", Register(who(0), "r"))
+        await scene.say("slow", TaskRegistered(who(0), "r"))
         for low_us in range(1, 1_001):
             scene.pass_time(SECOND)
-            await scene.say("slow", Reply(who(0), "r", scene.now_us, low_us))
+            await scene.say("slow", reply(who(0), "r", scene.now_us, low_us))
         heard = await scene.hear("slow")
-        assert [each for each in heard if isinstance(each, LowWatermarkRose)] == [
-            LowWatermarkRose(who(0), scene.now_us, 1_000)
+        assert [each for each in heard if isinstance(each, NotifyNewLowWatermark)] == [
+            rose(who(0), scene.now_us, 1_000)
         ]
         assert len(heard) <= 3
 
@@ -241,13 +241,13 @@ def test_a_second_watch_of_an_application_ends_the_first() -> None:
     async def script(scene: Scene) -> None:
         await scene.watch("a")
         first = scene.watches["a"]
-        await scene.say("a", Register(who(0), "r"))
+        await scene.say("a", TaskRegistered(who(0), "r"))
         await scene.watch("a")
         with pytest.raises(StopAsyncIteration):
             await anext_(first)
-        await scene.say("a", Renew(who(0), "r"))
+        await scene.say("a", LeaseRenewed(who(0), "r"))
         scene.pass_time(SECOND)
-        assert await scene.hear("a") == [Asked(who(0), SECOND)]
+        assert await scene.hear("a") == [asked(who(0), SECOND)]
 
     play(script)
 
@@ -255,16 +255,16 @@ def test_a_second_watch_of_an_application_ends_the_first() -> None:
 def test_a_round_of_many_is_asked_in_portions_and_who_answers_before_is_not_asked() -> None:
     async def script(scene: Scene) -> None:
         await scene.watch("a")
-        await scene.say("a", *(Register(who(n), "r") for n in range(100)))
+        await scene.say("a", *(TaskRegistered(who(n), "r") for n in range(100)))
         scene.pass_time(SECOND)
         first = await scene.hear("a")
         assert len(first) == 20
-        await scene.say("a", Reply(who(99), "r", SECOND, 1))
-        asked = list(first)
-        while len(asked) < 99:
-            asked += await scene.hear("a")
-        assert len({each.task for each in asked}) == 99
-        assert who(99) not in {each.task for each in asked}
+        await scene.say("a", reply(who(99), "r", SECOND, 1))
+        heard = list(first)
+        while len(heard) < 99:
+            heard += await scene.hear("a")
+        assert len({each.task for each in heard}) == 99
+        assert who(99) not in {each.task for each in heard}
 
     play(script)
 
@@ -274,9 +274,9 @@ def test_what_many_are_told_at_once_is_put_in_in_portions_with_others_let_in_bet
 ) -> None:
     told, tell = [0], Watcher.tell  # in each turn of the loop
 
-    def counted(watcher: Watcher, task: TaskId, message: Message) -> None:
-        told[-1] += isinstance(message, LowWatermarkRose)
-        tell(watcher, task, message)
+    def counted(watcher: Watcher, message: News) -> None:
+        told[-1] += isinstance(message, NotifyNewLowWatermark)
+        tell(watcher, message)
 
     def turn() -> None:
         told.append(0)
@@ -284,13 +284,13 @@ def test_what_many_are_told_at_once_is_put_in_in_portions_with_others_let_in_bet
 
     async def script(scene: Scene) -> None:
         await scene.watch("a")
-        await scene.say("a", *(Register(who(n), "r") for n in range(250)))
+        await scene.say("a", *(TaskRegistered(who(n), "r") for n in range(250)))
         scene.pass_time(SECOND)
-        await scene.say("a", *(Reply(who(n), "r", SECOND, 7) for n in range(249)))
+        await scene.say("a", *(reply(who(n), "r", SECOND, 7) for n in range(249)))
         monkeypatch.setattr(Watcher, "tell", counted)
         turn()
-        await scene.say("a", Reply(who(249), "r", SECOND, 7))
-        heard = [each for each in await scene.hear("a") if isinstance(each, LowWatermarkRose)]
+        await scene.say("a", reply(who(249), "r", SECOND, 7))
+        heard = [each for each in await scene.hear("a") if isinstance(each, NotifyNewLowWatermark)]
         assert {each.task for each in heard} == {who(n) for n in range(250)}
 
     play(script)
@@ -302,7 +302,7 @@ def test_others_are_let_in_between_the_statements_of_a_large_message() -> None:
         done = list[str]()
 
         async def say(application: str, count: int) -> None:
-            await scene.say(application, *(Register(who(n, application), "r") for n in range(count)))
+            await scene.say(application, *(TaskRegistered(who(n, application), "r") for n in range(count)))
             done.append(application)
 
         await asyncio.gather(say("large", 200), say("small", 1))
@@ -314,31 +314,35 @@ def test_others_are_let_in_between_the_statements_of_a_large_message() -> None:
 def test_who_watches_anew_during_a_large_message_hears_of_all_its_tasks() -> None:
     async def script(scene: Scene) -> None:
         await scene.watch("a")
-        saying = asyncio.ensure_future(scene.authority.say(Say("a", [Register(who(n), "r") for n in range(200)])))
+        saying = asyncio.ensure_future(
+            scene.coordinator.say(Say("a", [TaskRegistered(who(n), "r") for n in range(200)]))
+        )
         await a_turn()
-        taken = scene.authority.status().coordinator.sources[0].tasks
+        taken = scene.coordinator.status().coordinator.sources[0].tasks
         assert 0 < len(taken) < 200
         await scene.watch("a")
         await saying
-        await scene.say("a", *(Renew(wire.Task.of(each.task), "r") for each in taken))  # as on a new connection
+        await scene.say("a", *(LeaseRenewed(each.task, "r") for each in taken))  # as on a new connection
         scene.pass_time(SECOND)
-        asked = set[wire.Task]()
-        while len(asked) < 200:
-            asked |= {each.task for each in await scene.hear("a")}
+        heard = set[TaskId]()
+        while len(heard) < 200:
+            heard |= {each.task for each in await scene.hear("a")}
 
     play(script)
 
 
 def test_a_large_message_ends_with_the_journal() -> None:
     async def script(scene: Scene) -> None:
-        saying = asyncio.ensure_future(scene.authority.say(Say("a", [Register(who(n), "r") for n in range(200)])))
+        saying = asyncio.ensure_future(
+            scene.coordinator.say(Say("a", [TaskRegistered(who(n), "r") for n in range(200)]))
+        )
         await a_turn()
-        scene.authority.failed.set_exception(JournalRefused("j", "it is full", "make room."))
+        scene.coordinator.failed.set_exception(JournalRefused("j", "it is full", "make room."))
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(saying, 20)
-        [source] = scene.authority.status().coordinator.sources
+        [source] = scene.coordinator.status().coordinator.sources
         assert len(source.tasks) < 200
-        assert isinstance(scene.authority.failed.exception(), JournalRefused)
+        assert isinstance(scene.coordinator.failed.exception(), JournalRefused)
 
     play(script)
 
@@ -351,24 +355,24 @@ def test_nothing_is_told_before_the_journal_has_it(tmp_path: Path) -> None:
 
     async def script(scene: Scene) -> None:
         await scene.watch("a")
-        registering = asyncio.ensure_future(scene.say("a", Register(who(0), "r")))
+        registering = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "r")))
         await until(journal.begun)
         assert not registering.done()
         journal.go.release()
         assert await registering == [Taken()]
 
         scene.pass_time(SECOND)
-        assert await scene.hear("a") == [Asked(who(0), SECOND)]
+        assert await scene.hear("a") == [asked(who(0), SECOND)]
         # The answer ends the round. It is acknowledged at once, but what it made is told by nobody yet.
-        assert await scene.say("a", Reply(who(0), "r", SECOND, 42)) == [Taken()]
+        assert await scene.say("a", reply(who(0), "r", SECOND, 42)) == [Taken()]
         await until(journal.begun)
-        assert await scene.say("a", Renew(who(0), "r")) == [Taken()]
+        assert await scene.say("a", LeaseRenewed(who(0), "r")) == [Taken()]
         hearing = asyncio.ensure_future(scene.hear("a"))
         await asyncio.wait([hearing], timeout=0.05)
         assert not hearing.done()
         assert len(journal.states) == 1
         journal.go.release()
-        assert await hearing == [LowWatermarkRose(who(0), SECOND, 42)]
+        assert await hearing == [rose(who(0), SECOND, 42)]
         journal.go.release()
 
     play(script, journal)
@@ -383,17 +387,17 @@ def test_an_answer_does_not_tell_what_the_journal_does_not_have_yet(tmp_path: Pa
 
     async def script(scene: Scene) -> None:
         await scene.watch("a")
-        await scene.say("a", Register(who(0), "r"))
+        await scene.say("a", TaskRegistered(who(0), "r"))
         await until(journal.begun)
         scene.pass_time(SECOND)
-        await scene.say("a", Reply(who(0), "r", SECOND, 42))
+        await scene.say("a", reply(who(0), "r", SECOND, 42))
         await until(journal.begun)
         # Its effects are with the write by now, and this reply has none of its own.
-        assert await scene.say("a", Reply(who(0), "r", SECOND, 42)) == [Taken()]
+        assert await scene.say("a", reply(who(0), "r", SECOND, 42)) == [Taken()]
         journal.go.release()
-        assert await scene.hear("a") == [Asked(who(0), SECOND)]
-        assert await scene.hear("a") == [LowWatermarkRose(who(0), SECOND, 42)]
-        assert await scene.say("a", Reply(who(0), "r", SECOND, 42)) == [Taken(42)]
+        assert await scene.hear("a") == [asked(who(0), SECOND)]
+        assert await scene.hear("a") == [rose(who(0), SECOND, 42)]
+        assert await scene.say("a", reply(who(0), "r", SECOND, 42)) == [Taken(42)]
 
     play(script, journal)
     journal.close()
@@ -405,7 +409,7 @@ def test_a_snapshot_is_made_even_if_others_always_have_news(tmp_path: Path, monk
 
     async def script(scene: Scene) -> None:
         for number in range(3):
-            assert await scene.say("a", Register(who(number), "r")) == [Taken()]
+            assert await scene.say("a", TaskRegistered(who(number), "r")) == [Taken()]
 
     play(script, journal)
     journal.close()
@@ -426,14 +430,16 @@ def test_a_large_snapshot_is_encoded_in_portions_with_others_let_in_between(
     journal = Journal(tmp_path / "j")
 
     async def script(scene: Scene) -> None:
-        registering = asyncio.ensure_future(scene.say("a", *(Register(who(0, f"source-{n}"), "r") for n in range(400))))
+        registering = asyncio.ensure_future(
+            scene.say("a", *(TaskRegistered(who(0, f"source-{n}"), "r") for n in range(400)))
+        )
         await begun.wait()
         while not registering.done():
-            await scene.say("b", Renew(who(0, "source-0"), "r"))
+            await scene.say("b", LeaseRenewed(who(0, "source-0"), "r"))
             answered.append(len(portions))
         await registering
         # At once after a snapshot the next one waits, and is prepared meanwhile.
-        await scene.say("a", *(Register(who(1, f"source-{n}"), "r") for n in range(400)))
+        await scene.say("a", *(TaskRegistered(who(1, f"source-{n}"), "r") for n in range(400)))
 
     play(script, journal)
     assert len(set(answered) & set(range(1, 8))) >= 2, answered
@@ -446,9 +452,9 @@ def test_what_comes_while_a_write_is_under_way_is_one_more_write(tmp_path: Path)
     journal = SlowJournal(tmp_path / "j")
 
     async def script(scene: Scene) -> None:
-        first = asyncio.ensure_future(scene.say("a", Register(who(0), "r")))
+        first = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "r")))
         await until(journal.begun)
-        others = [asyncio.ensure_future(scene.say("a", Register(who(n), "r"))) for n in range(1, 50)]
+        others = [asyncio.ensure_future(scene.say("a", TaskRegistered(who(n), "r"))) for n in range(1, 50)]
         for _ in range(3):
             journal.go.release()
         await asyncio.gather(first, *others)
@@ -464,15 +470,15 @@ def test_a_journal_that_fails_ends_it_and_nothing_more_is_told(tmp_path: Path) -
     journal.fails = True
 
     async def script(scene: Scene) -> None:
-        registering = asyncio.ensure_future(scene.say("a", Register(who(0), "r")))
+        registering = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "r")))
         await until(journal.begun)
         journal.go.release()
         with pytest.raises(asyncio.CancelledError):
             await registering
         with pytest.raises(asyncio.CancelledError):
-            await scene.say("a", Register(who(1), "r"))
+            await scene.say("a", TaskRegistered(who(1), "r"))
         with pytest.raises(JournalRefused, match="it is full"):
-            scene.authority.failed.result()
+            scene.coordinator.failed.result()
 
     play(script, journal)
     journal.close()
@@ -498,34 +504,34 @@ class FullJournal(Journal):
 def test_while_nothing_can_be_written_everybody_waits_and_then_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(authority, "_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(authority, "_HELD", 10)
+    monkeypatch.setattr(server, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(server, "_HELD", 10)
     journal = FullJournal(tmp_path / "j", 5, number)
 
     async def script(scene: Scene) -> None:
         await scene.watch("a")
-        registering = asyncio.ensure_future(scene.say("a", Register(who(0), "r"), Register(who(1), "r")))
+        registering = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "r"), TaskRegistered(who(1), "r")))
         while journal.times > 3:
             await a_turn()
         for _ in range(20):  # so many questions to each, of which the newest counts
             scene.pass_time(SECOND)
         assert not registering.done()
         assert await registering == [Taken(), Taken()]
-        assert await scene.hear("a") == [Asked(who(n), SECOND) for n in range(2)]
+        assert await scene.hear("a") == [asked(who(n), SECOND) for n in range(2)]
 
     play(script, journal)
     journal.close()
 
 
 def test_a_disk_that_stays_full_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authority, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(server, "_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr("lowmark.integration.coordinator.journal._ROOM_WITHIN_SECONDS", 0.05)
     journal = FullJournal(tmp_path / "j", 10**9, errno.ENOSPC)
 
     async def script(scene: Scene) -> None:
         with pytest.raises(asyncio.CancelledError):
-            await scene.say("a", Register(who(0), "r"))
-        assert isinstance(scene.authority.failed.exception(), JournalRefused)
+            await scene.say("a", TaskRegistered(who(0), "r"))
+        assert isinstance(scene.coordinator.failed.exception(), JournalRefused)
 
     play(script, journal)
     journal.close()
@@ -536,20 +542,20 @@ def test_a_failing_journal_is_an_error_to_the_sender_and_ends_the_process(folder
 
     async def run() -> None:
         kept = Journal(journal)
-        authority = Coordinator(restore(kept, 0), lambda: 0, journal=kept)
+        coordinator = Coordinator(restore(kept, 0), lambda: 0, journal=kept)
         (folder / "state").rename(folder / "gone")
         calls: list[asyncio.Future[grpc.StatusCode]] = []
 
         def register() -> grpc.StatusCode:
             with Caller(f"unix:{folder}/c.sock").channel() as channel, pytest.raises(grpc.RpcError) as failed:
-                say(channel, Say("a", [Register(who(0), "r")]))
+                say(channel, Say("a", [TaskRegistered(who(0), "r")]))
             return status_of(failed.value)
 
         def ready(_address: str) -> None:
             calls.append(asyncio.ensure_future(asyncio.to_thread(register)))
 
         with pytest.raises(JournalRefused, match="cannot be used"):
-            await serve(authority, Door(f"unix:{folder}/c.sock"), stop=asyncio.Event(), ready=ready)
+            await serve(coordinator, Door(f"unix:{folder}/c.sock"), stop=asyncio.Event(), ready=ready)
         assert await calls[0] is grpc.StatusCode.UNAVAILABLE
         kept.close()
 
@@ -560,11 +566,11 @@ def test_a_task_that_left_stays_away_over_a_crash_once_that_was_answered(tmp_pat
     journal = Journal(tmp_path / "j")
 
     async def script(scene: Scene) -> None:
-        await scene.say("a", Register(who(0), "r"), Reply(who(0), "r", 1, 9), Register(who(1), "r"))
-        await scene.say("a", Deregister(who(0), "r"))
+        await scene.say("a", TaskRegistered(who(0), "r"), reply(who(0), "r", 1, 9), TaskRegistered(who(1), "r"))
+        await scene.say("a", TaskDeregistered(who(0), "r"))
         left = restore(journal, scene.now_us).status(scene.now_us).sources[0].tasks
         assert [each.state.value for each in left] == ["finished", "pending"]
-        await scene.say("a", Deregister(who(1), "r"))
+        await scene.say("a", TaskDeregistered(who(1), "r"))
         left = restore(journal, scene.now_us).status(scene.now_us).sources[0].tasks
         assert [each.why for each in left] == ["it has deregistered"] * 2
 
@@ -589,12 +595,12 @@ def channel(folder: Path) -> Iterator[grpc.Channel]:
 
 def say(channel: grpc.Channel, message: Say, **options: Any) -> list[Any]:
     call: Any = channel.unary_unary(
-        wire.SAY.path, request_serializer=wire.encode, response_deserializer=wire.SAY.decode_answer
+        messages.SAY.path, request_serializer=messages.encode, response_deserializer=messages.SAY.decode_answer
     )
     return list(call(message, timeout=20, **options).answers)
 
 
-def raw(channel: grpc.Channel, data: bytes, path: str = wire.SAY.path) -> grpc.RpcError:
+def raw(channel: grpc.Channel, data: bytes, path: str = messages.SAY.path) -> grpc.RpcError:
     call: Any = channel.unary_unary(path)
     with pytest.raises(grpc.RpcError) as failed:
         call(data, timeout=20)
@@ -612,13 +618,13 @@ def status_of(failed: Any) -> grpc.StatusCode:
     [
         (b"", "Say: "),
         (b"\xc1\xff", "Say: "),
-        (wire.encode([]), "Say: Expected `object`, got `array`"),
-        (wire.encode({"statements": []}), "missing required field `application`"),
-        (wire.encode({"application": "", "statements": []}), "at `$.application`"),
-        (wire.encode({"application": "a", "statements": [], "more": 1}), "unknown field `more`"),
-        (wire.encode({"application": "a", "statements": [{"type": "Steal"}]}), "at `$.statements[0].type`"),
+        (messages.encode([]), "Say: Expected `object`, got `array`"),
+        (messages.encode({"statements": []}), "missing required field `application`"),
+        (messages.encode({"application": "", "statements": []}), "at `$.application`"),
+        (messages.encode({"application": "a", "statements": [], "more": 1}), "unknown field `more`"),
+        (messages.encode({"application": "a", "statements": [{"type": "Steal"}]}), "at `$.statements[0].type`"),
         (
-            wire.encode({"application": "a", "statements": [{"type": "Renew", "task": {}, "run": "r"}]}),
+            messages.encode({"application": "a", "statements": [{"type": "Renew", "task": {}, "run": "r"}]}),
             "at `$.statements[0].task`",
         ),
     ],
@@ -630,7 +636,7 @@ def test_a_malformed_message_is_answered_with_the_field_at_fault(
     assert status_of(failed) is grpc.StatusCode.INVALID_ARGUMENT
     assert names in failed.details()
     assert "Hint:" in failed.details()
-    assert say(channel, Say("a", [Register(who(0), "r")])) == [Taken()]
+    assert say(channel, Say("a", [TaskRegistered(who(0), "r")])) == [Taken()]
 
 
 class Talk:
@@ -638,7 +644,7 @@ class Talk:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._unsaid: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        begin: Any = channel.stream_stream(wire.SAY.path, response_deserializer=wire.SAY.decode_answer)
+        begin: Any = channel.stream_stream(messages.SAY.path, response_deserializer=messages.SAY.decode_answer)
         self.call = begin(iter(self._unsaid.get, None), timeout=40)
 
     def send(self, *messages: bytes) -> None:
@@ -651,8 +657,11 @@ class Talk:
 
 def test_a_call_that_stays_open_has_its_answers_in_order(channel: grpc.Channel) -> None:
     talk = Talk(channel)
-    first, second = Say("a", [Register(who(0), "r"), Renew(who(7), "r")]), Say("a", [Reply(who(0), "r", 1, 1)])
-    talk.send(wire.encode(first), wire.encode(second))
+    first, second = (
+        Say("a", [TaskRegistered(who(0), "r"), LeaseRenewed(who(7), "r")]),
+        Say("a", [reply(who(0), "r", 1, 1)]),
+    )
+    talk.send(messages.encode(first), messages.encode(second))
     answers = [next(talk.call).answers for _ in range(2)]
     assert [[type(each) for each in of_one] for of_one in answers] == [[Taken, Refused], [Taken]]
     talk.end()
@@ -663,25 +672,25 @@ def test_a_call_that_stays_open_has_its_answers_in_order(channel: grpc.Channel) 
 def test_a_malformed_message_ends_the_call_it_came_by_and_no_other(channel: grpc.Channel) -> None:
     one, other = Talk(channel), Talk(channel)
     for talk in (one, other):
-        talk.send(wire.encode(Say("a", [Register(who(0), "r")])))
+        talk.send(messages.encode(Say("a", [TaskRegistered(who(0), "r")])))
         assert next(talk.call).answers == [Taken()]
     one.send(b"\xc1")
     with pytest.raises(grpc.RpcError):
         next(one.call)
     assert status_of(one.call) is grpc.StatusCode.INVALID_ARGUMENT
-    other.send(wire.encode(Say("a", [Renew(who(0), "r")])))
+    other.send(messages.encode(Say("a", [LeaseRenewed(who(0), "r")])))
     assert next(other.call).answers == [Taken()]
     for talk in (one, other):
         talk.end()
 
 
 def test_open_calls_do_not_keep_the_process_from_ending(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authority, "_GRACE_SECONDS", 60)  # `serving` waits for 20
+    monkeypatch.setattr(server, "_GRACE_SECONDS", 60)  # `serving` waits for 20
     with ExitStack() as stack:
         with serving(Door(f"unix:{folder}/c.sock")) as address:
             talk = Talk(stack.enter_context(Caller(address).channel()))
             stack.callback(talk.end)
-            talk.send(wire.encode(Say("a", [Register(who(0), "r")])))
+            talk.send(messages.encode(Say("a", [TaskRegistered(who(0), "r")])))
             assert next(talk.call).answers == [Taken()]
         with pytest.raises(grpc.RpcError):
             next(talk.call)
@@ -690,18 +699,18 @@ def test_open_calls_do_not_keep_the_process_from_ending(folder: Path, monkeypatc
 
 
 def test_an_oversized_message_is_refused_and_nothing_else_disturbed(channel: grpc.Channel) -> None:
-    large = wire.encode(Say("a", [Register(who(0), "x" * wire.MOST_BYTES)]))
+    large = messages.encode(Say("a", [TaskRegistered(who(0), "x" * messages.MOST_BYTES)]))
     assert status_of(raw(channel, large)) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert say(channel, Say("a", [Register(who(0), "r")])) == [Taken()]
+    assert say(channel, Say("a", [TaskRegistered(who(0), "r")])) == [Taken()]
 
 
 def test_an_unknown_method_is_answered(channel: grpc.Channel) -> None:
-    assert status_of(raw(channel, b"", f"/{wire.SERVICE}/Steal")) is grpc.StatusCode.UNIMPLEMENTED
+    assert status_of(raw(channel, b"", f"/{messages.SERVICE}/Steal")) is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_the_standard_health_service_answers(channel: grpc.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel)
-    for name in ("", wire.SERVICE):
+    for name in ("", messages.SERVICE):
         answer = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=20)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
@@ -720,10 +729,10 @@ def test_the_standard_health_service_answers(channel: grpc.Channel) -> None:
 )
 def test_without_the_token_no_method_answers(guarded: str, tmp_path: Path, method: str, metadata: Any) -> None:
     with Caller(guarded, token_file=token_file(tmp_path)).channel() as channel:
-        path = "/grpc.health.v1.Health/Check" if method == "health" else f"/{wire.SERVICE}/{method}"
+        path = "/grpc.health.v1.Health/Check" if method == "health" else f"/{messages.SERVICE}/{method}"
         call: Any = channel.unary_stream(path) if method == "Watch" else channel.unary_unary(path)
         with pytest.raises(grpc.RpcError) as failed:
-            list(call(wire.encode(wire.Watch("a")), timeout=20, metadata=metadata))
+            list(call(messages.encode(messages.Watch("a")), timeout=20, metadata=metadata))
     assert status_of(failed.value) is grpc.StatusCode.UNAUTHENTICATED
     assert TOKEN not in str(failed.value)
 
@@ -791,10 +800,28 @@ def test_a_refused_address_leaves_no_file_behind(folder: Path, tmp_path: Path) -
         Door(f"unix:{folder}/new/c.sock", tls_cert=tmp_path / "c"),
     ):
         with pytest.raises((AddressRefused, TokenRefused)):
-            run_coordinator(
-                door, journal=folder / "state" / "j", interval_us=1, lease_us=1, quorum=1, ready=lambda *_: None
-            )
+            serve_once(door, folder)
     assert list(folder.iterdir()) == []
+
+
+def serve_once(door: Door, folder: Path) -> None:
+    run_coordinator(door, journal=folder / "state" / "j", interval_us=1, lease_us=1, quorum=1, ready=lambda *_: None)
+
+
+def test_a_port_in_use_and_a_key_of_another_certificate_are_refused_before_a_file_is_made(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (cert, key), (_, other), token = certificate(tmp_path / "a"), certificate(tmp_path / "b"), token_file(tmp_path)
+    with serving(Door("127.0.0.1:0", cert, key, token)) as address, pytest.raises(AddressRefused, match="in use"):
+        serve_once(Door(address, cert, key, token), folder)
+    with pytest.raises(AddressRefused, match="cannot be used"):
+        serve_once(Door("127.0.0.1:0", cert, other, token), folder)
+    with pytest.raises(AddressRefused, match="cannot listen there"):
+        serve_once(Door("nowhere.invalid:1", cert, key, token), folder)
+    assert list(folder.iterdir()) == []
+    Door("localhost:0", cert, key, token).check()
 
 
 @pytest.mark.parametrize("where", ["handle", "tell"])
@@ -806,7 +833,7 @@ def test_an_error_of_its_own_ends_it_and_does_not_leave_it_dead_and_serving(
 
     def serve_until_it_ends() -> None:
         with serving(Door(f"unix:{folder}/c.sock")) as address, Caller(address).channel() as channel:
-            assert say(channel, Say("a", [Register(who(0), "r")])) == [Taken()]
+            assert say(channel, Say("a", [TaskRegistered(who(0), "r")])) == [Taken()]
             if where == "handle":
                 monkeypatch.setattr(LowWatermarkCoordinator, "handle", wrong)
             else:
@@ -819,11 +846,11 @@ def test_an_error_of_its_own_ends_it_and_does_not_leave_it_dead_and_serving(
 
 def test_a_timer_is_not_put_off_by_messages_that_keep_coming() -> None:
     async def script(scene: Scene) -> None:
-        await scene.say("a", Register(who(0), "r"))
-        timer = scene.authority._timer
+        await scene.say("a", TaskRegistered(who(0), "r"))
+        timer = scene.coordinator._timer
         assert timer is not None
-        await scene.say("a", Renew(who(0), "r"))
-        assert scene.authority._timer is timer
+        await scene.say("a", LeaseRenewed(who(0), "r"))
+        assert scene.coordinator._timer is timer
 
     play(script)
 
@@ -831,10 +858,10 @@ def test_a_timer_is_not_put_off_by_messages_that_keep_coming() -> None:
 def test_a_watcher_keeps_the_newest_of_each_kind() -> None:
     async def run() -> None:
         watcher = Watcher()
-        watcher.tell(task(0), LowWatermarkRose(who(0), 1, 1))
-        watcher.tell(task(0), Asked(who(0), 2))
-        watcher.tell(task(0), LowWatermarkRose(who(0), 3, 3))
-        assert await watcher.next() == [Asked(who(0), 2), LowWatermarkRose(who(0), 3, 3)]
+        watcher.tell(rose(who(0), 1, 1))
+        watcher.tell(asked(who(0), 2))
+        watcher.tell(rose(who(0), 3, 3))
+        assert await watcher.next() == [asked(who(0), 2), rose(who(0), 3, 3)]
         watcher.end()
         assert await watcher.next() is None
 

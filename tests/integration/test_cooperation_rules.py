@@ -34,14 +34,17 @@ class FakeMember:
     lows_us: dict[TaskId, int] = field(default_factory=dict)
     caps: dict[TaskId, Cap] = field(default_factory=dict)
     said: list[tuple[Any, ...]] = field(default_factory=list)
+    silence_us: tuple[int | None, int | None] = None, None
 
     def register(self, task: TaskId, **settings: Any) -> None:
         self.said.append(("register", task, settings))
 
     def report(
-        self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None, next_wanted_us: int | None = None
-    ) -> None:
+        self, task: TaskId, low_us: int | None, *, left_out: LeftOut | None, next_wanted_us: int | None = None,
+        heard_us: int | None = None, patience_us: int | None = None,
+    ) -> None:  # fmt: skip
         self.said.append(("report", task, low_us, left_out, next_wanted_us))
+        self.silence_us = heard_us, patience_us
 
     def deregister(self, task: TaskId) -> None:
         self.said.append(("deregister", task))
@@ -177,6 +180,8 @@ def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock:
         run.handle(Polled(world.now_us), world.now_us)
     world.cooperation.report(run)
     assert (run.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, LeftOut.IDLE)
+    # Who is idle by time alone is left out at once; who is silent, when others had rows for the timeout since.
+    assert world.member.silence_us == (7 * S, None if idle else S)
 
     half = world.run(strategy=GROUPED.with_idleness("1 second", clock), token="run-2")
     half.handle(SplitsDiscovered((1, 2)), world.now_us)

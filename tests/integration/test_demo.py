@@ -26,6 +26,7 @@ from tests.test_grafana import ALERTS, alerts
 LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 DEMO_SECONDS = 280
 END_SECONDS = 30  # a few on a machine with nothing else to do
+KEPT = "lowmark: running for 600 more seconds, Ctrl-C ends it; try `lowmark status` in another terminal\n"
 
 
 def run_demo(*arguments: str) -> tuple[dict[str, Any], str]:
@@ -104,10 +105,14 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[Demo]:
 
 
 @pytest.fixture(scope="module")
-def figures() -> dict[str, Any]:
-    """One run of the embedded demo for all tests of its figures."""
-    found, said = run_demo("--seed", "42")
-    assert said == ""  # no log of Spark's, no warning of ours
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One run of the embedded demo for all tests of its figures, kept for a moment and ended by Ctrl-C."""
+    with running_demo(tmp_path_factory.mktemp("embedded"), "--seed", "42", "--keep", "600") as demo:
+        demo.await_said("more seconds")
+        found = demo.figures()  # shown before it is kept
+        assert demo.end(signal.SIGINT, group=True) == 0
+        assert demo.left_behind() == []
+        assert demo.said() == KEPT  # no log of Spark's, no warning of ours
     return found
 
 
@@ -175,18 +180,14 @@ class TestTheRun:
         assert set(states.values()) == {"active"}
 
     @pytest.mark.torture  # the run on Kafka shows the same in `make test`: another source, the same figures
-    def test_a_seed_gives_its_figures_again(self, figures: dict[str, Any]) -> None:
-        again, _ = run_demo("--seed", "42")
+    def test_a_seed_gives_its_figures_again_and_ends_by_itself(self, figures: dict[str, Any]) -> None:
+        again, said = run_demo("--seed", "42")
         assert again == figures
+        assert said == ""
 
-    def test_another_seed_gives_others_and_ctrl_c_ends_the_keeping(
-        self, figures: dict[str, Any], tmp_path: Path
-    ) -> None:
-        with running_demo(tmp_path, "--seed", "7", "--keep", "600") as demo:
-            demo.await_said("more seconds")
-            other = demo.figures()  # shown before it is kept
-            assert demo.end(signal.SIGINT, group=True) == 0
-            assert demo.left_behind() == []
+    @pytest.mark.torture  # that a seed chooses the script is seen without a run, below
+    def test_another_seed_gives_others(self, figures: dict[str, Any]) -> None:
+        other, _ = run_demo("--seed", "7")
         assert other["lowmark"]["rows_dropped"] == 0 < other["native"]["rows_dropped"]
         assert other["splits"] != figures["splits"]
 
@@ -347,10 +348,7 @@ class TestKept:
 
     def test_sigterm_ends_it_at_once_and_raises_the_alert_that_it_is_gone(self, kept: Kept) -> None:
         assert kept.demo.end(signal.SIGTERM) == 0
-        assert kept.demo.said() == (
-            f"lowmark: metrics at http://{kept.target}/metrics\n"
-            "lowmark: running for 600 more seconds, Ctrl-C ends it; try `lowmark status` in another terminal\n"
-        )
+        assert kept.demo.said() == (f"lowmark: metrics at http://{kept.target}/metrics\n{KEPT}")
         assert kept.demo.left_behind() == []
         alert = wait_until(lambda: kept.alerts().get("LowmarkDown"), "an alert")
         labels = {"alertname": "LowmarkDown", "instance": kept.target, "job": "lowmark", "severity": "critical"}

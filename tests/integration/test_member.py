@@ -6,57 +6,51 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import grpc
-import msgspec
 import pytest
 from lowmark.integration.cli.show_coordinator import show_coordinator
-from lowmark.integration.coordinator import messages as wire
+from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.client import Member, ask_status
 from lowmark.integration.coordinator.client_state import BackOff, GivenUp, MemberState, NewLow
-from lowmark.integration.coordinator.messages import (
-    Refused,
-    Register,
-    Renew,
-    Reply,
-    Say,
-    Statement,
-    Taken,
-)
+from lowmark.integration.coordinator.messages import Refused, Say, Statement, Taken
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
     CapAnnounced,
     InvalidMessage,
+    LeaseRenewed,
     LeftOut,
     LowmarkError,
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     RetrieveLowWatermark,
     TaskId,
+    TaskRegistered,
     Tick,
     UnknownTask,
 )
 from lowmark.watermark.tasks.status import run_mark
 from rich.console import Console
 
-from tests.integration.serving import private_folder, serving, task, token_file
+from tests.integration.serving import asked, private_folder, reply, rose, serving, task, token_file
 from tests.live.servers import wait_until
 
 SECOND = 1_000_000
-WHO = wire.Task.of(task(0))
+WHO = task(0)
 
 
 def member(*, connected: bool = True, tasks: int = 1) -> MemberState:
     state = MemberState("app", Random(7))
     for n in range(tasks):
-        state.register(Register(wire.Task.of(task(n)), f"run-{n}"))
+        state.register(TaskRegistered(task(n), f"run-{n}"))
     if connected:
         state.attached(30 * SECOND, 0)
         said(state, 0)
@@ -66,7 +60,11 @@ def member(*, connected: bool = True, tasks: int = 1) -> MemberState:
 
 def said(state: MemberState, now_us: int) -> list[Statement]:
     message = state.take(now_us)
-    return [] if message is None else message.statements
+    return [] if message is None else said_in(message)
+
+
+def said_in(message: Say) -> list[Statement]:
+    return [each for each in message.statements if not isinstance(each, LowmarkError)]
 
 
 def names(statements: list[Statement]) -> list[str]:
@@ -83,19 +81,32 @@ def refused(error: str) -> Refused:
 def test_a_question_is_answered_from_memory_with_the_time_of_the_question() -> None:
     state = member()
     state.report(task(0), 0)
-    assert said(state, SECOND) == [Reply(WHO, "run-0", SECOND, 0, sequence=1)]
+    assert said(state, SECOND) == [reply(WHO, "run-0", SECOND, 0, sequence=1)]
     state.answered([Taken()], SECOND)
-    state.told([wire.Asked(WHO, 5)], 2 * SECOND)
-    assert said(state, 2 * SECOND) == [Reply(WHO, "run-0", 5, 0, sequence=2)]
+    state.told([asked(WHO, 5)], 2 * SECOND)
+    assert said(state, 2 * SECOND) == [reply(WHO, "run-0", 5, 0, sequence=2)]
     state.answered([Taken()], 2 * SECOND)
     assert said(state, 3 * SECOND) == []
     assert state.quiet
 
 
+def test_how_long_ago_it_had_rows_is_told_from_the_moment_of_the_answer() -> None:
+    state = member()
+    state.report(task(0), 0, heard_us=SECOND // 2, patience_us=9)
+    first = reply(WHO, "run-0", SECOND, 0, sequence=1)
+    assert said(state, SECOND) == [replace(first, silent_us=SECOND // 2, patience_us=9)]
+    state.answered([Taken()], SECOND)
+    state.told([asked(WHO, 5)], 2 * SECOND)
+    again = replace(first, timestamp=5, sequence=2, silent_us=3 * SECOND // 2, patience_us=9)
+    assert said(state, 2 * SECOND) == [again]
+    [arrived] = messages.SAY.decode_question(messages.encode(Say("app", [again]))).statements
+    assert arrived == again
+
+
 def test_who_knows_no_low_watermark_says_so_when_asked() -> None:
     state = member()
-    state.told([wire.Asked(WHO, 5)], SECOND)
-    assert said(state, SECOND) == [Reply(WHO, "run-0", 5, None, sequence=1)]
+    state.told([asked(WHO, 5)], SECOND)
+    assert said(state, SECOND) == [reply(WHO, "run-0", 5, None, sequence=1)]
 
 
 def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> None:
@@ -106,7 +117,7 @@ def test_one_message_is_under_way_and_the_newest_report_goes_with_the_next() -> 
         state.report(task(0), low_us, left_out=LeftOut.IDLE, next_wanted_us=9)
         assert said(state, 2 * SECOND) == []
     state.answered([Taken()] * len(first), 2 * SECOND)
-    assert said(state, 3 * SECOND) == [Reply(WHO, "run-0", 3 * SECOND, 4, LeftOut.IDLE, 9, 2)]
+    assert said(state, 3 * SECOND) == [reply(WHO, "run-0", 3 * SECOND, 4, LeftOut.IDLE, 9, 2)]
 
 
 def test_messages_are_gathered_for_a_moment_and_a_clock_set_back_holds_nobody() -> None:
@@ -117,10 +128,10 @@ def test_messages_are_gathered_for_a_moment_and_a_clock_set_back_holds_nobody() 
     state.report(task(0), 2)
     assert said(state, SECOND + 1_000) == []
     assert state.wake_at_us == SECOND + 5_000
-    assert names(said(state, SECOND + 5_000)) == ["Reply"]
+    assert names(said(state, SECOND + 5_000)) == ["ReplyLowWatermark"]
     state.answered([Taken()], SECOND + 5_000)
     state.report(task(0), 3)
-    assert names(said(state, -SECOND)) == ["Reply"]
+    assert names(said(state, -SECOND)) == ["ReplyLowWatermark"]
 
 
 def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
@@ -128,13 +139,13 @@ def test_a_message_is_never_larger_than_a_coordinator_reads() -> None:
     state = MemberState("app", Random(7))
     count = 2_000
     for n in range(count):
-        state.register(Register(wire.Task(long, long, f"{n}{long}"[:1_000]), long))
+        state.register(TaskRegistered(TaskId(long, long, f"{n}{long}"[:1_000]), long))
     state.attached(30 * SECOND, 0)
     seen: set[str] = set()
     now_us = 0
     while message := state.take(now_us):
-        assert len(wire.encode(message)) <= wire.MOST_BYTES
-        seen |= {each.task.task_id for each in message.statements}
+        assert len(messages.encode(message)) <= messages.MOST_BYTES
+        seen |= {each.task.task_id for each in said_in(message)}
         state.answered([Taken()] * len(message.statements), now_us)
         now_us += SECOND // 100
     assert len(seen) == count
@@ -144,7 +155,7 @@ def test_an_end_is_said_after_the_last_report() -> None:
     state = member()
     state.report(task(0), 7)
     state.end(task(0))
-    assert names(said(state, SECOND)) == ["Reply", "Deregister"]
+    assert names(said(state, SECOND)) == ["ReplyLowWatermark", "TaskDeregistered"]
     state.answered([Taken(), Taken()], SECOND)
     assert said(state, 2 * SECOND) == []
     assert state.quiet
@@ -160,10 +171,10 @@ def test_who_deregisters_before_it_could_register_says_nothing() -> None:
 def test_silence_is_broken_three_times_in_a_lease() -> None:
     state = member(tasks=2)
     assert state.wake_at_us == 10 * SECOND
-    assert names(said(state, 10 * SECOND)) == ["Renew", "Renew"]
+    assert names(said(state, 10 * SECOND)) == ["LeaseRenewed", "LeaseRenewed"]
     state.answered([Taken(), Taken()], 10 * SECOND)
     state.report(task(0), 1)
-    assert names(said(state, 15 * SECOND)) == ["Reply"]
+    assert names(said(state, 15 * SECOND)) == ["ReplyLowWatermark"]
     state.answered([Taken()], 15 * SECOND)
     assert [each.task.task_id for each in said(state, 20 * SECOND)] == ["1"]
     state.answered([Taken()], 20 * SECOND)
@@ -175,7 +186,7 @@ def test_silence_is_broken_three_times_in_a_lease() -> None:
 def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
     state = member()
     state.report(task(0), 1)
-    assert names(said(state, SECOND)) == ["Reply"]
+    assert names(said(state, SECOND)) == ["ReplyLowWatermark"]
     state.detached("gone", 2 * SECOND)
     state.report(task(0), 2)
     assert said(state, 2 * SECOND) == []
@@ -184,7 +195,7 @@ def test_what_was_under_way_is_said_again_after_a_lease_was_renewed() -> None:
     assert (state.since_us, state.why) == (2 * SECOND, "gone still")
     state.attached(30 * SECOND, 4 * SECOND)
     again = said(state, 4 * SECOND)
-    assert again == [Renew(WHO, "run-0", None), Reply(WHO, "run-0", 4 * SECOND, 2, sequence=2)]
+    assert again == [LeaseRenewed(WHO, "run-0", None), reply(WHO, "run-0", 4 * SECOND, 2, sequence=2)]
     assert (state.connected, state.since_us, state.why) == (True, 4 * SECOND, "")
 
 
@@ -194,7 +205,7 @@ def test_a_report_that_was_under_way_is_not_lost_with_its_answer() -> None:
     said(state, SECOND)
     state.detached("gone", 2 * SECOND)
     state.attached(30 * SECOND, 3 * SECOND)
-    assert names(said(state, 3 * SECOND)) == ["Renew", "Reply"]
+    assert names(said(state, 3 * SECOND)) == ["LeaseRenewed", "ReplyLowWatermark"]
 
 
 def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
@@ -203,7 +214,7 @@ def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
     said(state, SECOND)
     state.answered([refused("UnknownTask")], SECOND)
     [registration] = said(state, 2 * SECOND)
-    assert isinstance(registration, Register)
+    assert isinstance(registration, TaskRegistered)
     assert registration.run != "run-0"
     assert registration.low_watermark_us == 77
     assert state.heard() == []
@@ -212,13 +223,13 @@ def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
 def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
     state = member(connected=False)
     state.attached(30 * SECOND, 0)
-    assert names(said(state, 0)) == ["Register"]
+    assert names(said(state, 0)) == ["TaskRegistered"]
     state.detached("gone", SECOND)
     state.attached(30 * SECOND, 2 * SECOND)
-    assert said(state, 2 * SECOND) == [Renew(WHO, "run-0")]
+    assert said(state, 2 * SECOND) == [LeaseRenewed(WHO, "run-0")]
     state.answered([refused("UnknownTask")], 2 * SECOND)
     [registration] = said(state, 3 * SECOND)
-    assert isinstance(registration, Register)
+    assert isinstance(registration, TaskRegistered)
     assert registration.run != "run-0"
 
 
@@ -241,10 +252,10 @@ def test_a_new_run_is_not_touched_by_answers_to_the_one_before() -> None:
     state = member()
     state.report(task(0), 1)
     said(state, SECOND)
-    state.register(Register(WHO, "run-new"))
+    state.register(TaskRegistered(WHO, "run-new"))
     state.answered([refused("StaleRun")], SECOND)
     assert state.heard() == []
-    assert said(state, 2 * SECOND) == [Register(WHO, "run-new")]
+    assert said(state, 2 * SECOND) == [TaskRegistered(WHO, "run-new")]
 
 
 def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> None:
@@ -253,7 +264,7 @@ def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> 
     state.report(task(0), 99)
     state.end(task(0))
     state.attached(30 * SECOND, 2 * SECOND)
-    assert names(said(state, 2 * SECOND)) == ["Renew", "Reply", "Deregister"]
+    assert names(said(state, 2 * SECOND)) == ["LeaseRenewed", "ReplyLowWatermark", "TaskDeregistered"]
 
 
 # -- what it hears
@@ -262,7 +273,7 @@ def test_a_run_that_ended_while_nobody_listened_still_says_its_last_values() -> 
 def test_the_low_watermark_that_is_heard_never_goes_back_and_0_is_one() -> None:
     state = member()
     for low_us in (-5, 0, 0, -1, 3, 2):
-        state.told([wire.LowWatermarkRose(WHO, 1, low_us)], SECOND)
+        state.told([rose(WHO, 1, low_us)], SECOND)
     assert state.heard() == [NewLow(task(0), low_us) for low_us in (-5, 0, 3)]
     said(state, SECOND)
     state.report(task(0), 9)
@@ -275,7 +286,7 @@ def test_of_caps_the_newest_epoch_counts_and_it_may_go_down() -> None:
     state = member()
     caps = []
     for epoch, cap in ((5, Cap.up_to(10)), (4, Cap.free()), (6, Cap.up_to(10)), (7, Cap.up_to(0)), (7, Cap.hold())):
-        message = wire.to_message(CapAnnounced("g", task(0), epoch, cap))
+        message = CapAnnounced("g", task(0), epoch, cap)
         state.told([message], SECOND)
         caps.append(state.cap(task(0)))
     assert caps == [Cap.up_to(10)] * 3 + [Cap.up_to(0)] * 2
@@ -283,8 +294,8 @@ def test_of_caps_the_newest_epoch_counts_and_it_may_go_down() -> None:
 
 def test_what_is_for_nobody_here_is_not_heard() -> None:
     state = member()
-    other = wire.Task.of(task(9))
-    state.told([wire.Asked(other, 1), wire.LowWatermarkRose(other, 1, 1)], SECOND)
+    other = task(9)
+    state.told([asked(other, 1), rose(other, 1, 1)], SECOND)
     assert (state.heard(), said(state, SECOND)) == ([], [])
 
 
@@ -331,7 +342,7 @@ class Lossy:
         self.newest = {task(n): 0 for n in range(6)}
         self.lows: dict[TaskId, list[int]] = {each: [] for each in self.newest}
         for n in range(6):
-            self.states[n % 2].register(Register(wire.Task.of(task(n)), f"run-{n}"))
+            self.states[n % 2].register(TaskRegistered(task(n), f"run-{n}"))
 
     def loses(self, share: float) -> bool:
         return self.random.random() < share
@@ -381,7 +392,7 @@ class Lossy:
             if isinstance(effect, RetrieveLowWatermark | NotifyNewLowWatermark) and not self.loses(3 * loss):
                 for state in self.states:
                     if state.connected:
-                        state.told([wire.to_message(effect)], self.now_us)
+                        state.told([effect], self.now_us)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -411,13 +422,14 @@ def exchange(coordinator: LowWatermarkCoordinator, message: Say, now_us: int) ->
     """What a coordinator answers, over the real bytes."""
     answers: list[Any] = []
     effects: list[Any] = []
-    for statement in wire.SAY.decode_question(wire.encode(message)).statements:
+    for statement in messages.SAY.decode_question(messages.encode(message)).statements:
+        assert not isinstance(statement, LowmarkError)
         try:
-            effects += coordinator.handle(wire.to_event(statement), now_us)
+            effects += coordinator.handle(statement, now_us)
             answers.append(Taken(coordinator.low_watermark_us(*key(statement))))
         except LowmarkError as error:
-            answers.append(wire.refusal(error))
-    return msgspec.msgpack.decode(wire.encode(wire.SayAnswer(answers)), type=wire.SayAnswer).answers, effects
+            answers.append(messages.refusal(error))
+    return messages.SAY.decode_answer(messages.encode(messages.SayAnswer(answers))).answers, effects
 
 
 # -- its threads
@@ -516,7 +528,9 @@ def test_odd_names_come_back_as_they_went_over_the_wire_the_journal_and_the_stat
 def test_two_processes_of_one_task_do_not_fight_over_it(folder: Path) -> None:
     given_up: list[TaskId] = []
     with (
-        serving(Door(f"unix:{folder}/c.sock")) as address,
+        serving(
+            Door(f"unix:{folder}/c.sock"), lease_us=3 * SECOND
+        ) as address,  # a third of it is how long one is silent
         Member(address, on_given_up=lambda who, _error: given_up.append(who)) as old,
         Member(address) as new,
     ):
@@ -566,11 +580,11 @@ def test_who_is_not_answered_in_time_hangs_up_and_tries_again(folder: Path, capl
 
     def watch(data: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
         watches.append(data)
-        yield wire.encode(wire.Told([], 3_000 * SECOND))  # it has no other reason to wake up
+        yield messages.encode(messages.Told([], 3_000 * SECOND))  # it has no other reason to wake up
         over.wait(20)
 
-    def say(messages: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
-        for _ in messages:
+    def say(said: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
+        for _ in said:
             over.wait(20)
         yield from ()
 
@@ -579,7 +593,7 @@ def test_who_is_not_answered_in_time_hangs_up_and_tries_again(folder: Path, capl
         "Watch": grpc.unary_stream_rpc_method_handler(watch),
         "Say": grpc.stream_stream_rpc_method_handler(say),
     }
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(wire.SERVICE, handlers)])
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(messages.SERVICE, handlers)])
     server.add_insecure_port(f"unix:{folder}/c.sock")
     server.start()
     try:

@@ -22,8 +22,9 @@ from lowmark.integration.metrics import collector as metrics
 from lowmark.integration.metrics import endpoint
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
-from lowmark.integration.run_status import RunStatus
-from lowmark.watermark import WatermarkStrategy
+from lowmark.integration.process.loop import Loop, LoopTimes
+from lowmark.integration.run_status import Alignment, ReportGaps, RunStatus
+from lowmark.watermark import Cap, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import StreamCoordinator
 from prometheus_client import CollectorRegistry, generate_latest
@@ -55,6 +56,8 @@ class FakeRun:
     holder: str | None = None  # in place of the coordinator's own
     unmeasured: int = 0
     source_metrics: dict[str, float] = field(default_factory=dict)
+    gaps: ReportGaps = field(default_factory=ReportGaps)
+    alignment: Alignment | None = None
     batch_id: int = 0
     now_us: int = 1_000 * SECOND_US
 
@@ -93,6 +96,9 @@ class FakeRun:
             reported_at_us=self.now_us if self.batch_id else None,
             seen_at_us=self.now_us,
             source_metrics=self.source_metrics,
+            spent_us={state.value: us for state, us in self.coordinator.spent_us(self.now_us).items()},
+            gaps=self.gaps,
+            alignment=self.alignment,
         )
 
 
@@ -109,6 +115,9 @@ class FakeService:
         if self.broken:
             raise TimeoutError(f"the loop is busy, tried for {seconds:g} seconds")
         return [run.status() for run in self.runs if run.token not in without]
+
+    def loop_times(self) -> LoopTimes:
+        return LoopTimes(calls=7, busy_us=2_500_000, longest_us=1_500_000, waiting=3)
 
 
 @dataclass
@@ -222,6 +231,7 @@ def test_counters_are_what_the_stream_counted() -> None:
         "lowmark_before_epoch_rows_total": 12,
         "lowmark_batches_total": 2,
         "lowmark_unmeasured_batches_total": 9,
+        "lowmark_missed_batches_total": 0,
         "lowmark_returned_late_total": 0,
         "lowmark_regressions_total": 1,
         "lowmark_native_late_rows_total": 1,
@@ -232,6 +242,85 @@ def test_what_a_source_counts_is_shown_by_its_own_names() -> None:
     run = FakeRun("t1", source_metrics={"discoveries": 3, "lost_offsets": 7})
     shown = {dict(at)["metric"]: value for at, value in scraper(run).of("lowmark_source").items()}
     assert shown == {"discoveries": 3, "lost_offsets": 7}
+
+
+def test_time_in_each_state_is_added_up_over_the_splits_and_over_restarts_of_the_query() -> None:
+    run = FakeRun("t1", strategy=WatermarkStrategy().with_idleness("10 seconds", clock="time"))
+    run.discover("a", "b", "mute")
+    run.now_us += 5 * SECOND_US
+    run.report({"a": 1, "b": 1})
+    run.now_us += 59 * SECOND_US  # a minute since the report
+    run.report({"a": 2})
+    service = FakeService([run])
+    seen = Scraper(StreamCollector(service))
+
+    def spent() -> dict[str, float]:
+        found = seen.of("lowmark_state_seconds_total")
+        return {dict(at)["state"]: value for at, value in found.items() if value}
+
+    run.now_us -= SECOND_US  # of the last report
+    assert spent() == {"pending": 3 * 5 + 60, "active": 2 * 60}
+    run.now_us += 10 * SECOND_US
+    assert spent() == {"pending": 75, "active": 120 + 10, "idle": 2 * 10}
+    run.ended = True
+    assert spent() == {"pending": 75, "active": 130, "idle": 20}
+    service.runs.append(FakeRun("t2", strategy=run.strategy))
+    service.runs[-1].discover("a")
+    service.runs[-1].now_us += 7 * SECOND_US
+    assert spent() == {"pending": 75 + 7, "active": 130, "idle": 20}
+
+
+def test_the_gaps_between_reports_are_a_histogram_and_missed_batches_a_count() -> None:
+    gaps = ReportGaps()
+    for seconds, missed in ((0.5, 0), (1, 0), (30, 2), (7_200, 0)):
+        gaps = gaps.longer(round(seconds * SECOND_US), missed_batches=missed)
+    run = FakeRun("t1", gaps=gaps)
+    seen = scraper(run)
+    buckets = {dict(at)["le"]: value for at, value in seen.of("lowmark_report_gap_seconds_bucket").items()}
+    assert buckets == {
+        "1.0": 2, "5.0": 2, "15.0": 2, "60.0": 3, "300.0": 3, "900.0": 3, "3600.0": 3, "+Inf": 4,
+    }  # fmt: skip
+    assert seen.one("lowmark_report_gap_seconds_count") == 4
+    assert seen.one("lowmark_report_gap_seconds_sum") == 7_231.5
+    assert seen.one("lowmark_missed_batches_total") == 2
+
+
+def test_a_stream_in_an_alignment_group_shows_its_cap_and_its_drift() -> None:
+    at = Alignment("g", 30 * SECOND_US, Cap.up_to(130 * SECOND_US), True, 100 * SECOND_US, 20 * SECOND_US, waiting=True)
+    seen = scraper(FakeRun("t1", alignment=at), FakeRun("t2", query="other"))
+    values = {name: value for (name, _), value in seen.samples().items() if name.startswith("lowmark_alignment_")}
+    assert values == {
+        "lowmark_alignment_cap_timestamp_seconds": 130,
+        "lowmark_alignment_drift_seconds": 20,
+        "lowmark_alignment_max_drift_seconds": 30,
+        "lowmark_alignment_waiting": 1,
+    }
+    assert seen.one("lowmark_alignment_waiting", group="g", query="q") == 1
+    held = Alignment("g", 30 * SECOND_US, Cap.hold(), False, kept_at="unix:/c.sock")
+    seen = scraper(FakeRun("t1", alignment=held))
+    assert seen.one("lowmark_alignment_cap_timestamp_seconds") is None
+    assert seen.one("lowmark_alignment_drift_seconds") is None
+
+
+def test_the_loop_says_how_busy_it_is() -> None:
+    seen = scraper(two_splits())
+    assert seen.one("lowmark_loop_calls_total") == 7
+    assert seen.one("lowmark_loop_busy_seconds_total") == 2.5
+    assert seen.one("lowmark_loop_longest_call_seconds") == 1.5
+    assert seen.one("lowmark_loop_waiting_calls") == 3
+
+
+def test_a_loop_that_hangs_is_seen_from_outside() -> None:
+    loop, free = Loop("test"), threading.Event()
+    loop.call(lambda: None, "do nothing", seconds=10)
+    loop.post(free.wait)
+    loop.post(lambda: None)
+    wait_until(lambda: loop.times.waiting == 1, "the first call has begun")
+    assert loop.times.calls == 1
+    free.set()
+    loop.stop()
+    assert (loop.times.calls, loop.times.waiting) == (3, 0)
+    assert loop.times.longest_us <= loop.times.busy_us
 
 
 def test_a_late_return_is_counted() -> None:
@@ -375,7 +464,10 @@ def test_an_ended_query_keeps_its_counters_and_loses_what_is_now() -> None:
     for _ in range(2):  # added up once
         after = seen.samples()
         assert {name for name, at in after if ("stream", "orders") in at} == {
-            name for name in before if name.endswith("_total") and not name.startswith("lowmark_split_")
+            name
+            for name in before
+            if name.startswith("lowmark_report_gap_")
+            or (name.endswith("_total") and not name.startswith("lowmark_split_"))
         } | {"lowmark_query_running", "lowmark_query_failed", "lowmark_query_refused"}
         assert seen.one("lowmark_late_rows_total") == 2
         assert seen.one("lowmark_query_running") == 0
@@ -506,7 +598,12 @@ def test_a_failed_collection_gives_no_old_values_and_is_counted(caplog: pytest.L
     with caplog.at_level(logging.ERROR, "lowmark"):
         assert seen.one("lowmark_collect_errors_total") == 1
         names = {name for name, _ in seen.samples()}
-    assert names == {"lowmark_service_info", "lowmark_collect_duration_seconds", "lowmark_collect_errors_total"}
+    assert {name for name in names if not name.startswith("lowmark_loop_")} == {
+        "lowmark_service_info",
+        "lowmark_collect_duration_seconds",
+        "lowmark_collect_errors_total",
+    }
+    assert len(names) == 3 + 4  # a loop that does not answer still says how busy it is
     assert len(caplog.records) == 1  # once for both
     service.broken = False
     assert seen.one("lowmark_collect_errors_total") == 2

@@ -21,7 +21,7 @@ from lowmark.sources import FailoverPolicy, SourceSplit, check_source
 from lowmark.sources.files import FileSource
 from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
 from lowmark.sources.testing import SourceBroken
-from lowmark.watermark import LowmarkError
+from lowmark.watermark import LowmarkError, format_time_us
 from pyarrow import parquet
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration.feed import us
 from tests.integration.log import Faults, FaultyLog, Log, LogSource
 from tests.live.servers import wait_until
+from tests.sources.test_batches import Peer
 
 ROWS = {"a": 40, "b": 20}
 ALL = sorted((split, number) for split, rows in ROWS.items() for number in range(rows))
@@ -186,13 +187,37 @@ def test_a_discovery_that_finds_nothing_for_long_says_so_long_before_it_is_given
 ) -> None:
     monkeypatch.setattr("lowmark.sources.planning.planner._SAY_SPLITS_MISSING_SECONDS", 0.1)
     source, options = SilentLog(filled_log(tmp_path).folder), PlanOptions(start_seconds=0.4)
-    with closing(BatchPlanner(source, name="log", options=options, now_us=lambda: us(0))) as planner:
+    peer = Peer()
+    with closing(BatchPlanner(source, name="log", options=options, now_us=lambda: us(0), peer=peer)) as planner:
         planner.plan(planner.initial(), None)
+    assert len(peer.told) > 1  # while it waits, so that the service knows that it lives
+    missing = f"the enumerator has not said what there is since {format_time_us(us(0))}. Does it exist, "
+    assert {planned.missing for planned in peer.told} == {f"{missing}and can it be reached?"}
     said = [record.getMessage() for record in caplog.records]
     assert 'source "log": no split was found for 0.1 seconds, and it is waited for 0.4: is the system reachable?' in (
         said
     )
     assert "source 'log': its enumerator has neither assigned a split" in said[-1]
+
+
+def test_a_query_that_found_nothing_to_read_yet_says_so_in_its_status(
+    spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    log = Log(tmp_path / "log")
+    log.folder.mkdir()
+    with LowWatermarkService(spark) as service:
+        writer = service.read(LogSource(log.folder), name="log").writeStream.format("noop")
+        query = writer.option("checkpointLocation", checkpoint).trigger(processingTime="100 milliseconds").start()
+        try:
+            missing = "no split is known yet: the enumerator found none since "
+            wait_until(lambda: service.status("log").why.startswith(missing), "the status says what is missing")
+            assert missing in service.explain("log")
+            assert [status.why.startswith(missing) for _, status in service.statuses()] == [True]
+            log.append("a", 1, 2, 3)
+            wait_until(lambda: service.status("log").low_watermark_us is not None, "it is read")
+            assert "no split" not in service.status("log").why
+        finally:
+            query.stop()
 
 
 def test_a_planner_that_fails_fails_the_query_with_the_cause(planning: Story) -> None:

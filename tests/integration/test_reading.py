@@ -40,10 +40,10 @@ def shelf_of(tracks: Tracks) -> TrackShelf:
     return TrackShelf(SimpleNamespace(value=tracks, accum_param=TrackParam()))  # type: ignore[arg-type]
 
 
-def stream_of(tracks: Tracks, *, promises: bool = True) -> Stream:
+def stream_of(tracks: Tracks, *, claims: bool = True) -> Stream:
     return Stream(
         name="orders", stream_id="s", strategy=STRATEGY, key=KEY, measurement=None, sources=1, kafka=False,
-        declared={}, names={}, tracks=shelf_of(tracks), reads=True, promises=promises,
+        declared={}, names={}, tracks=shelf_of(tracks), reads=True, claims=claims,
     )  # fmt: skip
 
 
@@ -58,9 +58,9 @@ def report_of(checkpoint: int) -> str:
 class Query:
     """One query on a stream of ours: plans and reports go in, as they come from Spark."""
 
-    def __init__(self, *, promises: bool = True, state: str | None = None) -> None:
+    def __init__(self, *, claims: bool = True, state: str | None = None) -> None:
         self.tracks: Tracks = {}
-        stream = stream_of(self.tracks, promises=promises)
+        stream = stream_of(self.tracks, claims=claims)
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=0)
         self.planner = KnownPlanner("s", run="t")
         assert isinstance(self.run.splits, PlannedSplits)
@@ -100,13 +100,13 @@ def query() -> Query:
 
 
 def test_what_is_promised_is_the_watermark_before_a_row_is_read(query: Query) -> None:
-    query.plan(1, "a", "b", reached_us={"a": 100 * SECOND, "b": 50 * SECOND})
+    query.plan(1, "a", "b", claims_us={"a": 100 * SECOND, "b": 50 * SECOND})
     assert query.low_us == 50 * SECOND - BOUND
 
 
 def test_a_stream_whose_event_time_is_another_goes_by_what_is_read() -> None:
-    query = Query(promises=False)
-    query.plan(1, "a", reached_us={"a": 100 * SECOND})
+    query = Query(claims=False)
+    query.plan(1, "a", claims_us={"a": 100 * SECOND})
     assert [query.low_us] == [None]
     query.report(1, a=30)
     assert query.low_us == 30 * SECOND - BOUND
@@ -114,8 +114,8 @@ def test_a_stream_whose_event_time_is_another_goes_by_what_is_read() -> None:
 
 
 def test_a_report_that_is_behind_the_next_promise_is_no_regression(query: Query) -> None:
-    query.plan(1, "a", reached_us={"a": 100 * SECOND})
-    query.plan(2, "a", reached_us={"a": 200 * SECOND})
+    query.plan(1, "a", claims_us={"a": 100 * SECOND})
+    query.plan(2, "a", claims_us={"a": 200 * SECOND})
     query.report(1, a=99)
 
     assert query.low_us == 200 * SECOND - BOUND
@@ -123,13 +123,13 @@ def test_a_report_that_is_behind_the_next_promise_is_no_regression(query: Query)
 
 
 def test_a_split_that_is_known_and_silent_holds(query: Query) -> None:
-    query.plan(1, "a", "silent", reached_us={"a": 100 * SECOND}, backlog_rows={"silent": 7})
+    query.plan(1, "a", "silent", claims_us={"a": 100 * SECOND}, backlog_rows={"silent": 7})
     assert query.low_us is None
     assert query.run.has_backlog
 
 
 def test_a_split_ends_when_its_last_batch_was_read_and_not_before(query: Query) -> None:
-    query.plan(1, "a", "b", reached_us={"b": 100 * SECOND}, rows={"a": 3}, finished=("a",))
+    query.plan(1, "a", "b", claims_us={"b": 100 * SECOND}, rows={"a": 3}, finished=("a",))
     assert query.state_of("a") is SplitState.PENDING
     query.report(1, a=10, b=99)
 
@@ -138,9 +138,9 @@ def test_a_split_ends_when_its_last_batch_was_read_and_not_before(query: Query) 
 
 
 def test_a_split_that_ended_before_a_restart_does_not_hold_for_ever(query: Query) -> None:
-    query.plan(1, "a", "b", reached_us={"a": 5 * SECOND, "b": 5 * SECOND})
+    query.plan(1, "a", "b", claims_us={"a": 5 * SECOND, "b": 5 * SECOND})
     again = Query(state=query.run.state())
-    again.plan(2, "b", reached_us={"b": 100 * SECOND})
+    again.plan(2, "b", claims_us={"b": 100 * SECOND})
     assert again.low_us == 5 * SECOND - BOUND
     again.report(2, b=99)
 
@@ -149,23 +149,23 @@ def test_a_split_that_ended_before_a_restart_does_not_hold_for_ever(query: Query
 
 
 def test_a_split_of_the_next_plan_is_not_taken_for_ended(query: Query) -> None:
-    query.plan(1, "a", reached_us={"a": 100 * SECOND})
-    query.plan(2, "a", "new", reached_us={"a": 200 * SECOND})
+    query.plan(1, "a", claims_us={"a": 100 * SECOND})
+    query.plan(2, "a", "new", claims_us={"a": 200 * SECOND})
     query.report(1, a=99)
 
     assert query.state_of("new") is SplitState.PENDING
 
 
 def test_what_alignment_holds_is_paused_until_it_is_let_go(query: Query) -> None:
-    query.plan(1, "a", reached_us={"a": 100 * SECOND}, held=frozenset("a"))
+    query.plan(1, "a", claims_us={"a": 100 * SECOND}, paused=frozenset("a"))
     assert query.state_of("a") is SplitState.PAUSED
-    query.plan(2, "a", reached_us={"a": 100 * SECOND})
+    query.plan(2, "a", claims_us={"a": 100 * SECOND})
     assert query.state_of("a") is SplitState.ACTIVE
 
 
 def test_children_stand_where_their_parents_are(query: Query) -> None:
-    query.plan(1, "p", reached_us={"p": 100 * SECOND})
-    planned = Planned(2, {"p": (), "c": ("p",)}, reached_us={"p": 150 * SECOND})
+    query.plan(1, "p", claims_us={"p": 100 * SECOND})
+    planned = Planned(2, {"p": (), "c": ("p",)}, claims_us={"p": 150 * SECOND})
     query.planner.keep(planned)
     query.run.plan(planned, query.now_us)
 
@@ -221,12 +221,12 @@ class Wire:
         self.client.heartbeat(HeartbeatRequest("s", "t", first=True))
 
     def _planned(self, request: PlannedRequest) -> PlannedReply:
-        self.runs.take_plan(request.stream_id, request.run, request)
+        self.runs.take_plan(request.stream_id, request.run, request.planned)
         return PlannedReply()
 
     def plan(self, checkpoint: int, **known: Any) -> None:
         splits: dict[str, tuple[str, ...]] = dict.fromkeys(known.pop("splits", "ab"), ())
-        self.client.planned(PlannedRequest(checkpoint, splits, stream_id="s", run="reader", **known))
+        self.client.planned(PlannedRequest("s", "reader", Planned(checkpoint, splits, **known)))
 
     def report(self, checkpoint: int) -> None:
         """The batch was read, and Spark says so."""
@@ -278,11 +278,11 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 
 
 OLDER: dict[str, Any] = {
-    "reached_us": {"a": 100 * SECOND, "b": 50 * SECOND}, "rows": {"a": 5, "b": 5}, "backlog_rows": {"a": 70, "b": 60},
-    "held": frozenset("a"), "next_us": 60 * SECOND, "metrics": {"discoveries": 1.0},
+    "claims_us": {"a": 100 * SECOND, "b": 50 * SECOND}, "rows": {"a": 5, "b": 5}, "backlog_rows": {"a": 70, "b": 60},
+    "paused": frozenset("a"), "next_us": 60 * SECOND, "metrics": {"discoveries": 1.0},
 }  # fmt: skip
 NEWER: dict[str, Any] = {
-    "splits": "abc", "reached_us": {"a": 200 * SECOND, "b": 150 * SECOND}, "rows": {"a": 5, "b": 5},
+    "splits": "abc", "claims_us": {"a": 200 * SECOND, "b": 150 * SECOND}, "rows": {"a": 5, "b": 5},
     "backlog_rows": {"a": 7, "b": 0}, "finished": ("b",), "next_us": 210 * SECOND, "metrics": {"discoveries": 2.0},
 }  # fmt: skip
 

@@ -252,6 +252,9 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
             raised[name, of] = str(failed.value)
             for each in (service, other):
                 wait_until(lambda each=each: not len(each._runs._queries), "its end was heard")  # type: ignore[misc]
+            if name != "native":
+                stream = "orders" if name == "wrapped" else "read"
+                assert f"a query could not begin: {caplog.messages[-1].split(': ', 1)[1]}" in service.explain(stream)
             said[name, of] = [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.levelno == logging.ERROR]
 
     at = {name: str(tmp_path / name) for name in queries}

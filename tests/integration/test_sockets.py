@@ -65,6 +65,15 @@ def test_a_socket_of_a_dead_process_is_removed_and_one_of_a_live_process_is_left
     assert sorted(runtime.iterdir()) == [Path(live.removeprefix("unix:"))]
 
 
+@pytest.mark.parametrize("name", ["x-0.sock", "2²-0.sock", f"{10**30}-0.sock"])
+def test_a_socket_whose_name_is_no_process_is_left(runtime: Path, name: str) -> None:
+    sockets.new_address()
+    with listening(f"unix:{runtime}/{name}"):
+        pass
+    assert sockets.find_addresses() == []
+    assert (runtime / name).exists()
+
+
 def test_a_socket_that_answers_is_kept_though_its_process_cannot_be_seen(runtime: Path) -> None:
     sockets.new_address()
     elsewhere = f"unix:{runtime}/{gone()}-0.sock"  # as from another container that shares the folder

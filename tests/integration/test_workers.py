@@ -15,10 +15,15 @@ from lowmark.integration.errors import WorkersUnfit
 from lowmark.integration.spark import workers
 from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.spark import prefer_own_python
-from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark import WatermarkGenerator, WatermarkStrategy
 
 from tests.integration.log import LogSource
 from tests.live.servers import require_java
+
+
+class Punctuated(WatermarkGenerator):
+    """Some generator of a user's."""
+
 
 IN_ORDER = WatermarkStrategy.for_monotonous_timestamps()
 
@@ -70,7 +75,8 @@ def test_what_a_stream_needs() -> None:
     read = always | {"mmh3", "xxhash", "msgspec"}
 
     assert set(workers.needed(IN_ORDER)) == always
-    assert set(workers.needed(IN_ORDER.with_timestamp_assigner(lambda *_: 0))) == always | {"mmh3", "xxhash"}
+    assert set(workers.needed(IN_ORDER.with_timestamp_assigner(lambda *_: 0))) == always
+    assert set(workers.needed(WatermarkStrategy.for_generator(Punctuated))) == always | {"mmh3", "xxhash"}
     assert set(workers.needed(IN_ORDER, LogSource(Path()))) == read
     assert set(workers.needed(IN_ORDER, kafka)) == read | {"confluent_kafka"}
     assert set(workers.needed(IN_ORDER)) <= workers.PACKAGES.keys()

@@ -92,7 +92,7 @@ def test_an_idle_split_stops_nobody(service: LowWatermarkService, feed: Feed, ch
     ran = run(
         windows(wrapped(service, feed, TEN_SECONDS.with_idleness("50 milliseconds")), "split"),
         feed,
-        # A gap between two batches counts for a quarter of the timeout, so five of them make the slow one idle.
+        # Gaps between batches that are longer than half the timeout count for a quarter: five make the slow one idle.
         [[("fast", 1, 100), ("slow", 1, 90)], *([("fast", 1, at)] for at in range(200, 900, 100))],
         checkpoint,
     )

@@ -321,8 +321,8 @@ class Backfill:
                 if us < YEAR_2099_US or self.random.random() < 0.5:  # the caller may guard what it observes, or not
                     self.observed_us[name] = max(us, self.observed_us.get(name, us))
             self.starts[name] = planned.stop
-            if planned.reached_us is not None:
-                self.claims_us[name] = max(planned.reached_us, self.claims_us.get(name, planned.reached_us))
+            if planned.claim_us is not None:
+                self.claims_us[name] = max(planned.claim_us, self.claims_us.get(name, planned.claim_us))
         if self.cap_us is not None and self.cap_step_us is not None:
             self.cap_us += self.cap_step_us
             if not growing and self.cap_us > NOW_US + 2 * self.span_us:
@@ -404,14 +404,14 @@ class Judge:
             claim_us is None or not good or min(good) >= claim_us - self.world.unruly_us,
             f"{name}: a row is older than its claim {claim_us} by more than {self.world.unruly_us}: {planned}",
         )
-        if planned.reached_us is not None and not believed:
+        if planned.claim_us is not None and not believed:
             later = [us for us in log.read(planned.stop, log.end) if us < YEAR_2099_US]
             self.check(
-                not later or min(later) >= planned.reached_us - self.world.unruly_us,
+                not later or min(later) >= planned.claim_us - self.world.unruly_us,
                 f"{name}: a false claim: {planned}",
             )
-            self.check(self.until_us is None or planned.reached_us <= self.until_us, f"{name}: beyond the guard")
-            proof = self.limits.cap_us is None or planned.reached_us <= self.limits.cap_us
+            self.check(self.until_us is None or planned.claim_us <= self.until_us, f"{name}: beyond the guard")
+            proof = self.limits.cap_us is None or planned.claim_us <= self.limits.cap_us
             self.check(proof, f"{name}: a claim beyond the cap")
         self.cap(split, log, good)
 

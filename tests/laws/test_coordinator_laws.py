@@ -43,6 +43,8 @@ INTERVAL_US, LEASE_US = 10, 35
 PENDING, ACTIVE, _, IDLE, FINISHED = SplitState
 lows_us = st.none() | watermarks_us
 left_outs = st.sampled_from((None, None, None, *LeftOut))
+PATIENCE_US = 20
+patiences_us = st.sampled_from((None, PATIENCE_US, PATIENCE_US, PATIENCE_US // 2))
 
 
 @dataclass
@@ -52,9 +54,10 @@ class Task:
     run: str
     heard_us: int
     lows_us: list[int] = field(default_factory=list)
-    replies: list[tuple[int, int, LeftOut | None]] = field(default_factory=list)
+    replies: list[tuple[int, int, LeftOut | None, int | None]] = field(default_factory=list)
     gone: bool = False
     out: bool = False  # since the end of a round
+    rows_us: list[int] = field(default_factory=list)  # when it had some
     confirmed: bool = True  # it has answered a question since the last restart, or none was needed
 
     @property
@@ -68,6 +71,12 @@ class Task:
         newest = max(reply[:2] for reply in self.replies)
         said = {reply[2] for reply in self.replies if reply[:2] == newest}
         return None if None in said else LeftOut.IDLE if LeftOut.IDLE in said else LeftOut.WITHOUT_SPLITS
+
+    @property
+    def patience_us(self) -> int | None:
+        newest = max((reply[:2] for reply in self.replies), default=None)
+        alike = [reply[3] for reply in self.replies if reply[:2] == newest and reply[2] is self.left_out]
+        return max((us for us in alike if us is not None), default=None)
 
     @property
     def leaves(self) -> bool:
@@ -94,14 +103,38 @@ class Definition:
     ends_us: int = 0
     beat_us: int | None = None
     listened_us: int = 0
+    longest_us: int | None = None  # what the tasks bear of silence
+    flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
+    flowed_us: int | None = None
 
-    def reply(self, name: str, at: tuple[int, int], low_us: int | None, left_out: LeftOut | None) -> None:
+    def flows(self, at_us: int) -> None:
+        """A task had rows: the time since others had some, or shortly before, counts against those without."""
+        if self.longest_us is not None and (self.flowed_us is None or at_us > self.flowed_us):
+            short = self.flowed_us is not None and at_us - self.flowed_us <= self.longest_us // 2
+            since_us = self.flowed_us if short else at_us - self.longest_us // 4
+            self.flow |= set(range(since_us, at_us))  # type: ignore[arg-type]
+            self.flowed_us = at_us
+
+    def waits(self, task: Task) -> bool:
+        """It counts though it says that it is idle, for others did not have rows for long enough."""
+        if task.gone or task.left_out is not LeftOut.IDLE or task.patience_us is None:
+            return False
+        silent_us = sum(1 for us in self.flow if us >= max(task.rows_us)) if task.rows_us else 0
+        return self.longest_us is None or silent_us <= self.longest_us
+
+    def reply(
+        self, name: str, at: tuple[int, int], low_us: int | None, left_out: LeftOut | None,
+        patience_us: int | None = None, silent_us: int | None = None, now_us: int = 0,
+    ) -> None:  # fmt: skip
         task = self.tasks[name]
+        if silent_us is not None or left_out is None:
+            task.rows_us.append(now_us - (silent_us or 0))
+            self.flows(task.rows_us[-1])
         task.confirmed |= at[1] in self.questions_us
         if task.confirmed:
             if self.asked_us is not None and at[1] >= self.asked_us:
                 self.unanswered.discard(name)
-            task.replies.append((*at, left_out))
+            task.replies.append((*at, left_out, patience_us))
         if low_us is not None:
             if task.low_us is None or low_us > task.low_us:
                 task.out = False
@@ -109,15 +142,19 @@ class Definition:
         task.out = task.out and task.leaves
 
     def end_round(self) -> None:
-        counted = [task for task in self.tasks.values() if not task.out and not (task.leaves and task.low_us is None)]
-        staying = [task for task in counted if not task.leaves]
+        longest_us = max((us for task in self.tasks.values() if (us := task.patience_us) is not None), default=None)
+        if longest_us != self.longest_us:
+            self.longest_us, self.flow, self.flowed_us = longest_us, set(), None
+        leaves = {name: task.leaves and not (self.waits(task) and not task.out) for name, task in self.tasks.items()}
+        counted = [t for name, t in self.tasks.items() if not t.out and not (leaves[name] and t.low_us is None)]
+        staying = [task for name, task in self.tasks.items() if task in counted and not leaves[name]]
         for some in (counted, staying):
             known = [task.low_us for task in some if task.low_us is not None]
             if some and len(known) == len(some):
                 self.low_us = min(known) if self.low_us is None else max(self.low_us, min(known))
         blocked = any(task.low_us is None for task in staying)
         for name, task in list(self.tasks.items()):
-            task.out = task.leaves and (task.out or task.low_us is None or not blocked)
+            task.out = leaves[name] and (task.out or task.low_us is None or not blocked)
             if task.gone:
                 del self.tasks[name]
         idle = [task.low_us for task in self.tasks.values() if task.state is IDLE and task.low_us is not None]
@@ -248,18 +285,38 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         left_out=left_outs,
         sequence=st.integers(0, 2),
         ago_us=st.sampled_from((None, 0, 0, 1, INTERVAL_US)),
+        patience_us=patiences_us,
+        silent_us=st.sampled_from((None, 0, 1, INTERVAL_US, PATIENCE_US + 1)),
     )
-    def reply(self, name: str, low_us: int | None, left_out: LeftOut | None, sequence: int, ago_us: int | None) -> None:
+    def reply(
+        self, name: str, low_us: int | None, left_out: LeftOut | None, sequence: int, ago_us: int | None,
+        patience_us: int | None = None, silent_us: int | None = None,
+    ) -> None:  # fmt: skip
         """Unasked, so long ago; None: to the open question, if there is one."""
         task, asked_us = self.known(name), self.definition.asked_us
         at_us = self.now_us - (ago_us or 0) if asked_us is None or ago_us is not None else asked_us
         if task is not None:
             self.listen()
             task.heard_us = self.definition.listened_us
-            self.definition.reply(name, (sequence, at_us), low_us, left_out)
+            self.definition.reply(name, (sequence, at_us), low_us, left_out, patience_us, silent_us, self.handled_us)
             self.definition.end_if_complete()
-            reply = ReplyLowWatermark("job", "orders", name, at_us, low_us, task.run, left_out, sequence=sequence)
+            reply = ReplyLowWatermark(
+                *("job", "orders", name, at_us, low_us, task.run, left_out),
+                sequence=sequence,
+                silent_us=silent_us,
+                patience_us=patience_us,
+            )
             self.handle(reply)
+
+    @rule(names=st.sets(splits, min_size=1, max_size=3), low_us=watermarks_us, rounds=st.integers(2, 6))
+    def some_deliver_and_the_others_are_silent(self, names: set[str], low_us: int, rounds: int) -> None:
+        for _ in range(rounds):
+            self.wait(INTERVAL_US)
+            self.tick()
+            for name in sorted(self.definition.tasks):
+                left_out = None if name in names else LeftOut.IDLE
+                self.reply(name, low_us, left_out, 2, None, PATIENCE_US, 0 if left_out is None else None)
+            self.agrees()
 
     @rule(low_us=watermarks_us)
     def everybody_answers(self, low_us: int) -> None:
@@ -318,8 +375,9 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         definition.asked_us, definition.unanswered, definition.questions_us = None, set(), set()
         definition.beat_us = self.now_us if definition.tasks or definition.over else None
         definition.listened_us, self.handled_us = 0, self.now_us
+        definition.longest_us, definition.flow, definition.flowed_us = None, set(), None
         for task in definition.tasks.values():
-            task.heard_us, task.confirmed = 0, task.gone
+            task.heard_us, task.confirmed, task.rows_us = 0, task.gone, []
         self.definition = definition
         self.journal = data, self.coordinator.epoch, copy.deepcopy(definition)
 
@@ -343,22 +401,25 @@ TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=100)
 
 # -- within a round
 
-said = st.tuples(splits, lows_us, left_outs, st.integers(0, 2), st.integers(0, 2))
+Said = tuple[str, int | None, LeftOut | None, int, int, int | None]
+said = st.tuples(splits, lows_us, left_outs, st.integers(0, 2), st.integers(0, 2), patiences_us)
 STATUS = tuple[int | None, list[tuple[str, SplitState, int | None]]]
 
 
-def outcome(replies: Sequence[tuple[str, int | None, LeftOut | None, int, int]]) -> STATUS:
+def outcome(replies: Sequence[Said]) -> STATUS:
     """One round in which all this is said, and one more in which all repeat what they said last."""
     one = coordinator()
     for name in (*SPLITS, "last"):
         one.handle(TaskRegistered(task_id(name)), 0)
     asked_us = INTERVAL_US
     one.handle(Tick(), asked_us)
-    for name, low_us, left_out, sequence, at_us in replies:
-        one.handle(
-            ReplyLowWatermark("job", "orders", name, asked_us + at_us, low_us, "", left_out, sequence=sequence),
-            asked_us,
+    for name, low_us, left_out, sequence, at_us, patience_us in replies:
+        said_us, silent_us = asked_us + at_us, None if left_out is None else 2
+        at = ("job", "orders", name, said_us)
+        reply = ReplyLowWatermark(
+            *at, low_us, "", left_out, sequence=sequence, silent_us=silent_us, patience_us=patience_us
         )
+        one.handle(reply, asked_us)
     for name in (*SPLITS, "last"):  # the round ends when the last one has answered; for the others this is old news
         one.handle(ReplyLowWatermark("job", "orders", name, asked_us, -(2**63), sequence=0), asked_us)
     [source] = one.status(asked_us).sources
@@ -369,7 +430,7 @@ def outcome(replies: Sequence[tuple[str, int | None, LeftOut | None, int, int]])
 @LAWS
 @given(st.lists(said, max_size=10), st.randoms(use_true_random=False), st.data())
 def test_the_replies_within_a_round_commute_and_may_be_repeated(
-    replies: list[tuple[str, int | None, LeftOut | None, int, int]], random: Random, data: st.DataObject
+    replies: list[Said], random: Random, data: st.DataObject
 ) -> None:
     shuffled = [*replies, *(data.draw(st.lists(st.sampled_from(replies), max_size=4)) if replies else [])]
     random.shuffle(shuffled)
@@ -380,10 +441,10 @@ def test_the_replies_within_a_round_commute_and_may_be_repeated(
 @LAWS
 @given(st.lists(said, max_size=10), st.data())
 def test_a_reply_that_is_lost_delays_and_never_raises_the_low_watermark(
-    replies: list[tuple[str, int | None, LeftOut | None, int, int]], data: st.DataObject
+    replies: list[Said], data: st.DataObject
 ) -> None:
     """Where nobody is left out: a lost farewell may raise nothing, but a lost return may."""
-    active = [(name, low_us, None, sequence, at_us) for name, low_us, _, sequence, at_us in replies]
+    active = [(name, low_us, None, sequence, at_us, None) for name, low_us, _, sequence, at_us, _ in replies]
     kept = [reply for reply in active if data.draw(st.booleans())]
     low_us, fewer_us = outcome(active)[0], outcome(kept)[0]
 

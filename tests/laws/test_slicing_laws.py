@@ -92,7 +92,7 @@ def of_a(**fields: object) -> Callable[[SlicePlan], SlicePlan]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (of_a(reached_us=NOW_US), "a false claim"),
+        (of_a(claim_us=NOW_US), "a false claim"),
         (of_a(stop=9, rows=9, backlog_rows=1), "9 rows for a budget of 4"),
         (of_a(start=1), "start=1"),
         (of_a(stop=11), "stop=11"),

@@ -1,8 +1,8 @@
 """The coordinator against the naive definition, recomputed from the whole history after every step.
 
 The definition keeps no timers and no queue: of every split it knows when it last delivered, what was said of its
-backlog, when it was paused and whose child it is, and of the stream up to when it was read, and which microseconds lie
-so shortly before a delivery that they count as silence of the others. States and the low watermark follow.
+backlog, when it was paused and whose child it is, and of the stream up to when it was read, and which microseconds
+between deliveries, or shortly before one, count as silence of the others. States and the low watermark follow.
 
 Three more laws: a repeated event has no effects; the splits of an event commute; a crash anywhere changes nothing
 that is published. The last is stated for strategies without idleness and grace, whose timers begin anew by design;
@@ -49,7 +49,7 @@ from tests.laws.strategies import LAWS, SPLITS, reports, splits, watermarks_us
 
 PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
 TIMEOUT_US = 10
-PART_US = TIMEOUT_US // 4  # what a gap between deliveries counts for at most
+SHORT_US, PAUSE_US = TIMEOUT_US // 2, TIMEOUT_US // 4  # gaps between deliveries that count wholly; what longer ones do
 DELAY_US = 7
 STRATEGIES = [
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US),
@@ -105,8 +105,9 @@ class Definition:
     def flows(self, at_us: int) -> None:
         """Some split delivered: the time shortly before counts against the others."""
         if self.delivered_us is None or at_us > self.delivered_us:
+            short = self.delivered_us is not None and at_us - self.delivered_us <= SHORT_US
+            self.flow |= set(range(self.delivered_us if short else at_us - PAUSE_US, at_us))  # type: ignore[arg-type]
             self.delivered_us = at_us
-            self.flow |= set(range(at_us - PART_US, at_us))
 
     def stir(self, at_us: int) -> None:
         self.stirred_us = at_us if self.stirred_us is None else max(at_us, self.stirred_us)
@@ -349,7 +350,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         self.definition.report(event, self.now_us)
         self.handle(event)
 
-    @rule(names=st.sets(splits, min_size=1, max_size=2), gaps_us=st.lists(st.integers(1, 4), min_size=3, max_size=9))
+    @rule(
+        names=st.sets(splits, min_size=1, max_size=2),
+        gaps_us=st.lists(st.integers(1, SHORT_US + 1), min_size=3, max_size=9),
+    )
     def flow(self, names: set[str], gaps_us: list[int]) -> None:
         """Batch after batch of the same few splits: the others are silent while these deliver."""
         for gap_us in gaps_us:

@@ -159,9 +159,9 @@ class Slices:
             self.rows[name] = self.rows.get(name, 0) + len(times)
             self.observed_us[name] = max([*times, self.observed_us.get(name, -(2**53))])
         for part in parts:
-            reached_us = plan.slices[part.split_id].reached_us
-            if reached_us is not None:
-                self.claims.append((part.split_id, part.stop or 0, reached_us))
+            claim_us = plan.slices[part.split_id].claim_us
+            if claim_us is not None:
+                self.claims.append((part.split_id, part.stop or 0, claim_us))
             query.splits[part.split_id] = replace(part, start=part.stop or 0, stop=None)
         self.previous_us = plan.time_us
         return plan.rows > 0
@@ -183,10 +183,10 @@ class Slices:
         isolation = "read_committed" if self.query.source._settings.read_committed else "read_uncommitted"
         content = {name: rows for topic in topics for name, rows in rows_of(broker, topic, isolation).items()}
         return [
-            f"{name}: said to have reached {reached_us} before offset {stop}, and {at_us} is at {offset}"
-            for name, stop, reached_us in self.claims
+            f"{name}: said to have reached {claim_us} before offset {stop}, and {at_us} is at {offset}"
+            for name, stop, claim_us in self.claims
             for offset, at_us in content[name]
-            if offset >= stop and at_us < reached_us
+            if offset >= stop and at_us < claim_us
         ]
 
     def claimed(self) -> set[str]:

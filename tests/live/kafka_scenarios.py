@@ -121,6 +121,9 @@ def source(spark: SparkSession, log: Log, **options: object) -> DataFrame:
         "startingOffsets": "earliest",
         # A partition that is added must be found while the test waits, not after five minutes.
         "kafka.metadata.max.age.ms": 500,
+        # Each task asks where its partition ends, over the connection on which its fetch waits for new rows: by default
+        # half a second, in every partition and batch.
+        "kafka.fetch.max.wait.ms": 20,
         **options,
     }
     return parsed(spark.readStream.format("kafka").options(**_text(settings)).load())

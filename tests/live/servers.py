@@ -8,6 +8,7 @@ server skips a test or fails it is decided in :func:`unavailable` and nowhere el
 from __future__ import annotations
 
 import base64
+import importlib.metadata
 import json
 import os
 import shutil
@@ -72,7 +73,13 @@ def require_java() -> str:
 
 
 def jars(name: str) -> list[Path]:
-    """The jars that `make jars` resolved for tests/live/jars/NAME.xml, sorted; empty where it has not."""
+    """The jars that `make jars` resolved for tests/live/jars/NAME.xml, sorted; empty where it has not.
+
+    Those of Spark's Kafka connector are of the line of the installed Spark; 4.3 has none of its own yet and runs 4.2's.
+    """
+    line = ".".join(importlib.metadata.version("pyspark").split(".")[:2])
+    if name == "spark-kafka" and (ROOT / "tests" / "live" / "jars" / f"spark-kafka-{line}.xml").exists():
+        name = f"spark-kafka-{line}"
     return sorted((CACHE / "jars" / name).glob("*.jar"))
 
 
@@ -95,7 +102,9 @@ def require_binary(name: str) -> Path:
     """As :func:`binary`; skips or fails the test where there is none."""
     found = binary(name)
     if found is None:
-        unavailable(name, "run make servers, or install it (Debian: apt install prometheus)")
+        unavailable(
+            name, "run make servers, or install it (Debian: apt install prometheus prometheus-alertmanager chromium)"
+        )
     return found
 
 

@@ -248,7 +248,7 @@ def test_a_query_goes_on_within_seconds_when_brokers_come_back(
         query.query.stop()
 
     assert query.wrong == []
-    # A batch takes its time with or without an outage: one was under way, and the next one or two bring the rest.
-    allowed = {name: GO_ON_SECONDS + (3 * usual[name] if name == "query" else 0) for name in took}
+    # From a record to its row a query takes its time without an outage, too: on this machine, what it took before.
+    allowed = {name: GO_ON_SECONDS + (usual[name] if name == "query" else 0) for name in took}
     late = {name: each for name, each in took.items() if each > allowed[name]}
     assert not late, f"{took}, and before the outage {usual}"

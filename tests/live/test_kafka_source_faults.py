@@ -45,7 +45,7 @@ def numbers(*values: int) -> list[Record]:
     return [Record(str(value)) for value in values]
 
 
-def whole(topic: str, stop: int | None, start: int = 0) -> KafkaSplit:
+def whole(topic: str, stop: int, start: int = 0) -> KafkaSplit:
     return KafkaSplit(split_id=f"{topic}/0", topic=topic, partition=0, start=start, stop=stop)
 
 

@@ -24,13 +24,13 @@ from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller
 from lowmark.integration.coordinator.client import Member, ask_status
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable
-from lowmark.watermark import AlignmentParams, Cap, TaskId
+from lowmark.watermark import AlignmentParams, Cap, TaskDeregistered, TaskId, TaskRegistered
 from lowmark.watermark.tasks.cap import CapKind
 from lowmark.watermark.tasks.snapshot import decode
 from lowmark.watermark.tasks.status import TaskStatus, run_mark
 
 from tests.integration.feed import Feed, us
-from tests.integration.serving import certificate, private_folder, task, token_file
+from tests.integration.serving import certificate, private_folder, reply, task, token_file
 from tests.live.servers import require_java, wait_until
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def test_a_spark_driver_that_is_killed_takes_its_own_task_again(folder: Path, tm
             say = channel.unary_unary(
                 messages.SAY.path, request_serializer=messages.encode, response_deserializer=messages.SAY.decode_answer
             )
-            late = messages.Reply(messages.Task.of(before.task), token, us(0), us(5_000))
+            late = reply(before.task, token, us(0), us(5_000))
             [answer] = say(messages.Say("the one that was killed", [late]), timeout=10).answers
         assert getattr(answer, "error", None) == "StaleRun"
         assert member.low_us(rest) == us(300) - 1_000
@@ -394,10 +394,10 @@ def test_a_small_message_that_unpacks_to_much_is_refused_before_it_is_unpacked(f
 
 
 def test_a_replayed_message_of_a_stale_run_is_refused(folder: Path) -> None:
-    who = messages.Task("job", "orders", "0")
+    who = TaskId("job", "orders", "0")
     replayed = messages.Say(
         "old",
-        [messages.Register(who, "run-1", 5), messages.Reply(who, "run-1", 1, 5), messages.Deregister(who, "run-1")],
+        [TaskRegistered(who, "run-1", 5), reply(who, "run-1", 1, 5), TaskDeregistered(who, "run-1")],
     )
     with served(folder) as coordinator, Member(coordinator.address) as member:
         member.register(task(0), run="run-1")

@@ -219,9 +219,9 @@ def test_what_a_batch_reaches_is_told_before_it_is_read(make: Any) -> None:
     told = peer.told[-1]
 
     assert told.checkpoint == end.checkpoint == 1
-    assert set(told.reached_us) == {"a", "b"}
+    assert set(told.claims_us) == {"a", "b"}
     position = end.positions["a"]
-    assert source.times["a"][position - 1] * SECOND < told.reached_us["a"] <= source.times["a"][position] * SECOND
+    assert source.times["a"][position - 1] * SECOND < told.claims_us["a"] <= source.times["a"][position] * SECOND
     assert end.positions["b"] == 0
     assert told.backlog_rows == {"a": 100 - position, "b": 100}
 
@@ -233,7 +233,7 @@ def test_nothing_at_or_behind_the_cap_is_read_and_the_next_row_is_told(make: Any
     assert rows_between(planner, source, planner.initial(), end) == {"a": list(range(1_000, 1_010))}
 
     assert planner.plan(end, None) == end
-    assert peer.told[-1].held == {"a"}
+    assert peer.told[-1].paused == {"a"}
     assert peer.told[-1].next_us is not None
     assert 1_010 * SECOND - 1_000 <= peer.told[-1].next_us <= 1_010 * SECOND
     peer.guidance = Guidance(cap_us=1_020 * SECOND)
@@ -247,9 +247,9 @@ def test_who_has_to_wait_says_where_it_would_begin_in_a_batch_without_rows(make:
 
     assert planner.tasks(planner.initial(), end) == []
     assert end.positions == {"a": 0, "b": 0}
-    reached_us = peer.told[-1].reached_us["a"]
-    assert 1_000 * SECOND - 1_000 <= reached_us <= 1_000 * SECOND, "no unread row is before it"
-    assert "b" not in peer.told[-1].reached_us
+    claim_us = peer.told[-1].claims_us["a"]
+    assert 1_000 * SECOND - 1_000 <= claim_us <= 1_000 * SECOND, "no unread row is before it"
+    assert "b" not in peer.told[-1].claims_us
     assert planner.plan(end, None) == end, "one such batch, and then it waits"
 
 
@@ -433,20 +433,20 @@ def test_only_alignment_is_told_as_holding_a_split(make: Any) -> None:
     end = planner.plan(planner.initial(), 50)
 
     assert end.positions["b"] == 0
-    assert peer.told[-1].held == frozenset()
+    assert peer.told[-1].paused == frozenset()
     assert peer.told[-1].splits == {"a": (), "b": ("a",)}
 
 
 def test_what_a_planner_cannot_promise_is_not_told(make: Any) -> None:
     class Coarse(Rows):
-        def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+        def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
             return min(time_us, 990 * SECOND)
 
     peer = Peer()
     planner = make(Coarse(a=range(1_000, 1_100), b=range(1_050, 1_150)), peer)
     planner.plan(planner.initial(), 50)
 
-    assert set(peer.told[-1].reached_us.values()) == {990 * SECOND}
+    assert set(peer.told[-1].claims_us.values()) == {990 * SECOND}
 
 
 def test_an_offset_of_another_source_or_a_broken_one_is_refused(make: Any) -> None:

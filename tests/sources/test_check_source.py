@@ -78,7 +78,7 @@ class Steps(Gaps):
         found = super().find_time(splits, time_us) or {}
         return {name: None if at is None else at // 10 * 10 for name, at in found.items()}
 
-    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
         return min(time_us, position * 1_000_000)
 
 
@@ -94,7 +94,7 @@ class Markers(Gaps):
         # A marker answers for all times up to its own, with older rows behind it: the one at 9 for those from 5 on.
         return {name: 3 if at is not None and 5 <= at < 20 else at for name, at in found.items()}
 
-    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
         return time_us if position % 3 else EARLIEST_US
 
 
@@ -324,15 +324,15 @@ class TooEarly(Numbered):
         return {name: None if at is None else max(0, at - 1) for name, at in found.items()}
 
 
-@breaks("time", "where reached_us says")
+@breaks("time", "where claim_us says")
 class Overpromised(Steps):
-    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
         return time_us
 
 
 @breaks("time", "the rows there, up to")
 class BelievesMarkers(Markers):
-    def reached_us(self, split: SourceSplit, position: int, time_us: int) -> int:
+    def claim_us(self, split: SourceSplit, position: int, time_us: int) -> int:
         return time_us
 
 

@@ -689,10 +689,10 @@ def test_one_partition_alone_claims_less() -> None:
     tails = Tails({0: lambda at: [row(at)], 1: lambda at: [row(at + 1, partition=1)]})
     planner = planner_of(ScriptedClient(), tails=tails, now_seconds=StillClock())
 
-    assert planner.reached_us(split(0), 4, 4 * SECOND) == 4 * SECOND
-    assert planner.reached_us(split(0), 4, 5 * SECOND) == EARLIEST_US
-    assert planner.reached_us(split(1), 4, 4 * SECOND) == EARLIEST_US
-    assert planner_of(ScriptedClient(), transactional=False).reached_us(split(0), 4, 5 * SECOND) == 5 * SECOND
+    assert planner.claim_us(split(0), 4, 4 * SECOND) == 4 * SECOND
+    assert planner.claim_us(split(0), 4, 5 * SECOND) == EARLIEST_US
+    assert planner.claim_us(split(1), 4, 4 * SECOND) == EARLIEST_US
+    assert planner_of(ScriptedClient(), transactional=False).claim_us(split(0), 4, 5 * SECOND) == 5 * SECOND
 
 
 def test_what_the_user_says_of_transactions() -> None:
@@ -719,7 +719,7 @@ def test_a_plan_claims_nothing_where_a_marker_hides_rows_and_then_reads_by_share
         planned = plan_slices(planner, splits, limits, previous_time_us=None)
         assert 0 < planned.rows <= 60
         return (
-            {name: sliced.reached_us is not None for name, sliced in planned.slices.items()},
+            {name: sliced.claim_us is not None for name, sliced in planned.slices.items()},
             {name: sliced.stop for name, sliced in planned.slices.items()},
         )
 

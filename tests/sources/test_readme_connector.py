@@ -1,4 +1,4 @@
-"""The README's connector, as it stands: it is short, keeps the laws, and breaks them where it is broken."""
+"""The documented connector, as it stands: it is short, keeps the laws, and breaks them where it is broken."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 from lowmark.sources import SourceBroken, check_source
 from lowmark.sources.testing import CheckedSource
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "connectors.md"
 LINES = 40
 
 
 def example() -> str:
-    section = README.read_text(encoding="utf-8").partition("### Write a connector\n")[2].partition("\n### ")[0]
-    (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     return str(code)
 
 
@@ -47,7 +46,7 @@ def module() -> Iterator[ModuleType]:
 
 
 def run(code: str, module: ModuleType) -> Any:
-    exec(compile(code, "README.md", "exec"), module.__dict__)
+    exec(compile(code, PAGE.name, "exec"), module.__dict__)
     return module.Tables
 
 

@@ -526,18 +526,47 @@ def test_a_split_with_an_old_stamp_is_new_to_whoever_has_seen_the_others() -> No
     assert again.assigned == ["f-000033"]
 
 
-def test_old_splits_that_were_added_while_nobody_looked_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    found = Stamped(*range(0, 200, 2))
-    Stamped(*range(0, 200, 2), known=found.state)
-    Stamped(*range(100, 200, 2), known=found.state)  # some were deleted
-    assert caplog.text == ""
-    again = Stamped(*range(0, 200, 2), 31, 33, known=found.state)
-
-    assert again.assigned == []
-    assert "Tables: 2 splits were added while nobody looked" in caplog.text
-    again.splits = stamped(*range(0, 200, 2), 531, 533)  # touched
+def test_old_splits_that_were_added_while_nobody_looked_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    found = Stamped(*range(0, 2_000, 2))
+    assert Stamped(*range(0, 2_000, 2), known=found.state).assigned == []
+    assert Stamped(*range(200, 2_000, 2), known=found.state).assigned == []  # some were deleted
+    again = Stamped(*range(100, 2_000, 2), 31, 333, known=found.state)  # some were deleted, and some added
+    assert again.assigned == ["f-000031", "f-000333"]
+    assert Stamped(*range(100, 2_000, 2), 31, 333, 335, known=again.state).assigned == ["f-000335"]
+    again.splits = stamped(*range(100, 2_000, 2))  # they are deleted, and come again
     again.look()
-    assert again.assigned == ["f-000531", "f-000533"]
+    again.look(31, 333)
+    assert again.assigned == ["f-000031", "f-000333"]
+    assert Stamped(*range(100, 2_000, 2), 31, 333, known=again.state).assigned == []
+    assert caplog.text == ""
+
+
+def test_what_is_deleted_while_somebody_looks_does_not_count_as_a_change() -> None:
+    found = Stamped(*range(0, 4_000, 2))
+    found.splits = stamped(*range(2_000, 4_000, 2))
+    found.look()
+    again = Stamped(*range(2_000, 4_000, 2), 2_001, known=found.state)
+    assert again.assigned == ["f-002001"]
+    state = again.state  # before and after the next process has looked, it is the same
+    waiting = Found(readers=1, known=state, stamp_of=stamp_of, remember=10)
+    assert waiting.enumerator.snapshot_state(1).sketch == state.sketch
+
+
+def test_old_splits_among_too_many_changes_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    found = Stamped(*range(0, 4_000, 2))
+    for state, many in (
+        (found.state, range(1, 1_201, 2)),
+        (replace(found.state, sketch=b""), range(31, 35, 2)),
+        (replace(found.state, sketch=b"broken"), range(31, 35, 2)),
+    ):
+        caplog.clear()
+        assert Stamped(*range(0, 4_000, 2), *many, known=state).assigned == []
+        assert f"Tables: {len(many)} splits or more were added while nobody looked" in caplog.text
+    again = Stamped(*range(0, 4_000, 2), 31, 33, known=replace(found.state, sketch=b""))
+    again.splits = stamped(*range(0, 4_000, 2), 5_031, 5_033)  # touched
+    again.look()
+    assert again.assigned == ["f-005031", "f-005033"]
+    assert Stamped(*range(0, 4_000, 2), 35, 5_031, 5_033, known=again.state).assigned == ["f-000035"]
 
 
 def test_a_split_that_was_read_and_touched_is_not_read_again_while_its_process_lives() -> None:

@@ -57,7 +57,7 @@ def stops(planned: SlicePlan) -> dict[str, int]:
 
 
 def reached(planned: SlicePlan) -> dict[str, int | None]:
-    return {name: sliced.reached_us for name, sliced in planned.slices.items()}
+    return {name: sliced.claim_us for name, sliced in planned.slices.items()}
 
 
 def to_the_end(
@@ -311,7 +311,7 @@ def test_a_split_with_a_hidden_time_waits_when_its_rows_are_known_to_be_ahead() 
 
     waits = plan(log, starts, rows=100, observed_us={"bad": BEGIN_US + 300 * SECOND})
     assert (waits.slices["bad"].rows, waits.without_rows) == (0, {"bad": NoRowsReason.AHEAD})
-    assert waits.slices["bad"].reached_us is None
+    assert waits.slices["bad"].claim_us is None
     reads = plan(log, starts, rows=100, observed_us={"bad": BEGIN_US + 50 * SECOND})
     assert reads.slices["bad"].rows > 0
     no_lie = plan(log, starts, rows=100, observed_us={"bad": YEAR_2099_US})

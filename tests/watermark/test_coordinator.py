@@ -319,6 +319,32 @@ def test_the_last_values_of_a_source_that_drains_are_published() -> None:
     assert world.low_us == 70
 
 
+def test_a_task_that_is_silent_as_all_are_counts_until_others_had_rows_for_as_long_as_it_bears() -> None:
+    world = World(A, B)
+
+    def said(low_us: int, silent_s: int) -> None:
+        """Both bear 4 s of silence; b is silent, and has the smaller low watermark."""
+        asked_us = of(RetrieveLowWatermark, world.tick())[-1].timestamp
+        for task, us, silent_us in ((A, low_us, 0 if low_us > 50 else silent_s * S), (B, 10, silent_s * S)):
+            left_out = LeftOut.IDLE if silent_us > 4 * S else None
+            reply = ReplyLowWatermark(*task.parts, asked_us, us, "1", left_out)
+            world.handle(replace(reply, silent_us=silent_us, patience_us=4 * S))
+
+    for second in range(10):  # nobody has rows
+        said(50, second)
+    assert (world.low_us, world.states()) == (10, [SplitState.IDLE] * 2)
+    assert world.source.why == (
+        "task b has the smallest low watermark, and its stream is silent, which is no evidence against it until others "
+        "deliver for 4s meanwhile."
+    )
+    world.restart()
+    for second in range(10, 15):  # a has some, which counts for a quarter of 4 s, and then second by second
+        said(100 + second, second)
+        assert (world.low_us, world.source.holder) == (10, B), second
+    said(200, 15)
+    assert (world.low_us, world.source.tasks[1].why) == (200, "its splits are quiet and caught up")
+
+
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_what_a_leaving_task_said_is_not_lost_to_one_that_leaves_silently(order: str) -> None:
     """Found by the simulation."""

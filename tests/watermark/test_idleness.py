@@ -124,7 +124,7 @@ def test_a_timeout_is_positive(timeout_us: int) -> None:
 
 
 def flowing(*splits: str, timeout_us: int = 40) -> Idleness:
-    """Splits heard at 0, of a stream in which a gap between deliveries counts for 10 at most."""
+    """Splits heard at 0, of a stream in which a gap between deliveries of more than 20 counts for 10."""
     idleness = Idleness(timeout_us, IdleClock.FLOW)
     idleness.delivered(0)
     for split in splits:
@@ -138,15 +138,25 @@ def test_time_in_which_nobody_delivers_makes_nobody_idle() -> None:
     assert (idleness.quiet(10**9, {}), idleness.next_deadline_us()) == ([], None)
 
 
-def test_a_gap_between_deliveries_counts_for_a_quarter_of_the_timeout_at_most() -> None:
+@pytest.mark.parametrize(
+    "moments_us",
+    [
+        (1_000, 2_000, 3_000, 4_000, 4_001),  # longer than half the timeout: a quarter each
+        (21, 42, 63, 84, 85),
+        (20, 40, 41),  # up to half of it: all of it
+        (15, 30, 45),
+        (20, 41, 51, 52),
+    ],
+)
+def test_a_gap_of_half_the_timeout_counts_wholly_and_a_longer_one_for_a_quarter(moments_us: tuple[int, ...]) -> None:
     idleness = flowing("a", "b")
     named = []
-    for at_us in (1_000, 2_000, 3_000, 4_000, 4_001):
+    for at_us in moments_us:
         idleness.delivered(at_us)
         idleness.heard("b", at_us)
         named.append(idleness.quiet(at_us, {}))
 
-    assert named == [[], [], [], [], ["a"]]
+    assert named == [[]] * (len(moments_us) - 1) + [["a"]]
 
 
 def test_a_delivery_told_twice_or_late_is_no_time() -> None:

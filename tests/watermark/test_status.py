@@ -170,7 +170,7 @@ Stream orders: low watermark 2023-11-14 22:13:20.095 UTC
   held   for 1s by nobody; before that for 17s by c; before that for 1s by a
   splits 0 pending, 0 active, 0 paused, 3 idle, 0 finished
     c: idle, watermark none, backlog unknown
-    a: idle, watermark 2023-11-14 22:13:20.000 UTC, backlog unknown, 1 late reports
+    a: idle, watermark 2023-11-14 22:13:20.000 UTC, backlog unknown, 1 late reports, natively 1 rows late at least
     b: idle, watermark 2023-11-14 22:13:21.000 UTC, backlog unknown
   left out: a, silent for more than 10s, backlog unknown
   left out: b, silent for more than 10s, backlog unknown

@@ -56,7 +56,7 @@ class Coalescer:
         all_idle_delay_us: how far ``ADVANCE`` stays behind processing time.
         percentile: more than 0, at most 100, such as 99.0: the slowest ``floor(n * (100 - percentile) / 100)`` of the
             ``n`` splits that are neither idle nor finished are passed, silent ones first; ``stripped`` names them.
-            It gives up the promise that no row is late: rows of a split that is passed may be dropped. None: the
+            It gives up the guarantee that no row is late: rows of a split that is passed may be dropped. None: the
             true minimum. Source: MillWheel (VLDB 2013), section 7.2: the 99 % low watermark.
         quorum: more than 0, at most 1: the share of the splits that are not finished which must take part before
             idle ones are left out; until then an idle split counts with the watermark it has. None: an idle split is

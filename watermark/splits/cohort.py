@@ -61,6 +61,7 @@ class Cohort:
         self._top_us = column.values_of
         self._rows = np.zeros(len(self._ids), np.int64)
         self._late_reports = np.zeros(len(self._ids), np.int64)
+        self._native_late_rows = np.zeros(len(self._ids), np.int64)
         self._first_us: Column | None = None
 
     def __contains__(self, split: object) -> bool:
@@ -145,6 +146,7 @@ class Cohort:
             known = self._column(event.rows, missing=-1)
             all_late = _up_to(values_us, native_us - bound_us - 2 * MILLISECOND_US)
             late = np.where((known >= 0) & all_late, known, late)
+        self._native_late_rows += late
         return int(late.sum())
 
     def tally(self, split: SplitId, before: SplitTally) -> SplitTally:
@@ -157,6 +159,7 @@ class Cohort:
             first_us=None if self._first_us is None else self._first_us.item(row),
             last_report_us=self.last_report_us,
             late_reports=before.late_reports + self._late_reports.item(row),
+            native_late_rows=before.native_late_rows + self._native_late_rows.item(row),
         )
 
     def __iter__(self) -> Iterator[SplitId]:

@@ -124,6 +124,11 @@ class BatchReported:
         backlog_rows: rows each split still has unread after this batch; missing means not known.
         in_force_us: the watermark Spark used in this batch; None if unknown.
         counts: totals of the batch.
+        judged_by_us: the one watermark of the stream that Spark judged the rows by, where it has its own; None: what it
+            would be is worked out from the rows.
+
+        lateness: rows of each split by bucket of how late they are (``lateness.py``), where rows are seen; may be
+            empty.
 
     Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits.
     """
@@ -136,6 +141,8 @@ class BatchReported:
     backlog_rows: Mapping[SplitId, int] = field(default_factory=dict)
     in_force_us: int | None = None
     counts: BatchCounts = BatchCounts()
+    judged_by_us: int | None = None
+    lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,16 @@ The times given are moments up to which the source was read, not the wall clock:
 minutes proves nothing about the splits it does not read meanwhile.
 
 Nor does the silence of everybody prove anything against anybody: a producer that pauses, a broker that is away, a quiet
-night. So unless the user asks for time alone, only time in which splits of the stream delivered is counted: what lies
-within a quarter of the timeout before a delivery. That leaves a burst after a pause three quarters of the timeout to
-arrive everywhere, and a split that is dead among splits that speak is left out after the timeout; where they speak less
-often than every quarter, after five times that they spoke.
+night. So unless the user asks for time alone, only time in which splits of the stream delivered is counted. A gap
+between two deliveries of up to half the timeout is time in which they deliver, and counts wholly. A longer one is a
+silence of all, and counts for a quarter of the timeout, however long it is. What follows:
+
+- Among splits that speak at least every half of the timeout, one that is dead is left out with the first delivery after
+  the timeout, so after one and a half timeouts at the latest.
+- A pause of all passes nobody who was heard within ``p`` before it and comes back within ``x`` of the first one, where
+  ``p + x`` is at most three quarters of the timeout (half of it, if the pause is no longer than half of it).
+- A stream that speaks more seldom than that leaves one that is dead out with the fifth delivery. Did its gaps not count
+  at all, the dead one would be waited for for ever.
 """
 
 from __future__ import annotations
@@ -23,27 +29,32 @@ from dataclasses import dataclass
 from lowmark.watermark.state import IdleClock, SplitId, split_order
 from sortedcontainers import SortedList
 
-GAP_SHARE = 4
-"""A gap between deliveries counts for one part in so many of the timeout at most."""
+FLOW_SHARE = 2
+"""Gaps between deliveries count wholly up to one part in so many of the timeout,"""
+
+PAUSE_SHARE = 4
+"""and longer ones as one part in so many."""
 
 _PAUSES_KEPT = 16
 _SPANS_KEPT = 1_000
 
 
 class FlowClock:
-    """Counts time only where a stream delivers: the length of all that lies within ``most_us`` before a delivery.
+    """Counts time only where a stream delivers: all of a short gap between two deliveries, the end of a longer one.
 
     Args:
-        most_us: what a gap between two deliveries counts for at most, microseconds, more than 0.
+        short_us: gaps that are no longer count wholly, microseconds, more than 0.
+        pause_us: what a longer gap counts for, and what lies before the first delivery; more than 0, at most
+            ``short_us``.
 
-    >>> clock = FlowClock(most_us=10)
-    >>> for at_us in (100, 103, 600): clock.delivered(at_us)    # 10, then 3, then 10 of the long gap
-    >>> clock.total_us, clock.at(103), clock.at(300), clock.at(595)
-    (23, 13, 13, 18)
+    >>> clock = FlowClock(short_us=20, pause_us=10)
+    >>> for at_us in (100, 120, 600): clock.delivered(at_us)    # 10, then 20, then 10 of the long gap
+    >>> clock.total_us, clock.at(110), clock.at(300), clock.at(595)
+    (40, 20, 30, 35)
     """
 
-    def __init__(self, most_us: int) -> None:
-        self._most_us = most_us
+    def __init__(self, short_us: int, pause_us: int) -> None:
+        self._short_us, self._pause_us = short_us, pause_us
         self.total_us = 0
         """What was counted by now."""
         self._starts_us: list[int] = []  # spans that count, disjoint,
@@ -55,14 +66,14 @@ class FlowClock:
         last_us = self._ends_us[-1] if self._ends_us else None
         if last_us is not None and at_us <= last_us:
             return
-        if last_us is not None and at_us - self._most_us <= last_us:
+        if last_us is not None and at_us - last_us <= self._short_us:
             self._ends_us[-1] = at_us
             self.total_us += at_us - last_us
             return
-        self._starts_us.append(at_us - self._most_us)
+        self._starts_us.append(at_us - self._pause_us)
         self._ends_us.append(at_us)
         self._before_us.append(self.total_us)
-        self.total_us += self._most_us
+        self.total_us += self._pause_us
         if len(self._starts_us) > _SPANS_KEPT:  # many times the timeout ago
             del self._starts_us[0], self._ends_us[0], self._before_us[0]
 
@@ -72,6 +83,11 @@ class FlowClock:
         if span < 0:
             return self._before_us[0] if self._before_us else 0
         return self._before_us[span] + min(us, self._ends_us[span]) - self._starts_us[span]
+
+
+def flow_clock(timeout_us: int) -> FlowClock:
+    """The clock by which a silence is measured that may last so long, microseconds, more than 0."""
+    return FlowClock(max(1, timeout_us // FLOW_SHARE), max(1, timeout_us // PAUSE_SHARE))
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +129,7 @@ class Idleness:
         if timeout_us <= 0:
             raise ValueError(f"idle timeout: expected more than 0 us, got {timeout_us}")
         self.timeout_us = timeout_us
-        self._flow = FlowClock(max(1, timeout_us // GAP_SHARE)) if clock is IdleClock.FLOW else None
+        self._flow = flow_clock(timeout_us) if clock is IdleClock.FLOW else None
         self._timers: dict[SplitId, _Timer] = {}
         self._queue: SortedList[tuple[int, bool, SplitId]] = SortedList()
         self._overdue: dict[SplitId, _Timer] = {}  # silent for too long, and spared for their backlog

@@ -2,9 +2,10 @@
 
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
-            JSON (ids if names; names; ancestry: child, parents, what the removed ones left)
+            JSON (ids if names; names; ancestry: child, parents, what the removed ones left; split and bound)
 
-Version 2 has the ancestry; without reshards version 1 is written, which older readers know.
+Version 2 has the ancestry, version 3 the bounds of splits that have their own; without these version 1 is written,
+which older readers know.
 
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
@@ -28,7 +29,7 @@ from lowmark.watermark.state import SplitId, SplitState, split_order
 
 from .lineage import Ancestry
 
-VERSION = 2  # the newest that is written; older ones are read
+VERSION = 3  # the newest that is written; older ones are read
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
@@ -55,12 +56,14 @@ class StreamSnapshot:
         splits: state and watermark of every split.
         names: what to call splits that are numbers; carried along, not interpreted.
         ancestry: parents of every child of a reshard that has not spoken yet.
+        bounds_us: bounds that were found of splits, microseconds.
     """
 
     low_us: int | None = None
     splits: Mapping[SplitId, tuple[SplitState, int | None]] = field(default_factory=dict)
     names: Mapping[SplitId, str] = field(default_factory=dict)
     ancestry: Ancestry = field(default_factory=dict)
+    bounds_us: Mapping[SplitId, int] = field(default_factory=dict)
 
 
 def encode(snapshot: StreamSnapshot) -> bytes:
@@ -74,7 +77,9 @@ def encode(snapshot: StreamSnapshot) -> bytes:
         watermarks.append(0 if watermark_us is None else watermark_us)
     names = [[split, snapshot.names[split]] for split in sorted(snapshot.names, key=split_order)]
     ancestry = [[child, *snapshot.ancestry[child]] for child in sorted(snapshot.ancestry, key=split_order)]
-    tail = [ids if named else [], names, *([ancestry] if ancestry else [])]
+    bounds = [[split, snapshot.bounds_us[split]] for split in sorted(snapshot.bounds_us, key=split_order)]
+    version = 3 if bounds else 2 if ancestry else 1
+    tail = [ids if named else [], names, ancestry, bounds][: 1 + version]
     text = json.dumps(tail, separators=(",", ":")).encode()
     low_us = snapshot.low_us
     body = b"".join(
@@ -91,7 +96,7 @@ def encode(snapshot: StreamSnapshot) -> bytes:
             text,
         )
     )
-    return _HEAD.pack(_MAGIC, VERSION if ancestry else 1, len(body), zlib.crc32(body)) + pack(body, 9)
+    return _HEAD.pack(_MAGIC, version, len(body), zlib.crc32(body)) + pack(body, 9)
 
 
 def decode(data: bytes) -> StreamSnapshot:
@@ -124,6 +129,8 @@ def decode(data: bytes) -> StreamSnapshot:
             for split, watermark_us, code in zip(ids, watermarks, states, strict=True)
         }
         ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in (more[0] if more else [])}
+        bounds_us = dict(more[1]) if len(more) > 1 else {}
+        _check(all(type(split) in (str, int) and type(us) is int and us in _INT64 for split, us in bounds_us.items()))
         _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
         for child, (parents, left_us) in ancestry.items():
             _check(all(type(split) in (str, int) for split in (child, *parents)))
@@ -131,7 +138,7 @@ def decode(data: bytes) -> StreamSnapshot:
             _check(left_us is None or (type(left_us) is int and left_us in _INT64))
             _check(parents or left_us is not None)
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
-        return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry)
+        return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry, bounds_us)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
 
@@ -143,7 +150,7 @@ def _open(data: bytes) -> bytes:
     magic, version, size, checksum = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise CorruptSnapshot(f"it begins with {magic!r}, not with {_MAGIC!r}", len(data))
-    if version not in (1, VERSION):
+    if version not in range(1, VERSION + 1):
         raise CorruptSnapshot(f"unknown version {version}, this one reads 1 to {VERSION}", len(data))
     if size > MOST_BYTES:
         raise CorruptSnapshot(f"damaged: it claims to unpack to {size} bytes", len(data))

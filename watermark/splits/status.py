@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
@@ -16,6 +16,7 @@ from lowmark.watermark.state import AllIdle, IdleClock, SplitState
 
 from .events import BatchCounts
 
+_PLAIN = frozenset({int, str, bool})  # what most values of a status are, and stay
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SPLITS_SHOWN = 10
 _SPELLS_SHOWN = 3
@@ -36,6 +37,9 @@ class SplitStatus:
         late_reports: batches in which it delivered rows at or below the watermark in force.
         pending_since: since when it has been holding without having spoken, UTC.
         why: why it is in this state.
+        native_late_rows: rows of it, at least, that Spark's one watermark for the whole stream judges late, or would.
+        bound_us: its bound, where each split has its own (``for_adaptive_out_of_orderness``), else None.
+        beyond_bound: rows, or batches of a wrapped stream, that came later than its bound was then.
     """
 
     state: SplitState
@@ -48,6 +52,9 @@ class SplitStatus:
     late_reports: int
     pending_since: datetime | None
     why: str
+    native_late_rows: int = 0
+    bound_us: int | None = None
+    beyond_bound: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +321,15 @@ def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
 
 def to_json(status: StreamStatus) -> dict[str, object]:
     """The status for ``json.dumps``: states by name, times in ISO-8601, watermarks in microseconds."""
-    plain: dict[str, object] = _plain(asdict(status))  # type: ignore[assignment]
+    plain: dict[str, object] = _plain(status)  # type: ignore[assignment]
     return plain
 
 
 def _plain(value: object) -> object:
+    if value is None or type(value) in _PLAIN:
+        return value
+    if is_dataclass(value):
+        return {field: _plain(getattr(value, field)) for field in value.__slots__}  # type: ignore[union-attr]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -350,6 +361,10 @@ def need(state: SplitState, watermark_us: int | None) -> tuple[int, bool, int]:
 def _split_line(split: SplitStatus) -> str:
     backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {split.backlog_rows} rows"
     late = f", {split.late_reports} late reports" if split.late_reports else ""
+    late += f", natively {split.native_late_rows} rows late at least" if split.native_late_rows else ""
+    if split.bound_us is not None:
+        late += f", bound {format_duration_us(split.bound_us)}"
+        late += f" ({split.beyond_bound} came later)" if split.beyond_bound else ""
     lagging = ", lagging" if split.lagging else ""
     return f"{split.state.value}{lagging}, watermark {format_time_us(split.watermark_us)}, {backlog}{late}"
 

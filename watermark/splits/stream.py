@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 from lowmark.watermark.duration import format_duration_us
@@ -33,6 +34,7 @@ from lowmark.watermark.protocol import NotifyNewLowWatermark
 from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
+from .adaptive import AdaptiveBounds
 from .coalescer import Coalescer
 from .cohort import Cohort
 from .events import (
@@ -67,6 +69,8 @@ minute."""
 ALL_IDLE_STEP_US = 1_000_000
 """While all splits are idle and the low watermark follows the time up to which they were read, callers are asked to
 look this often."""
+
+Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
 _WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
@@ -109,10 +113,13 @@ class StreamCoordinator:
         self._planned_us: int | None = None  # when the newest batch was planned
         self._history = History[SplitId]()  # of who held
         self._tally = Tally(strategy.out_of_orderness_us)
+        self._bounds = None if strategy.adaptive is None else AdaptiveBounds(strategy.adaptive)
         self._cohort: Cohort | None = None  # while it is there, the numbers of its splits are in it
         self._last_column: SplitColumn | None = None  # the newest, which may be the first of a cohort
         self._epoch = 0
         self._kind: type | None = None  # of split ids: int or str, one per stream
+        self._spent_us = dict.fromkeys(SplitState, 0)  # by all splits together, in each state,
+        self._spent_until_us: int | None = None  # up to then
         # Of the event being handled:
         self._before: dict[SplitId, SplitState] = {}
         self._late: list[SplitReturnedLate] = []
@@ -137,6 +144,7 @@ class StreamCoordinator:
             InvalidReshard: a split would be its own ancestor, or one side is empty; nothing was changed.
         """
         self._before, self._late, self._material = {}, [], False
+        self._spent_us, self._spent_until_us = self.spent_us(now_us), now_us
         if self._moved_at_us is None:
             self._moved_at_us = now_us
         match event:
@@ -145,9 +153,10 @@ class StreamCoordinator:
             case SplitsResharded():
                 self._reshard(event, now_us)
             case BatchReported():
-                self._report(event, now_us)
+                self._learn(event)
+                self._report(self._adapt(event), now_us)
             case BatchPlanned():
-                self._plan(event, now_us)
+                self._plan(self._adapt(event), now_us)
             case Polled(until_us):
                 self._read(until_us)
             case SplitsFinished(splits):
@@ -176,7 +185,7 @@ class StreamCoordinator:
             moments.append(deadline_us)
         if self._idleness is not None and self._cohort is not None and self._by_time:
             moments.append(self._cohort.earliest_heard_us + self._idleness.timeout_us + 1)
-        patience_us = self._patience_us()
+        patience_us = self.patience_us
         if patience_us is not None and self._stirred_us is not None:
             silent_us = self._stirred_us + patience_us + 1
             if self._read_until_us is None or silent_us > self._read_until_us:
@@ -196,20 +205,42 @@ class StreamCoordinator:
         return self._coalescer.low_us
 
     @property
+    def heard_us(self) -> int | None:
+        """Up to when the sources were read when a split last spoke, began or went on; None if none ever did."""
+        return self._stirred_us
+
+    @property
+    def patience_us(self) -> int | None:
+        """How long no split may be heard before the stream counts as silent; None: however long, or time decides."""
+        states = self._lineage.states
+        pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
+        if self._by_time or states[SplitState.PAUSED] or not pending + active:
+            return None
+        if self._idleness is not None:
+            return self._idleness.timeout_us
+        # Only new splits that are known to be empty: nobody would wait for these for longer than their grace.
+        return self._grace_us if len(self._grace) == pending and not active else None
+
+    @property
     def silent_since_us(self) -> int | None:
         """Since when nothing came of any split, once that is longer than the timeout; None: the stream is not silent.
 
         Up to when the sources were read. A silent stream has splits that are not idle, for the silence of all is no
-        evidence against any, but nobody else needs to wait for it. It is none while rows are known to wait in it, while
-        alignment holds a split of it back, and where time alone makes splits idle.
+        evidence against any; its group does not wait for it, nor does its job once others deliver. It is none while
+        rows are known to wait in it, while alignment holds a split of it back, and where time alone makes splits idle.
         """
-        patience_us, stirred_us, read_us = self._patience_us(), self._stirred_us, self._read_until_us
+        patience_us, stirred_us, read_us = self.patience_us, self._stirred_us, self._read_until_us
         if patience_us is None or stirred_us is None or read_us is None or read_us - stirred_us <= patience_us:
             return None
         waiting = (split for split, rows in self._backlog_rows.items() if rows > 0)
         if any(self._lineage.state(split) in (SplitState.PENDING, SplitState.ACTIVE) for split in waiting):
             return None
         return stirred_us
+
+    @property
+    def backlog_rows(self) -> int | None:
+        """Rows that are known to be unread, of all splits together; None: of no split is it known."""
+        return sum(self._backlog_rows.values()) if self._backlog_rows else None
 
     @property
     def epoch(self) -> int:
@@ -250,8 +281,18 @@ class StreamCoordinator:
             moved_at_us=self._moved_at_us,
             history=self._history,
             cohort=self._cohort,
+            bounds=self._bounds,
         )
         return view.status(now_us, str if name_of is None else name_of, limit)
+
+    def spent_us(self, now_us: int) -> dict[SplitState, int]:
+        """How long splits have been in each state, all of them added up, microseconds, up to now.
+
+        From the first event on; what was before a restart is not in it. Ten idle splits spend ten seconds in a second.
+        """
+        passed_us = 0 if self._spent_until_us is None else max(0, now_us - self._spent_until_us)
+        states = self._lineage.states
+        return {state: us + states[state] * passed_us for state, us in self._spent_us.items()}
 
     @property
     def states(self) -> Mapping[SplitState, int]:
@@ -278,7 +319,8 @@ class StreamCoordinator:
         """
         splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
         names = self._names if names is None else names
-        return encode(StreamSnapshot(self.low_watermark_us, splits, names, self._lineage.ancestry))
+        bounds_us = {} if self._bounds is None else self._bounds.kept_us
+        return encode(StreamSnapshot(self.low_watermark_us, splits, names, self._lineage.ancestry, bounds_us))
 
     @classmethod
     def restore(
@@ -301,6 +343,8 @@ class StreamCoordinator:
         coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
         coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
         coordinator._names = dict(saved.names)
+        if strategy.adaptive is not None:
+            coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us)
         coordinator._moved_at_us = coordinator._stirred_us = now_us
         for split, (state, watermark_us) in saved.splits.items():
             coordinator._kind = type(split)
@@ -333,6 +377,29 @@ class StreamCoordinator:
         self._lineage.check(event.parents, event.children)
         self._discover(event.children, event.known_empty, now_us, now_us)
         self._material |= self._lineage.reshard(event.parents, event.children)
+
+    def _learn(self, event: BatchReported) -> None:
+        """A batch shows how late the rows of its splits are."""
+        if self._bounds is not None:
+            self._check_range(event)
+            if self._tally.fresh(event.batch_id):
+                self._bounds.learn(event)
+
+    def _adapt(self, event: Batch) -> Batch:
+        """The event with each split's own bound taken off."""
+        bounds = self._bounds
+        if bounds is None:
+            return event
+        self._check_range(event)
+        known = (split for split in event.watermarks_us if split in self._coalescer)
+        stood_at = ((split, self._lineage.watermark_us(split)) for split in known)
+        stands_at_us = {split: at_us for split, at_us in stood_at if at_us is not None}
+        return replace(event, watermarks_us=bounds.bounded(event.watermarks_us, stands_at_us))
+
+    def _check_range(self, event: BatchReported | BatchPlanned) -> None:
+        for split, watermark_us in event.watermarks_us.items():
+            if watermark_us not in _WATERMARK_RANGE:
+                raise InvalidWatermark(split, watermark_us)
 
     def _report(self, event: BatchReported, now_us: int) -> None:
         if self._cohort is not None and self._tally.fresh(event.batch_id) and self._cohort.takes(event):
@@ -395,9 +462,7 @@ class StreamCoordinator:
         return replace(event, watermarks_us=kept)
 
     def _deliver_each(self, event: BatchReported | BatchPlanned, why: str, now_us: int) -> None:
-        for split, watermark_us in event.watermarks_us.items():
-            if watermark_us not in _WATERMARK_RANGE:
-                raise InvalidWatermark(split, watermark_us)
+        self._check_range(event)
         delivered = [*event.watermarks_us, *(split for split, rows in _rows(event).items() if rows > 0)]
         self._discover((*delivered, *event.backlog_rows), frozenset(), event.planned_at_us, now_us)
         if delivered:
@@ -422,7 +487,7 @@ class StreamCoordinator:
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         tally.count_batch(event)
         tally.native_late_rows += cohort.count_late(
-            event, in_force_us, tally.native_us, self._strategy.out_of_orderness_us
+            event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
         tally.saw(column.values_of.max().item())
         self._coalescer.report_array(column.splits, column.values_of)
@@ -554,6 +619,8 @@ class StreamCoordinator:
                 self._stop_timers(split)
                 del self._records[split]
                 self._tally.splits.pop(split, None)
+                if self._bounds is not None:
+                    self._bounds.forget(split)
                 self._backlog_rows.pop(split, None)
                 self._before.pop(split, None)
                 self._material = True
@@ -591,17 +658,6 @@ class StreamCoordinator:
     @property
     def _by_time(self) -> bool:
         return self._strategy.silence_clock is IdleClock.TIME
-
-    def _patience_us(self) -> int | None:
-        """How long no split may be heard before the stream counts as silent; None: however long."""
-        states = self._lineage.states
-        pending, active = states[SplitState.PENDING], states[SplitState.ACTIVE]
-        if self._by_time or states[SplitState.PAUSED] or not pending + active:
-            return None
-        if self._idleness is not None:
-            return self._idleness.timeout_us
-        # Only new splits that are known to be empty: nobody would wait for these for longer than their grace.
-        return self._grace_us if len(self._grace) == pending and not active else None
 
     def _leave_out(self, split: SplitId, why: str) -> None:
         before = self._lineage.state(split)

@@ -22,6 +22,7 @@ class SplitTally:
     first_us: int | None = None
     last_report_us: int | None = None
     late_reports: int = 0
+    native_late_rows: int = 0
 
 
 class Tally:
@@ -59,7 +60,7 @@ class Tally:
         """Count a fresh batch; ``low_us`` is the low watermark before it."""
         self.count_batch(event)
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
-        native_us = self.native_us
+        native_us = self.native_of(event)
         for split in event.watermarks_us.keys() | event.rows.keys():
             tally = self.splits.setdefault(split, SplitTally())
             tally.rows += event.rows.get(split, 0)
@@ -69,9 +70,15 @@ class Tally:
             if earliest_us is not None and in_force_us is not None and earliest_us <= in_force_us:
                 tally.late_reports += 1
             if earliest_us is not None and native_us is not None:
-                self.native_late_rows += self._native_late(earliest_us, watermark_us, event.rows.get(split), native_us)
+                late_rows = self._native_late(earliest_us, watermark_us, event.rows.get(split), native_us)
+                self.native_late_rows += late_rows
+                tally.native_late_rows += late_rows
         for watermark_us in event.watermarks_us.values():
             self.saw(watermark_us)
+
+    def native_of(self, event: BatchReported) -> int | None:
+        """The one watermark that native Spark judges the rows of a batch by."""
+        return self.native_us if event.judged_by_us is None else event.judged_by_us
 
     def saw(self, watermark_us: int) -> None:
         """A split stands at ``watermark_us``. Native Spark takes the bound off the event time, but no

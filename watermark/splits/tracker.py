@@ -86,6 +86,17 @@ class SplitTracker:
         self._counts[cell] = (rows + mark.rows, others[0], others[1], others[2], others[3])
         self._add(split, cell, mark)
 
+    def count(self, counts: BatchCounts, cell: int = 0) -> None:
+        """See many rows that move no watermark at once, by what is wrong with them; ``rows`` holds them all."""
+        rows, future, null_time, null_split, before_epoch = self._counts.get(cell, _NO_ROWS)
+        self._counts[cell] = (
+            rows + counts.rows,
+            future + counts.future_rows,
+            null_time + counts.null_time_rows,
+            null_split + counts.null_split_rows,
+            before_epoch + counts.before_epoch_rows,
+        )
+
     def merge(self, other: SplitTracker) -> SplitTracker:
         """Both measurements in a new tracker. A cell that is in both counts once."""
         merged = SplitTracker()

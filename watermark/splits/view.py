@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
+from .adaptive import AdaptiveBounds
 from .coalescer import Coalescer
 from .cohort import Cohort
 from .history import History
@@ -47,6 +48,7 @@ class View:
         moved_at_us: when the low watermark rose last, or began.
         history: who held it.
         cohort: has the numbers of its splits while it is there.
+        bounds: the bounds of the splits, where each has its own.
     """
 
     name: str
@@ -63,6 +65,7 @@ class View:
     moved_at_us: int | None
     history: History[SplitId]
     cohort: Cohort | None
+    bounds: AdaptiveBounds | None = None
 
     def status(self, now_us: int, name_of: Callable[[SplitId], str], limit: int | None) -> StreamStatus:
         """The whole of it, splits sorted by id, O(n log n); or the ``limit`` neediest splits first, O(n)."""
@@ -131,6 +134,9 @@ class View:
             late_reports=tally.late_reports,
             pending_since=utc(record.pending_since_us) if state is SplitState.PENDING else None,
             why=record.why,
+            native_late_rows=tally.native_late_rows,
+            bound_us=None if self.bounds is None else self.bounds.bound_us(split),
+            beyond_bound=0 if self.bounds is None else self.bounds.beyond(split),
         )
 
     def _hold(self, holder: SplitId | None, names: Mapping[SplitId, str], now_us: int) -> Hold:

@@ -3,27 +3,28 @@
 Pure: no clock, no I/O. Tasks join, report and leave; every interval the group announces a cap, and nothing else
 ever comes out.
 
-    cap   = min over the members that take part of their limit        (saturating at 64 bits)
-    limit = max(low watermark + max drift, what the member wants next)
+    cap            = min over the members that take part of what each allows      (saturating at 64 bits)
+    a member allows  max(low watermark + max drift, what it wants next)
 
 A member may read while the watermark it has, or would have after the next row if it knows, is at most the cap;
 equal is allowed.
 
 Rule 1: a member's newest report counts, by the time it was made. So reports may come twice or in any order, and a
         low watermark that regressed is followed: the cap is no low watermark and may go down.
-Rule 2: a member that is idle does not take part. A member that has not spoken is waited for: until it speaks, the cap
-        does not rise above the one that held when it joined.
-Rule 3: a member's limit is never below the watermark of its next row. So nobody waits for a gap in the data: when the
-        next rows of all members lie beyond the cap, the cap rises to the smallest of them.
+Rule 2: a member that is idle does not take part, whether or not others have rows meanwhile: the group holds reading
+        back, so to wait for one member would end the flow of the others, and nobody's rows are late by a cap. One that
+        has not spoken is waited for: until it speaks, the cap does not rise above the one of the time when it joined.
+Rule 3: what a member allows is never below the watermark of its next row. So nobody waits for a gap in the data: when
+        the next rows of all members lie beyond the cap, the cap rises to the smallest of them.
 Rule 4: announcements may be lost, repeated or overtaken: each holds the whole cap, and an epoch that grows. The
         receiver keeps the newest.
 
-In every state some member may go on: the one whose limit is the cap. Tasks are known by all three parts of their
-id, for two jobs may read a stream of the same name.
+In every state some member may go on: the one that allows no more than the cap. Tasks are known by all three parts of
+their id, for two jobs may read a stream of the same name.
 
-Example: a drift of 10; member a stands at 100, member b at 130. Their limits are 110 and 140, so the cap is 110: a
-reads on, b waits. Now the data have a gap: the next row of a makes its watermark 500, that of b 400. Their limits are
-500 and 400, so the cap is 400: b reads its row, and a waits until b stands at 490 (rule 3).
+Example: a drift of 10; member a stands at 100, member b at 130. They allow 110 and 140, so the cap is 110: a reads on,
+b waits. Now the data have a gap: the next row of a makes its watermark 500, that of b 400. They allow 500 and 400, so
+the cap is 400: b reads its row, and a waits until b stands at 490 (rule 3).
 
 Source: FLIP-182, FLIP-217; FLINK-10887 (what is wanted next counts); ``connectors/synchronization.rs`` of Pathway
     (rule 3); FLINK-31632, 35157, 35933 and 40505 for what went wrong without rules 2 and 4.
@@ -92,7 +93,7 @@ class GroupStatus:
         cap: how far members may read by now.
         epoch: of the newest announcement; 0 before the first.
         minimum_us: smallest low watermark of the members that take part.
-        holder: whose limit the cap is; None if there is no limit.
+        holder: who allows no more than the cap; None if nobody takes part.
         why: why the cap is what it is, one sentence.
         members: all of them, sorted; with a limit those that need attention first, in that order.
         members_not_shown: how many the limit left out.
@@ -125,9 +126,9 @@ class _Report:
 @dataclass(slots=True)
 class _Member:
     throttled: bool
-    floor_us: int | None  # the cap it found when it joined; None: none, or no limit
+    floor_us: int | None  # the cap it found when it joined; None: it found none
     report: _Report | None = None
-    low_us: int | None = None  # of the newest report that held one: a later one without leaves it (MillWheel)
+    low_us: int | None = None  # of the newest report with one: a later one without leaves it (MillWheel)
     low_at_us: int | None = None
 
     @property
@@ -145,7 +146,7 @@ class _Member:
         """What the cap is compared with: the watermark after the next row, or at least the one it has."""
         return self.low_us if self.next_wanted_us is None else self.next_wanted_us
 
-    def limit(self, max_drift_us: int) -> Cap:
+    def allowed(self, max_drift_us: int) -> Cap:
         wanted_us = self.next_wanted_us
         ahead_us = None if self.low_us is None else min(self.low_us + max_drift_us, _MOST_US)
         known = [us for us in (ahead_us, wanted_us) if us is not None]
@@ -390,8 +391,8 @@ class AlignmentGroup:
     def _decide(self) -> _Decision:
         """The definition: a function of what the members said."""
         drift_us = 0 if self._params is None else self._params.max_drift_us
-        limits = [(member.limit(drift_us), task) for task, member in self._taking_part()]
-        return _Decision(*min(limits, default=(Cap.free(), None)))
+        allowed = [(member.allowed(drift_us), task) for task, member in self._taking_part()]
+        return _Decision(*min(allowed, default=(Cap.free(), None)))
 
     # -- in words
 

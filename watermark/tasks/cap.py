@@ -21,7 +21,7 @@ class CapKind(IntEnum):
     """What a cap is, the tightest first.
 
     HOLD: somebody is waited for, and nobody who has a watermark goes on. UP_TO: there is a number. FREE: nobody
-        takes part, so there is no limit.
+        takes part, so everybody may go on.
     """
 
     HOLD = 0

@@ -118,10 +118,8 @@ class LowWatermarkCoordinator:
         self._announcements: SortedList[tuple[int, str]] = SortedList()  # `_announce_us`, in order of time
         self._announced_us: dict[str, int] = {}  # when a group announced its cap last
         self._beats_us: dict[tuple[str, str], int] = {}  # when a source begins its next round, if a task of it lives
-        self._beat_zero_us, self._next_beat = (
-            0,
-            0,
-        )  # when the coordinator began; index of the moment that the next source gets
+        self._beat_zero_us = 0  # when the coordinator began
+        self._next_beat = 0  # of the moments in an interval at which rounds begin, the one that the next source gets
         self._look_us: dict[
             tuple[str, str], int
         ] = {}  # when a source is looked at: its `_beats_us`, or the deadline of its open round
@@ -308,11 +306,11 @@ class LowWatermarkCoordinator:
 
     def _reply(self, reply: ReplyLowWatermark, now_us: int) -> list[CoordinatorEffect]:
         check_reply(reply)
-        task = TaskId(reply.job_id, reply.source_id, reply.task_id)
+        task = reply.task
         self._members.renew(task, reply.run, now_us)
         rounds = self._sources[_key(task)]
         before = rounds.state(task.task_id)
-        behind_us = rounds.take(reply)
+        behind_us = rounds.take(reply, now_us)
         self._epoch += rounds.state(task.task_id) is not before
         self._tell_group(task, now_us)
         return [*_late(task, behind_us), *self._end_if_complete(task, now_us)]

@@ -34,6 +34,9 @@ def check_reply(reply: ReplyLowWatermark) -> None:
     for field in ("current_low_watermark", "next_wanted_us"):
         if getattr(reply, field) is not None:
             _number(reply, field, getattr(reply, field))
+    for field, least in (("silent_us", 0), ("patience_us", 1)):
+        if getattr(reply, field) is not None:
+            _number(reply, field, getattr(reply, field), least=least)
     if reply.left_out is not None and not isinstance(reply.left_out, LeftOut):
         raise _invalid(reply, "left_out", reply.left_out, "a LeftOut or None")
 

@@ -18,6 +18,9 @@ Rule 5: Nothing is published before as many tasks have registered as are expecte
 Rule 6: A restart may lose the newest that a task has said, and an older message may arrive after it. So, until a task
         has answered a question that was asked since the restart, its low watermark counts, and its wish to be left out
         does not; and while this holds for a task that was left out, no quorum ends a round.
+Rule 7: A task that says it is idle, and how patient it is, leaves once others delivered for longer than that since it
+        had rows (``silence.py``). Until then it counts. So when the rows of all tasks stay away, nobody is passed by
+        whoever has some again first.
 
 Example: tasks a and b; what each says in a round, and what is published at its end.
 
@@ -44,6 +47,7 @@ from lowmark.watermark.splits.coalescer import Advance, Coalescer
 from lowmark.watermark.splits.history import History
 from lowmark.watermark.state import SplitState
 
+from .silence import SourceSilence
 from .snapshot import EncodedParts, json_object, to_json
 
 _QUESTIONS = 64  # of this life, by whose time an answer is known
@@ -63,6 +67,8 @@ class Answer:
         gone: it has deregistered, and is forgotten at the end of the round.
         counted: in the minimum, or holding it; after it left, for as long as rule 4 says.
         expected: how many tasks its source has, by its registration.
+        heard_us: when it last had rows, by the coordinator's clock; None: nobody knows.
+        patience_us: by its newest reply.
     """
 
     order: tuple[int, ...] | None = None
@@ -71,6 +77,8 @@ class Answer:
     gone: bool = False
     counted: bool = True
     expected: int = 1
+    heard_us: int | None = None
+    patience_us: int | None = None
 
     @property
     def live(self) -> bool:
@@ -98,9 +106,9 @@ class SourceRounds:
     (None, None)
     >>> [question.task_id for question in rounds.ask(now_us=7, deadline_us=30)]
     ['0', '1']
-    >>> rounds.take(ReplyLowWatermark("job", "orders", "1", 7, 50)), rounds.complete
+    >>> rounds.take(ReplyLowWatermark("job", "orders", "1", 7, 50), now_us=7), rounds.complete
     (None, False)
-    >>> rounds.take(ReplyLowWatermark("job", "orders", "0", 7, 30)), rounds.complete
+    >>> rounds.take(ReplyLowWatermark("job", "orders", "0", 7, 30), now_us=7), rounds.complete
     (None, True)
     >>> [(told.task_id, told.new_low_watermark) for told in rounds.end(now_us=8)]
     [('0', 30), ('1', 30)]
@@ -130,6 +138,7 @@ class SourceRounds:
         self._unconfirmed: set[str] = set()  # restored, and have not answered a question since (rule 6)
         self._doubtful: set[str] = set()  # those of them that were left out
         self._questions_us: deque[int] = deque(maxlen=_QUESTIONS)
+        self._silence = SourceSilence()
         self.rose_at_us: int | None = None
         """When the low watermark rose last."""
         self.returned_late = 0
@@ -149,8 +158,8 @@ class SourceRounds:
     @property
     def holder(self) -> str | None:
         """The task that keeps it from rising; None if none does."""
-        held = self._coalescer.holder
-        return None if held is None else str(held)
+        holder = self._coalescer.holder
+        return None if holder is None else str(holder)
 
     @property
     def expected(self) -> int:
@@ -190,8 +199,14 @@ class SourceRounds:
         """The largest low watermark this run of the task said."""
         return self._coalescer.watermark_us(task_id)
 
+    def waits_for_flow(self, task_id: str) -> bool:
+        """Whether a task counts that says it is idle, for others did not deliver for long enough meanwhile."""
+        answer = self._answers[task_id]
+        idle = not answer.gone and answer.left_out is LeftOut.IDLE and answer.patience_us is not None
+        return idle and answer.counted and not self._silence.runs_out(answer.heard_us)
+
     def state(self, task_id: str) -> SplitState:
-        """PENDING (has not said a low watermark), ACTIVE, IDLE (left out) or FINISHED."""
+        """PENDING (has not said a low watermark), ACTIVE, IDLE (is left out, or asks to be) or FINISHED."""
         answer = self._answers[task_id]
         if answer.gone:
             return SplitState.FINISHED
@@ -222,7 +237,7 @@ class SourceRounds:
         self._changed(task_id)
         return self._behind(low_us)
 
-    def take(self, reply: ReplyLowWatermark) -> int | None:
+    def take(self, reply: ReplyLowWatermark, now_us: int) -> int | None:
         """Take a reply in: any, late ones and repeated ones too.
 
         Returns:
@@ -240,6 +255,11 @@ class SourceRounds:
         news = confirmed and (answer.order is None or order > answer.order)
         if news:
             answer.order, answer.left_out, answer.next_wanted_us = order, reply.left_out, reply.next_wanted_us
+            answer.patience_us = reply.patience_us
+        if reply.silent_us is not None or reply.left_out is None:
+            heard_us = now_us - (reply.silent_us or 0)
+            answer.heard_us = heard_us if answer.heard_us is None else max(answer.heard_us, heard_us)
+            self._silence.delivered(heard_us)
         if low_us is not None:
             seen_us = self.task_low_us(task_id)
             answer.counted |= seen_us is None or low_us > seen_us  # rule 4, also if it is left out already
@@ -303,12 +323,14 @@ class SourceRounds:
         """End the open round: publish the minimum if it rose. Every task is told, in the order of their ids."""
         self.asked_at_us = self.deadline_us = None
         self._unanswered = set()
+        self._silence.be_as_patient_as(answer.patience_us for answer in self._answers.values())
         if self.missing:
             return []
-        self._let_go({task_id for task_id in self._leaving if self.task_low_us(task_id) is None})
+        leaving = {task_id for task_id in self._leaving if not self.waits_for_flow(task_id)}
+        self._let_go({task_id for task_id in leaving if self.task_low_us(task_id) is None})
         advance = self._coalescer.advance()
         blocked = bool(self._coalescer.pending)  # then nobody who spoke is in the way, and its value may be needed
-        self._let_go({task_id for task_id in self._leaving if not blocked or self._answers[task_id].gone})
+        self._let_go({task_id for task_id in leaving & self._leaving if not blocked or self._answers[task_id].gone})
         advance = self._coalescer.advance() or advance
         if self._coalescer.holder is None:
             advance = self._advance_over_idle() or advance
@@ -362,6 +384,7 @@ class SourceRounds:
                 gone=saved["gone"] or farewell,
                 counted=saved["counted"],
                 expected=saved.get("expected", data["expected"]),
+                patience_us=saved.get("patience_us"),
             )
             if answer.live:
                 rounds._unconfirmed.add(task_id)
@@ -404,6 +427,7 @@ class SourceRounds:
             "gone": answer.gone,
             "counted": answer.counted,
             "expected": answer.expected,
+            "patience_us": answer.patience_us,
         }
 
     def _encoded_task(self, task_id: str) -> str | None:
@@ -476,4 +500,5 @@ def _order(reply: ReplyLowWatermark) -> tuple[int, ...]:
         reply.left_out is LeftOut.IDLE,
         wanted_us is None,
         0 if wanted_us is None else -wanted_us,
+        0 if reply.patience_us is None else reply.patience_us,
     )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.protocol import LeftOut, TaskId
 from lowmark.watermark.splits.history import Held
 from lowmark.watermark.splits.status import need
@@ -26,7 +26,8 @@ class TaskStatus:
     Attributes:
         task: who.
         run: what tells its run from others, 12 characters; not the token, with which anybody could speak for it.
-        state: PENDING (has not said a low watermark), ACTIVE, IDLE (left out) or FINISHED (has deregistered).
+        state: PENDING (has not said a low watermark), ACTIVE, IDLE (is left out, or is silent as all others are, and
+            waited for) or FINISHED (has deregistered).
         low_watermark_us: the largest it said; also while it is left out.
         lease_left_us: how long it may still be silent; None once it has deregistered.
         waited_for: whether the open round waits for its answer.
@@ -170,10 +171,18 @@ def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
     if low_us is None:
         others = states[SplitState.PENDING] - 1
         return f"task {holder} has not said a low watermark yet{f', as have {others} others' if others > 0 else ''}."
+    if rounds.waits_for_flow(holder):
+        return f"task {holder} has the smallest low watermark, and {_silence(rounds, holder)}."
     if rounds.low_us is not None and low_us < rounds.low_us:
         behind = rough_duration_us(rounds.low_us - low_us)
         return f"task {holder} came in {behind} below the low watermark, which does not go back."
     return f"task {holder} has the smallest low watermark of {states[SplitState.ACTIVE]} tasks that take part."
+
+
+def _silence(rounds: SourceRounds, task_id: str) -> str:
+    patience_us = rounds.answers[task_id].patience_us
+    while_us = "long enough" if patience_us is None else format_duration_us(patience_us)
+    return f"its stream is silent, which is no evidence against it until others deliver for {while_us} meanwhile"
 
 
 def _task_why(rounds: SourceRounds, task_id: str) -> str:
@@ -182,6 +191,8 @@ def _task_why(rounds: SourceRounds, task_id: str) -> str:
         return "it has deregistered"
     if answer.left_out is LeftOut.WITHOUT_SPLITS:
         return "it has no splits"
+    if rounds.waits_for_flow(task_id):
+        return _silence(rounds, task_id)
     if answer.left_out is LeftOut.IDLE:
         return "its splits are quiet and caught up"
     return "it takes part" if rounds.task_low_us(task_id) is not None else "it has not said a low watermark yet"

@@ -1,0 +1,1 @@
+"""`lowmark audit`: what native Spark would lose of rows that are there, without Spark and without writing anything."""

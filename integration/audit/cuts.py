@@ -1,0 +1,294 @@
+"""From the rows of single splits to batches of all of them: who comes with whom.
+
+    ByTime         rows in the order in which they were written, a batch for each trigger: a query that keeps up
+    ByRows         the same order, so many rows a batch
+    Proportional   as Spark's Kafka source reads a backlog under `maxOffsetsPerTrigger`: of each partition a share of
+                   the batch as large as its share of what is left
+    AsRead         batches are what whoever reads says they are: files
+
+Splits may be read in any order and at any pace: rows wait here until everybody has come as far. Whoever reads asks
+`waits` which splits are ahead, and reads the others first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from lowmark.watermark.replay.replay import Batches
+
+__all__ = ["AsRead", "ByRows", "ByTime", "Cut", "Proportional", "spark_shares"]
+
+Numbers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+AHEAD_ROWS = 50_000
+"""Rows of one split that may wait for others."""
+
+
+class _Waiting:
+    """Rows of one split that wait."""
+
+    def __init__(self) -> None:
+        self.keys = np.zeros(0, np.int64)
+        self.times_us = np.zeros(0, np.int64)
+        self.timed = np.zeros(0, np.bool_)
+        self.reached: int | None = None  # the newest key that was read
+        self.ended = False
+
+    def add(self, keys: Numbers, times_us: Numbers, timed: Flags) -> None:
+        if self.reached is not None:
+            keys = np.maximum(keys, self.reached)  # a broker's clock may step back, its log does not
+        self.keys = np.concatenate((self.keys, np.maximum.accumulate(keys)))
+        self.times_us = np.concatenate((self.times_us, times_us))
+        self.timed = np.concatenate((self.timed, timed))
+        self.reached = int(self.keys[-1])
+
+    def take(self, before: int | None) -> tuple[Numbers, Numbers, Flags]:
+        """The rows with a smaller key, or all of them."""
+        at = len(self.keys) if before is None else int(np.searchsorted(self.keys, before))
+        taken = self.keys[:at], self.times_us[:at], self.timed[:at]
+        self.keys, self.times_us, self.timed = self.keys[at:], self.times_us[at:], self.timed[at:]
+        return taken
+
+
+class Cut(ABC):
+    """Makes batches of the rows that it is given.
+
+    Args:
+        splits: how many there are; they are numbered from 0.
+    """
+
+    def __init__(self, splits: int) -> None:
+        self._waiting = [_Waiting() for _ in range(splits)]
+
+    def add(self, split: int, keys: Numbers, times_us: Numbers, timed: Flags) -> None:
+        """More rows of a split, in the order in which they are read.
+
+        Args:
+            split: its number.
+            keys: what they are ordered by, shape (n,): when each was written, microseconds, or its offset.
+            times_us: event times, microseconds since the epoch, shape (n,).
+            timed: which of them are times at all, shape (n,).
+        """
+        if len(keys):
+            self._waiting[split].add(keys, times_us, timed)
+
+    def end(self, split: int) -> None:
+        """A split was read to its end."""
+        self._waiting[split].ended = True
+
+    def end_all(self) -> None:
+        """Nothing more is read."""
+        for waiting in self._waiting:
+            waiting.ended = True
+
+    def waits(self, split: int) -> bool:
+        """Whether so many rows of a split wait for others that those should be read first."""
+        waiting = self._waiting[split]
+        return len(waiting.keys) >= AHEAD_ROWS and split not in self._behind()
+
+    @abstractmethod
+    def drain(self) -> Batches | None:
+        """The batches that are whole, None if none is; after `end_all` all that are left."""
+
+    @abstractmethod
+    def _behind(self) -> Sequence[int]:
+        """The splits that keep the others waiting."""
+
+
+class _Ordered(Cut):
+    """By a key that all splits share, whoever has it first."""
+
+    def _safe(self) -> int | None:
+        """Every row with a smaller key is here; None: every row at all."""
+        reached = [waiting.reached for waiting in self._waiting if not waiting.ended]
+        if not reached:
+            return None
+        return -(1 << 63) if None in reached else min(key for key in reached if key is not None)
+
+    def _behind(self) -> Sequence[int]:
+        safe = self._safe()
+        return [
+            number
+            for number, waiting in enumerate(self._waiting)
+            if not waiting.ended and (waiting.reached is None or waiting.reached == safe)
+        ]
+
+    def _merged(self, before: int | None) -> tuple[Numbers, Numbers, Numbers, Flags]:
+        """Split, key, time and whether it is one, of all rows before a key, in order."""
+        parts = [waiting.take(before) for waiting in self._waiting]
+        numbers = np.repeat(np.arange(len(parts)), [len(keys) for keys, _, _ in parts])
+        keys, times_us, timed = (np.concatenate([part[at] for part in parts]) for at in range(3))
+        order = np.argsort(keys, kind="stable")
+        return numbers[order], keys[order], times_us[order], timed[order]
+
+
+class ByTime(_Ordered):
+    """A batch for each trigger that finds rows.
+
+    Args:
+        splits: how many there are.
+        trigger_us: how often one is planned, microseconds.
+    """
+
+    def __init__(self, splits: int, trigger_us: int) -> None:
+        super().__init__(splits)
+        self._trigger_us = trigger_us
+        self._last: int | None = None
+
+    def drain(self) -> Batches | None:
+        safe = self._safe()
+        numbers, keys, times_us, timed = self._merged(None if safe is None else safe - safe % self._trigger_us)
+        if not len(keys):
+            return None
+        triggers = keys // self._trigger_us
+        starts = np.flatnonzero(np.concatenate(([True], triggers[1:] != triggers[:-1])))
+        own = triggers[starts]
+        first = own[:1] if self._last is None else np.array([self._last + 1])
+        pauses = np.diff(own, prepend=first - 1) - 1
+        self._last = int(own[-1])
+        return Batches(numbers, times_us, timed, np.append(starts[1:], len(keys)), (own + 1) * self._trigger_us, pauses)
+
+
+class ByRows(_Ordered):
+    """So many rows a batch.
+
+    Args:
+        splits: how many there are.
+        rows: of a batch.
+    """
+
+    def __init__(self, splits: int, rows: int) -> None:
+        super().__init__(splits)
+        self._rows = rows
+        self._left = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+
+    def drain(self) -> Batches | None:
+        safe, left = self._safe(), self._left
+        fresh = self._merged(safe)
+        numbers, keys = np.concatenate((left[0], fresh[0])), np.concatenate((left[1], fresh[1]))
+        times_us, timed = np.concatenate((left[2], fresh[2])), np.concatenate((left[3], fresh[3]))
+        whole = len(keys) if safe is None else len(keys) // self._rows * self._rows
+        self._left = numbers[whole:], keys[whole:], times_us[whole:], timed[whole:]
+        if not whole:
+            return None
+        ends = np.minimum(np.arange(self._rows, whole + self._rows, self._rows), whole)
+        return Batches(
+            numbers[:whole], times_us[:whole], timed[:whole], ends, keys[ends - 1] + 1, np.zeros(len(ends), np.int64)
+        )
+
+
+class Proportional(Cut):
+    """As Spark's Kafka source shares a batch out.
+
+    Args:
+        begins: the first offset of each split.
+        ends: the offset after its last.
+        rows: of a batch: `maxOffsetsPerTrigger`.
+        now_us: when the first batch is planned; no time passes between batches, so nobody becomes idle.
+    """
+
+    def __init__(self, begins: Sequence[int], ends: Sequence[int], rows: int, now_us: int) -> None:
+        super().__init__(len(begins))
+        self._at, self._ends, self._rows = np.array(begins, np.int64), np.array(ends, np.int64), rows
+        self._bounds = spark_shares(self._at, self._ends, rows)
+        self._clock_us = now_us
+
+    def drain(self) -> Batches | None:
+        parts: list[tuple[int, Numbers, Flags]] = []
+        ends: list[int] = []
+        count = 0
+        while not self._behind() and (self._bounds > self._at).any():
+            before = count
+            for split in np.flatnonzero(self._bounds > self._at).tolist():
+                keys, times_us, timed = self._waiting[split].take(int(self._bounds[split]))
+                if len(keys):
+                    parts.append((split, times_us, timed))
+                    count += len(keys)
+            self._at = self._bounds
+            self._bounds = spark_shares(self._at, self._ends, self._rows)
+            if count > before:
+                ends.append(count)
+        if not ends:
+            return None
+        first, self._clock_us = self._clock_us, self._clock_us + len(ends)
+        return _batches(parts, ends, first)
+
+    def _behind(self) -> Sequence[int]:
+        return [
+            split
+            for split, waiting in enumerate(self._waiting)
+            if not waiting.ended
+            and self._at[split] < self._bounds[split]
+            and (waiting.reached is None or waiting.reached < self._bounds[split] - 1)
+        ]
+
+
+class AsRead(Cut):
+    """Batches as they are read: each is over when `batch_over` says so. Splits may come to it at any time."""
+
+    def __init__(self, now_us: int) -> None:
+        super().__init__(0)
+        self._clock_us = now_us
+        self._parts: list[tuple[int, Numbers, Flags]] = []
+        self._ends: list[int] = []
+        self._rows = 0
+
+    def add(self, split: int, keys: Numbers, times_us: Numbers, timed: Flags) -> None:
+        if len(keys):
+            self._parts.append((split, times_us, timed))
+            self._rows += len(keys)
+
+    def batch_over(self) -> None:
+        """What comes from now on is in the next batch."""
+        if self._rows > (self._ends[-1] if self._ends else 0):
+            self._ends.append(self._rows)
+
+    def end_all(self) -> None:
+        self.batch_over()
+
+    def drain(self) -> Batches | None:
+        if not self._ends or self._ends[-1] < self._rows:
+            return None
+        made = _batches(self._parts, self._ends, self._clock_us)
+        self._clock_us += len(self._ends)
+        self._parts, self._ends, self._rows = [], [], 0
+        return made
+
+    def _behind(self) -> Sequence[int]:
+        return ()
+
+
+def _batches(parts: Sequence[tuple[int, Numbers, Flags]], ends: Sequence[int], clock_us: int) -> Batches:
+    """Of parts one after the other, by a clock on which no time passes."""
+    return Batches(
+        np.repeat([split for split, _, _ in parts], [len(times_us) for _, times_us, _ in parts]),
+        np.concatenate([times_us for _, times_us, _ in parts]),
+        np.concatenate([timed for _, _, timed in parts]),
+        np.array(ends),
+        clock_us + np.arange(len(ends)),
+        np.zeros(len(ends), np.int64),
+    )
+
+
+def spark_shares(begins: Numbers, ends: Numbers, limit: int) -> Numbers:
+    """Up to where Spark reads each partition in a batch of so many rows, shape (n,) in and out.
+
+    Source: Spark's ``KafkaOffsetReader`` rate limit: proportional to what is left, rounded down, and at least one.
+
+    >>> spark_shares(np.array([0, 0, 5]), np.array([900, 100, 5]), 100).tolist()
+    [90, 10, 5]
+    >>> spark_shares(np.array([0, 0]), np.array([9_999, 1]), 100).tolist()
+    [99, 1]
+    """
+    sizes = ends - begins
+    total = int(sizes.sum())
+    if total < 1:
+        return ends
+    share = limit * (sizes / total)
+    whole = np.where(share < 1, np.ceil(share), np.floor(share)).astype(np.int64)
+    bounds: Numbers = np.minimum(ends, begins + whole)
+    return bounds

@@ -1,0 +1,277 @@
+"""The event time of a row that is somewhere in its payload: where it is, and what it is written in.
+
+Whole columns are converted by Arrow and numpy; of a payload only the one field is decoded. What is no time at all is
+counted, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from lowmark.integration.errors import AuditImpossible
+
+__all__ = ["EventTimes", "TimeReader", "Unit", "field_texts", "json_path"]
+
+Micros = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]")
+_NUMBER = re.compile(r"-?\d+(\.\d*)?")
+_MOST_US = 1 << 62
+
+
+class Unit(str, Enum):
+    """What a number counts since 1970."""
+
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
+
+
+_US_PER = {Unit.SECONDS: 1e6, Unit.MILLISECONDS: 1e3, Unit.MICROSECONDS: 1.0, Unit.NANOSECONDS: 1e-3}
+_WORDS = {
+    Unit.SECONDS: "seconds",
+    Unit.MILLISECONDS: "milliseconds",
+    Unit.MICROSECONDS: "microseconds",
+    Unit.NANOSECONDS: "nanoseconds",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimes:
+    """The times of some rows.
+
+    Attributes:
+        times_us: microseconds since the epoch, shape (n,); 0 where there is none.
+        timed: which are times, shape (n,).
+        null_rows: rows without a value.
+        unreadable_rows: rows with a value that is no time.
+    """
+
+    times_us: Micros
+    timed: Flags
+    null_rows: int
+    unreadable_rows: int
+
+
+def json_path(text: str) -> tuple[str, ...]:
+    """The steps of a JSON path.
+
+    Raises:
+        AuditImpossible: it is none.
+
+    >>> json_path("$.order.paid_at"), json_path("$['paid at']"), json_path("paid_at")
+    (('order', 'paid_at'), ('paid at',), ('paid_at',))
+    """
+    rest = text[1:] if text.startswith("$") else f".{text}"
+    steps = [next(filter(None, found)) for found in _STEP.findall(rest)]
+    if not steps or _STEP.sub("", rest):
+        raise AuditImpossible(
+            f"--event-time {text!r:.100} is no path into JSON", "write '$.paid_at' or '$.order.paid_at'."
+        )
+    return tuple(steps)
+
+
+@dataclass
+class TimeReader:
+    """Makes event times of values.
+
+    Args:
+        unit: what numbers are; None: told from the first that is there.
+        pattern: how texts are written, as `strptime` takes it; None: ISO-8601, UTC where no zone is said.
+    """
+
+    unit: Unit | None = None
+    pattern: str | None = None
+    guessed: bool = field(default=False, init=False)
+
+    @property
+    def note(self) -> str | None:
+        """What was guessed, in words."""
+        if not self.guessed or self.unit is None:
+            return None
+        return f"numbers are taken as {_WORDS[self.unit]} since 1970, by their size (--unit says otherwise)"
+
+    def payloads(self, payloads: Sequence[bytes | None], path: tuple[str, ...]) -> EventTimes:
+        """The times in JSON payloads.
+
+        Args:
+            payloads: a JSON object each.
+            path: where the time is in them.
+        """
+        decode, get = _decoder(path)
+        found: list[Any]
+        broken = 0
+        try:
+            found = [None if payload is None else get(decode(payload)) for payload in payloads]
+        except (msgspec.DecodeError, AttributeError, UnicodeDecodeError, RecursionError):
+            found = []
+            for payload in payloads:
+                try:
+                    found.append(None if payload is None else get(decode(payload)))
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    found.append(None)
+                    broken += 1
+                except AttributeError:  # a step that is null
+                    found.append(None)
+        times = self.values(found)
+        return EventTimes(times.times_us, times.timed, times.null_rows - broken, times.unreadable_rows + broken)
+
+    def values(self, values: Sequence[Any]) -> EventTimes:
+        """The times that values of JSON are: numbers, and texts."""
+        kinds = set(map(type, values)) - {type(None)}
+        if kinds <= {int} or kinds == {float}:
+            try:
+                return self.column(pa.array(values, pa.float64() if kinds == {float} else pa.int64()))
+            except (pa.ArrowInvalid, OverflowError):
+                pass
+        elif kinds == {str}:
+            return self.column(pa.array(values, pa.string()))
+        made = [self._single(value) for value in values]
+        return _gathered(made, sum(value is None for value in values))
+
+    def column(self, column: pa.Array[Any] | pa.ChunkedArray[Any]) -> EventTimes:
+        """The times that a column of Arrow holds: timestamps, dates, numbers or texts."""
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            return self.column(column.cast(kind.value_type))
+        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            try:
+                return _settled(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()), column.null_count)
+            except pa.ArrowInvalid:
+                return self.values(column.to_pylist())
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            return self._numbers(column)
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return self._texts(column.cast(pa.string()))
+        made: list[int | None] = [None] * len(column)
+        return _gathered(made, column.null_count)
+
+    # -- how
+
+    def _numbers(self, column: pa.Array[Any]) -> EventTimes:
+        nulls = column.null_count
+        valid = np.asarray(column.is_valid())
+        values = np.asarray(column.fill_null(0))
+        if self.unit is None and valid.any():
+            self.unit, self.guessed = _unit_of(float(np.median(np.abs(values[valid].astype(np.float64))))), True
+        unit = Unit.MILLISECONDS if self.unit is None else self.unit
+        if np.issubdtype(values.dtype, np.integer):
+            most = int(_MOST_US / _US_PER[unit])
+            fits = (
+                valid & (values <= most) & (values >= (-most if np.issubdtype(values.dtype, np.signedinteger) else 0))
+            )
+            whole = np.where(fits, values, 0).astype(np.int64)
+            times_us = whole // 1_000 if unit is Unit.NANOSECONDS else whole * int(_US_PER[unit])
+        else:
+            scaled = values.astype(np.float64) * _US_PER[unit]
+            fits = valid & np.isfinite(scaled) & (np.abs(scaled) < _MOST_US)
+            times_us = np.where(fits, np.floor(np.where(fits, scaled, 0)), 0).astype(np.int64)
+        return EventTimes(times_us, fits, nulls, int(valid.sum() - fits.sum()))
+
+    def _texts(self, column: pa.Array[Any]) -> EventTimes:
+        nulls = column.null_count
+        if self.pattern is None and _NUMBER.fullmatch(next((v for v in column.slice(0, 100).to_pylist() if v), "")):
+            try:  # a number as a text, as in CSV
+                whole = pc.all(pc.match_substring_regex(column, r"^-?\d{1,18}$"), skip_nulls=True).as_py()
+                return self._numbers(column.cast(pa.int64() if whole else pa.float64()))
+            except pa.ArrowInvalid:
+                pass
+        if self.pattern is not None:
+            try:
+                return _settled(
+                    pc.strptime(column, format=self.pattern, unit="us", error_is_null=True).cast(pa.int64()), nulls
+                )
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
+                raise AuditImpossible(
+                    f"--format {self.pattern!r:.100} cannot be used: {wrong!s:.200}",
+                    "write it as strptime does, such as '%Y-%m-%d %H:%M:%S'.",
+                ) from wrong
+        for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+            try:
+                return _settled(column.cast(kind).cast(pa.int64()), nulls)
+            except pa.ArrowInvalid:
+                continue
+        return _gathered([self._single(value) for value in column.to_pylist()], nulls)
+
+    def _single(self, value: Any) -> int | None:
+        """One value by itself, where not all of a column are of a kind."""
+        try:
+            if isinstance(value, str):
+                if self.pattern is not None:
+                    at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC where no zone is said
+                else:
+                    at = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value))
+                at = at.replace(tzinfo=dt.timezone.utc) if at.tzinfo is None else at
+                return (at - _EPOCH) // dt.timedelta(microseconds=1)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                if self.unit is None:
+                    self.unit, self.guessed = _unit_of(abs(float(value))), True
+                time_us = math.floor(value * _US_PER[self.unit])
+                return time_us if abs(time_us) < _MOST_US else None
+        except (ValueError, OverflowError):
+            return None
+        return None
+
+
+def field_texts(payloads: Sequence[bytes], path: tuple[str, ...]) -> list[str]:
+    """A field of JSON payloads as text, "" where there is none."""
+    decode, get = _decoder(path)
+    found = []
+    for payload in payloads:
+        try:
+            value = get(decode(payload))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
+            value = None
+        found.append("" if value is None else value if isinstance(value, str) else str(value))
+    return found
+
+
+def _decoder(path: tuple[str, ...]) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
+    """What decodes one field of a JSON object, and what takes it out; everything else is skipped."""
+    kind: Any = Any
+    for step in reversed(path):
+        optional = kind if kind is Any else kind | None
+        kind = msgspec.defstruct("Payload", [("value", optional, None)], rename={"value": step})
+
+    def get(found: Any) -> Any:
+        for _ in path:
+            found = found.value
+        return found
+
+    return msgspec.json.Decoder(kind).decode, get
+
+
+def _unit_of(size: float) -> Unit:
+    """What a number counts, if it is of our days: from 1973 to 5138 each unit has its own range."""
+    for most, unit in ((1e11, Unit.SECONDS), (1e14, Unit.MILLISECONDS), (1e17, Unit.MICROSECONDS)):
+        if size < most:
+            return unit
+    return Unit.NANOSECONDS
+
+
+def _settled(micros: pa.Array[Any], nulls: int) -> EventTimes:
+    timed = np.asarray(micros.is_valid())
+    times_us = np.asarray(micros.fill_null(0)).astype(np.int64)
+    return EventTimes(times_us, timed, nulls, len(timed) - int(timed.sum()) - nulls)
+
+
+def _gathered(made: Sequence[int | None], nulls: int) -> EventTimes:
+    timed = np.array([time_us is not None for time_us in made], np.bool_)
+    times_us = np.array([0 if time_us is None else time_us for time_us in made], np.int64)
+    return EventTimes(times_us, timed, nulls, len(made) - int(timed.sum()) - nulls)

@@ -1,0 +1,296 @@
+"""Audits files: as Spark's file source takes them, by age, a file or some of them a batch.
+
+A file is read in pieces of some thousand rows, only the columns that are needed. JSON lines are taken line by line, so
+a broken one costs itself alone; a file that is no file of its kind is told, and the others are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from lowmark.integration.errors import AuditImpossible
+from lowmark.watermark import format_duration_us
+from lowmark.watermark.replay.report import AuditReport
+
+from .audit import Audit, Question
+from .cuts import AsRead
+from .event_time import EventTimes, TimeReader, field_texts, json_path
+from .kafka import Wanted
+
+__all__ = ["FilesAudit"]
+
+PARQUET, CSV, JSON = (".parquet", ".pq"), (".csv",), (".json", ".jsonl", ".ndjson")
+_PIECE_ROWS = 65_536
+_BATCH_ROWS = 1_000_000
+"""A batch of more rows is taken as several: memory stays bounded."""
+_GUESSED_ROW_BYTES = 100
+_BRONZE = ("topic", "partition")
+_MOST_SPLITS = 100_000
+
+
+@dataclass
+class FilesAudit:
+    """Files, audited once.
+
+    Args:
+        path: a file or a folder.
+        question: what is asked.
+        wanted: how much is read.
+        event_time: the column; None: `timestamp`, or the only one of that type.
+        split: columns that make the split; empty: topic and partition where they are, else the file.
+        reader: what times are written in.
+        now_us: now, microseconds since the epoch.
+        stop: asked often; True ends the reading, and the report is of what was read.
+        progress: told how many bytes were read, and how many there are.
+    """
+
+    path: Path
+    question: Question
+    wanted: Wanted
+    event_time: str | None
+    split: tuple[str, ...]
+    reader: TimeReader
+    now_us: int
+    stop: Callable[[], bool] = bool
+    progress: Callable[[int, int], None] = lambda _read, _total: None
+    _notes: list[str] = field(default_factory=list, init=False)
+    _numbers: dict[str, int] = field(default_factory=dict, init=False)
+
+    def run(self) -> AuditReport:
+        """Read, and say what was found.
+
+        Raises:
+            AuditImpossible: there is nothing to audit; the text says why.
+        """
+        files, size = self._files()
+        cut = AsRead(self.now_us)
+        audit = Audit([], cut, self.question, self.now_us, timed=False)
+        read, in_batch, trigger, unread = 0, 0, -1, 0
+        for file in files:
+            stat = file.stat()
+            if self.question.trigger_us is not None:
+                due = stat.st_mtime_ns // 1_000 // self.question.trigger_us
+                if due != trigger:
+                    cut.batch_over()
+                trigger = due
+            before = audit.rows
+            try:
+                self._read(file, audit, cut)
+            except (OSError, pa.ArrowException, UnicodeDecodeError) as broken:
+                unread += 1
+                if unread <= 3:
+                    self._notes.append(f"{file.name} cannot be read: {str(broken).splitlines()[0]:.200}")
+            in_batch += audit.rows - before
+            if self.question.trigger_us is None and in_batch >= (self.question.rows_per_batch or 1):
+                cut.batch_over()
+                in_batch = 0
+            audit.advance()
+            read += stat.st_size
+            self.progress(read, size)
+            if self.stop():
+                break
+        if unread > 3:
+            self._notes.append(f"{unread} files in all cannot be read")
+        self._check(audit, len(files))
+        notes = [*self._notes, *([] if self.reader.note is None else [self.reader.note])]
+        if self.stop():
+            notes.append("interrupted: this is what was read by then")
+        return audit.report(
+            what=f"{self.path}, {audit.rows:,} rows of {len(files)} file{'s' if len(files) != 1 else ''}",
+            order=self._order(),
+            event_time=f"column {self.event_time}",
+            complete=not self.stop() and unread == 0,
+            notes=notes,
+        )
+
+    def _order(self) -> str:
+        begin = "as Spark's file source reads them, the oldest first, "
+        if self.question.trigger_us is not None:
+            return (
+                f"{begin}a batch for every {format_duration_us(self.question.trigger_us)} in which files were written"
+            )
+        if self.question.rows_per_batch is not None:
+            return f"{begin}whole files up to {self.question.rows_per_batch:,} rows a batch"
+        return f"{begin}a file a batch (maxFilesPerTrigger=1)"
+
+    def _check(self, audit: Audit, files: int) -> None:
+        if audit.rows == 0:
+            why = f": {self._notes[0]}" if self._notes else ""
+            raise AuditImpossible(
+                f"{files} files below {str(self.path)!r:.200} hold no row{why}", "audit them once they do."
+            )
+        if not any(profile.first_us is not None for profile in audit.profiles):
+            nulls = sum(profile.null_rows for profile in audit.profiles)
+            broken = sum(profile.unreadable_rows for profile in audit.profiles)
+            raise AuditImpossible(
+                f"none of {audit.rows:,} rows has a usable event time in {self.event_time!r:.100}: {nulls:,} have "
+                f"none, {broken:,} one that cannot be read, the others one from before 1970 or from the future",
+                "name the column with --event-time, and how it is written with --unit or --format.",
+            )
+
+    def _files(self) -> tuple[list[Path], int]:
+        """The files that are wanted, the oldest first, and how many bytes they have."""
+        try:
+            found = [self.path] if self.path.is_file() else sorted(self.path.rglob("*"))
+            known = [
+                (path.stat().st_mtime_ns, str(path), path)
+                for path in found
+                if path.is_file()
+                and path.suffix.lower() in (*PARQUET, *CSV, *JSON)
+                and not path.name.startswith(("_", "."))
+            ]
+        except OSError as failed:
+            raise AuditImpossible(
+                f"{str(self.path)!r:.200} cannot be listed: {failed.strerror}", "check the path."
+            ) from failed
+        if not self.path.exists():
+            raise AuditImpossible(f"{str(self.path)!r:.200} does not exist", "check the path.")
+        if not known:
+            raise AuditImpossible(
+                f"no parquet, CSV or JSON file below {str(self.path)!r:.200}",
+                "files end with .parquet, .csv, .json, .jsonl or .ndjson.",
+            )
+        known.sort()
+        if self.wanted.last_us is not None:
+            since_ns = (self.now_us - self.wanted.last_us) * 1_000
+            known = [each for each in known if each[0] >= since_ns]
+            if not known:
+                raise AuditImpossible(
+                    f"no file below {str(self.path)!r:.200} was written in the last "
+                    f"{format_duration_us(self.wanted.last_us)}",
+                    "ask for more with --last, for the newest rows with --rows, or for --all.",
+                )
+        paths = [path for _, _, path in known]
+        if self.wanted.rows is not None:
+            rows, first = 0, len(paths)
+            while first and rows < self.wanted.rows:
+                first -= 1
+                rows += _rows(paths[first])
+            if first:
+                self._notes.append(f"{first:,} older files are left out (--all reads them, too)")
+            paths = paths[first:]
+        return paths, sum(path.stat().st_size for path in paths)
+
+    # -- reading
+
+    def _read(self, file: Path, audit: Audit, cut: AsRead) -> None:
+        unbroken = 0
+        for times, splits in self._pieces(file):
+            names, numbers = np.unique(splits, return_inverse=True) if splits is not None else ([file.name], None)
+            new = [str(name) for name in names if str(name) not in self._numbers]
+            if new:
+                if len(self._numbers) + len(new) > _MOST_SPLITS:
+                    raise AuditImpossible(
+                        f"there are more than {_MOST_SPLITS:,} splits", "name another column with --split."
+                    )
+                self._numbers |= {name: len(self._numbers) + at for at, name in enumerate(new)}
+                audit.discover(new)
+            for at, name in enumerate(names):
+                rows = np.arange(len(times.timed)) if numbers is None else np.flatnonzero(numbers == at)
+                part = EventTimes(times.times_us[rows], times.timed[rows], 0, 0)
+                audit.add(self._numbers[str(name)], rows, part, written_us=None)
+                untimed = int((~part.timed).sum())
+                # Which of them were null is known of the piece; with one split to a piece, as a rule, it is exact.
+                nulls = min(untimed, times.null_rows) if times.unreadable_rows else untimed
+                audit.profiles[self._numbers[str(name)]].null_rows += nulls
+                audit.profiles[self._numbers[str(name)]].unreadable_rows += untimed - nulls
+            unbroken += len(times.timed)
+            if unbroken >= _BATCH_ROWS:
+                cut.batch_over()
+                audit.advance()
+                note = f"batches of more than {_BATCH_ROWS:,} rows are taken as several"
+                self._notes.extend([] if note in self._notes else [note])
+                unbroken = 0
+            if self.stop():
+                return
+
+    def _pieces(self, file: Path) -> Iterator[tuple[EventTimes, Any]]:
+        suffix = file.suffix.lower()
+        if suffix in JSON:
+            yield from self._json_pieces(file)
+            return
+        for batch in _parquet(file, self._columns) if suffix in PARQUET else _csv(file, self._columns):
+            assert self.event_time is not None, "settled with the columns"
+            times = self.reader.column(batch.column(self.event_time))
+            yield times, _names([batch.column(name) for name in self.split]) if self.split else None
+
+    def _json_pieces(self, file: Path) -> Iterator[tuple[EventTimes, Any]]:
+        if self.event_time is None:
+            raise AuditImpossible("JSON files have no columns of times", "name the field: --event-time '$.paid_at'.")
+        path, splits = json_path(self.event_time), [json_path(name) for name in self.split]
+        with file.open("rb") as lines:
+            while piece := lines.readlines(_PIECE_ROWS * _GUESSED_ROW_BYTES):
+                rows = [line for line in piece if line.strip()]
+                if rows:
+                    names = _joined([field_texts(rows, split) for split in splits]) if splits else None
+                    yield self.reader.payloads(rows, path), names
+
+    def _columns(self, schema: pa.Schema) -> list[str]:
+        """The columns to read, settled by the first file."""
+        if self.event_time is not None and self.event_time.startswith("$."):
+            self.event_time = self.event_time[2:]
+        if self.event_time is None:
+            times = [each.name for each in schema if pa.types.is_timestamp(each.type)]
+            if "timestamp" not in times and len(times) != 1:
+                raise AuditImpossible(
+                    f"it is not clear which column is event time; there are: {', '.join(schema.names):.300}",
+                    "name it with --event-time.",
+                )
+            self.event_time = "timestamp" if "timestamp" in times else times[0]
+        if not self.split and set(_BRONZE) <= set(schema.names):
+            self.split = _BRONZE
+        wanted = [self.event_time, *self.split]
+        for name in wanted:
+            if name not in schema.names:
+                raise AuditImpossible(
+                    f"there is no column {name!r:.100}; there are: {', '.join(schema.names):.300}",
+                    "check the spelling.",
+                )
+        return wanted
+
+
+def _rows(file: Path) -> int:
+    """How many rows a file has, about."""
+    if file.suffix.lower() in PARQUET:
+        from pyarrow import parquet
+
+        try:
+            return int(parquet.read_metadata(file).num_rows)
+        except (OSError, pa.ArrowException):
+            return 0
+    return file.stat().st_size // _GUESSED_ROW_BYTES + 1
+
+
+def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(file) as opened:
+        yield from opened.iter_batches(_PIECE_ROWS, columns=list(dict.fromkeys(columns(opened.schema_arrow))))
+
+
+def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
+    from pyarrow import csv
+
+    with csv.open_csv(file) as opened:
+        schema = opened.schema
+    wanted = columns(schema)
+    # As texts: what the first rows look like says nothing of the others, and one bad time must not end the file.
+    options = csv.ConvertOptions(
+        include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
+    )
+    with csv.open_csv(file, convert_options=options) as opened:
+        yield from opened
+
+
+def _names(columns: Sequence[pa.Array[Any]]) -> Any:
+    return _joined([["" if value is None else str(value) for value in column.to_pylist()] for column in columns])
+
+
+def _joined(columns: Sequence[Sequence[str]]) -> Any:
+    texts = columns[0] if len(columns) == 1 else ["-".join(values) for values in zip(*columns, strict=True)]
+    return np.array(texts, dtype=object)

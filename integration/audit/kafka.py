@@ -1,0 +1,427 @@
+"""Audits a topic: reads a bounded part of it by one consumer that joins no group, commits nothing and writes nothing.
+
+What is read begins at one time in all partitions, so that none is read further back than the others: else a slow
+partition would look late only because its rows are old. Brokers that go away, a topic that is deleted, records that
+expire while they are read: the audit ends with what it has, and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from lowmark.integration.errors import AuditImpossible
+from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, LibrdkafkaLog
+from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
+from lowmark.sources.kafka.errors import KafkaTopicMissing, KafkaUnavailable
+from lowmark.sources.kafka.offsets import KafkaOffsets
+from lowmark.watermark import format_duration_us, format_time_us
+from lowmark.watermark.replay.report import AuditReport
+
+from .audit import Audit, Question
+from .cuts import ByRows, ByTime, Cut, Proportional
+from .event_time import EventTimes, TimeReader
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+__all__ = ["KafkaAudit", "Wanted"]
+
+Numbers = npt.NDArray[np.int64]
+
+ROWS = 1_000_000
+"""How many rows are read where nothing is said."""
+TRIGGER_US = 10_000_000
+"""How often a query that keeps up plans a batch, where nothing is said."""
+ROWS_PER_BATCH = 10_000
+BATCHES = 100
+"""A small topic without append times is replayed in so many batches at least."""
+
+_CHUNK = 10_000
+_WAIT_SECONDS = 0.2
+_LOOK_AGAIN_SECONDS = 3.0
+_BISECTIONS = 40
+_APPENDED = 2  # TIMESTAMP_LOG_APPEND_TIME
+_NO_TIMESTAMP = 0
+_EARLIEST, _LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How much is read.
+
+    Attributes:
+        rows: so many of the newest, about; None: as many as there are.
+        last_us: what was written within so long before now, by the records' timestamps; None: whenever.
+    """
+
+    rows: int | None = ROWS
+    last_us: int | None = None
+
+
+@dataclass
+class KafkaAudit:
+    """One topic, audited once.
+
+    Args:
+        bootstrap_servers: "host:port,host:port".
+        topic: its name.
+        question: what is asked.
+        wanted: how much is read.
+        path: where event time is in the JSON of the value; None: it is the record's timestamp.
+        reader: what it is written in.
+        options: more properties of librdkafka.
+        now_us: now, microseconds since the epoch.
+        give_up_after_seconds: how long a broker that does not answer is waited for.
+        stop: asked often; True ends the reading, and the report is of what was read.
+        progress: told how many rows were read, and how many there are about.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    question: Question
+    wanted: Wanted
+    path: tuple[str, ...] | None
+    reader: TimeReader
+    options: Mapping[str, object]
+    now_us: int
+    give_up_after_seconds: float = 30.0
+    stop: Callable[[], bool] = bool
+    progress: Callable[[int, int], None] = lambda _read, _total: None
+    _notes: list[str] = field(default_factory=list, init=False)
+
+    def run(self) -> AuditReport:
+        """Read, and say what was found.
+
+        Raises:
+            AuditImpossible: there is nothing to audit, or nobody to ask; the text says which.
+        """
+        settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
+        client = KafkaClient(settings, reached=False)
+        try:
+            begins, ends = self._range(client)
+            return self._read(settings, client, begins, ends)
+        except KafkaTopicMissing as missing:
+            raise AuditImpossible(
+                f"Kafka at {self.bootstrap_servers}: there is no topic {self.topic!r}",
+                "check the spelling, and the right to describe and read it.",
+            ) from missing
+        except KafkaUnavailable as away:
+            raise AuditImpossible(
+                f"Kafka at {away.brokers}: cannot {away.action}, tried for {away.after_seconds:.0f} s: {away.cause}",
+                away.hint,
+            ) from away
+        finally:
+            client.close()
+
+    # -- what is read
+
+    def _range(self, client: KafkaClient) -> tuple[dict[int, int], dict[int, int]]:
+        """The first offset of each partition that is read, and the one after its last."""
+        topic = client.topics([self.topic], f"describe topic {self.topic!r}").get(self.topic)
+        if topic is None:
+            raise KafkaTopicMissing((self.topic,), self.bootstrap_servers)
+        every = [(self.topic, partition) for partition in topic.partitions]
+        (first, no_first), (last, no_last) = client.positions_of_each(
+            [dict.fromkeys(every, _EARLIEST), dict.fromkeys(every, _LATEST)], f"ask where topic {self.topic!r} ends"
+        )
+        if no_first or no_last:
+            without = ", ".join(sorted({str(partition) for _, partition in (*no_first, *no_last)}, key=int))
+            self._notes.append(f"partitions without a leader are left out: {without}")
+        begins = {partition: offset for (_, partition), offset in first.items() if offset is not None}
+        ends = {partition: offset for (_, partition), offset in last.items() if offset is not None}
+        begins = {partition: offset for partition, offset in begins.items() if partition in ends}
+        ends = {partition: max(ends[partition], offset) for partition, offset in begins.items()}
+        if sum(ends.values()) == sum(begins.values()):
+            raise AuditImpossible(
+                f"topic {self.topic!r} holds no record that can be read", "audit it once rows were written to it."
+            )
+        return self._narrowed(client, begins, ends), ends
+
+    def _narrowed(self, client: KafkaClient, begins: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
+        """Where to begin so that what is wanted is read, at one time in all partitions."""
+        if self.wanted.last_us is not None:
+            since_us = self.now_us - self.wanted.last_us
+            begins = self._at(client, since_us, begins, ends)
+            if begins == ends:
+                raise AuditImpossible(
+                    f"nothing was written to topic {self.topic!r} since {format_time_us(since_us)}",
+                    "ask for more with --last, for the newest rows with --rows, or for --all.",
+                )
+        rows = self.wanted.rows
+        if rows is None or sum(ends[each] - begins[each] for each in ends) <= rows:
+            return begins
+        low_us, high_us, found = 0, self.now_us, ends
+        for _ in range(_BISECTIONS):  # down to a millisecond
+            middle_us = (low_us + high_us) // 2
+            at = self._at(client, middle_us, begins, ends)
+            count = sum(ends[each] - at[each] for each in ends)
+            if count > rows:
+                low_us = middle_us
+            else:
+                high_us, found = middle_us, at
+                if count > rows * 0.9:
+                    break
+        if found == ends:  # their timestamps tell nothing: all alike, or ahead of the clock
+            share = rows // len(ends)
+            found = {each: max(begins[each], ends[each] - share) for each in ends}
+            self._notes.append(
+                "the records' timestamps do not say where the newest rows begin: the same number of each partition was "
+                "read, which may reach further back in some than in others"
+            )
+        return found
+
+    def _at(self, client: KafkaClient, time_us: int, begins: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
+        wanted = {(self.topic, partition): KafkaOffsets.timestamp(time_us) for partition in ends}
+        found, _ = client.positions(wanted, f"search topic {self.topic!r} by time")
+        at: dict[int, int] = {}
+        for partition, end in ends.items():
+            offset = found.get((self.topic, partition))
+            at[partition] = end if offset is None else min(end, max(begins[partition], offset))
+        return at
+
+    # -- reading
+
+    def _read(
+        self, settings: KafkaSettings, client: KafkaClient, begins: dict[int, int], ends: dict[int, int]
+    ) -> AuditReport:
+        from confluent_kafka import TopicPartition
+
+        properties = {**range_properties(settings), "queued.max.messages.kbytes": 32_768}
+        kept = KeptConsumer(settings, properties, None, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
+        reading = _Reading(self, kept, client, begins, ends)
+        try:
+            with_rows = [partition for partition in begins if begins[partition] < ends[partition]]
+            kept.consumer.assign([TopicPartition(self.topic, each, begins[each]) for each in with_rows])
+            reading.run()
+        finally:
+            kept.consumer.close()
+        if reading.audit is None:
+            raise AuditImpossible(
+                f"Kafka at {self.bootstrap_servers}: nothing of topic {self.topic!r} could be read: "
+                f"{settings.redact(reading.why_short or 'interrupted before the first row')}",
+                "check that the brokers run, and the right to read the topic.",
+            )
+        audit = reading.audit
+        if not any(profile.first_us is not None for profile in audit.profiles):
+            raise AuditImpossible(self._no_times(audit, reading), _NO_TIMES_HINT)
+        notes = [*self._notes, *([] if self.reader.note is None else [self.reader.note])]
+        if reading.empty:
+            notes.append(f"no row of it in what was read: {', '.join(self.name(each) for each in reading.empty[:20])}")
+        if reading.why_short is not None:
+            notes.append(f"not all was read: {settings.redact(reading.why_short)}")
+        elif self.stop():
+            notes.append("interrupted: this is what was read by then")
+        partitions = f"{len(ends)} partition{'s' if len(ends) > 1 else ''}"
+        return audit.report(
+            what=f"topic {self.topic}, {audit.rows:,} rows of {partitions}",
+            order=reading.order,
+            event_time=reading.event_time,
+            complete=reading.why_short is None and not self.stop(),
+            notes=notes,
+        )
+
+    def name(self, partition: int) -> str:
+        return f"{self.topic}-{partition}"
+
+    def _no_times(self, audit: Audit, reading: _Reading) -> str:
+        where = "$." + ".".join(self.path) if self.path is not None else "the record's timestamp"
+        nulls = sum(profile.null_rows for profile in audit.profiles)
+        broken = sum(profile.unreadable_rows for profile in audit.profiles)
+        far = audit.rows - nulls - broken
+        sample = "" if reading.sample is None else f"; the first record begins with {reading.sample!r}"
+        return (
+            f"none of the {audit.rows:,} rows of topic {self.topic!r} has a usable event time at {where}: {nulls:,} "
+            f"have none, {broken:,} one that cannot be read, {far:,} one from before 1970 or from the future{sample}"
+        )
+
+
+_NO_TIMES_HINT = (
+    "name where event time is with --event-time '$.paid_at', and how it is written with --unit or --format."
+)
+
+
+class _Reading:
+    """What goes on while records are read."""
+
+    def __init__(
+        self, of: KafkaAudit, kept: KeptConsumer, client: KafkaClient, begins: dict[int, int], ends: dict[int, int]
+    ) -> None:
+        self._of, self._kept, self._client, self._begins, self._ends = of, kept, client, begins, ends
+        self._left = {partition for partition in begins if begins[partition] < ends[partition]}
+        self._paused: set[int] = set()
+        self._total = sum(ends.values()) - sum(begins.values())
+        self._numbers: dict[int, int] = {}
+        self._appended = False
+        self.audit: Audit | None = None
+        self.order = self.event_time = ""
+        self.sample: str | None = None
+        self.why_short: str | None = None
+        self.empty: list[int] = sorted(set(begins) - self._left)
+
+    def run(self) -> None:
+        news_at = looked_at = time.monotonic()
+        while self._left and not self._of.stop():
+            messages = self._kept.consumer.consume(_CHUNK, _WAIT_SECONDS)
+            good = [message for message in messages if message.error() is None]
+            if good:
+                self._take(good)
+                news_at = looked_at = time.monotonic()
+                self._of.progress(0 if self.audit is None else self.audit.rows, self._total)
+            for message in messages:
+                if message.error() is not None:
+                    self._hear(message)
+            now = time.monotonic()
+            if now - news_at > self._of.give_up_after_seconds:
+                said = self._kept.errors.said
+                self.why_short = f"nothing came for {self._of.give_up_after_seconds:.0f} s" + (
+                    f" ({said})" if said else ""
+                )
+                return
+            if now - looked_at > _LOOK_AGAIN_SECONDS:
+                looked_at = now
+                if self.why_short is None:
+                    self._look()
+            if self.why_short is not None:
+                return
+
+    def _look(self) -> None:
+        """Nothing comes: is the topic still there?"""
+        try:
+            if self._of.topic not in self._client.topics([self._of.topic]):
+                self.why_short = "the topic was deleted while it was read"
+        except KafkaUnavailable as away:
+            self.why_short = f"the brokers went away: {away.cause}"
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        stamps = np.array([message.timestamp() for message in messages], np.int64)
+        partitions = np.array([message.partition() for message in messages], np.int64)
+        offsets = np.array([message.offset() for message in messages], np.int64)
+        if self.audit is None:
+            self._begin(int(stamps[0, 0]), messages[0])
+        for partition in np.unique(partitions).tolist():
+            if partition in self._left:
+                rows = np.flatnonzero((partitions == partition) & (offsets < self._ends[partition]))
+                self._take_of(partition, messages, rows, offsets, stamps)
+                if offsets[partitions == partition][-1] >= self._ends[partition] - 1:
+                    self._end(partition)
+        assert self.audit is not None
+        self.audit.advance()
+        self._pause()
+
+    def _take_of(
+        self, partition: int, messages: Sequence[Message], rows: npt.NDArray[np.intp], offsets: Numbers, stamps: Numbers
+    ) -> None:
+        assert self.audit is not None
+        written_us = stamps[rows, 1] * 1_000
+        stamped = stamps[rows, 0] != _NO_TIMESTAMP
+        if self._of.path is None:
+            missing = len(rows) - int(stamped.sum())
+            times = EventTimes(np.where(stamped, written_us, 0), stamped, missing, 0)
+        else:
+            values: list[Any] = [messages[row].value() for row in rows.tolist()]
+            times = self._of.reader.payloads(values, self._of.path)
+        self.audit.add(
+            self._numbers[partition],
+            written_us if self._appended else offsets[rows],
+            times,
+            written_us=written_us if stamped.all() else None,
+            appended=self._appended,
+        )
+
+    def _begin(self, kind: int, first: Message) -> None:
+        """The first record says whether there are append times, and so in which order rows are replayed."""
+        of, question = self._of, self._of.question
+        self._appended = kind == _APPENDED
+        value: Any = first.value()
+        self.sample = None if value is None or of.path is None else bytes(value)[:60].decode(errors="replace")
+        with_rows = sorted(self._left)
+        known = [*with_rows, *(self.empty if self._appended else [])]
+        self._numbers = {partition: number for number, partition in enumerate(known)}
+        cut = self._append_order(len(known), question) if self._appended else self._spark_order(with_rows, question)
+        stamp = "append time" if self._appended else "timestamp, which its producer gave it"
+        self.event_time = f"the record's {stamp}" if of.path is None else "$." + ".".join(of.path)
+        if self._appended and of.path is None:
+            of._notes.append(
+                "event time is the broker's append time: no row can be late by it; name the time of the event with "
+                "--event-time '$.paid_at'"
+            )
+        empty = [self._numbers[partition] for partition in self.empty] if self._appended else []
+        for number in empty:
+            cut.end(number)
+        self.audit = Audit(
+            [of.name(partition) for partition in known], cut, question, of.now_us, timed=self._appended, empty=empty
+        )
+
+    def _append_order(self, splits: int, question: Question) -> Cut:
+        begin = "by append time (the topic's message.timestamp.type is LogAppendTime), "
+        if question.rows_per_batch is not None:
+            self.order = f"{begin}{question.rows_per_batch:,} rows a batch"
+            return ByRows(splits, question.rows_per_batch)
+        trigger_us = TRIGGER_US if question.trigger_us is None else question.trigger_us
+        self.order = f"{begin}a batch every {format_duration_us(trigger_us)}"
+        return ByTime(splits, trigger_us)
+
+    def _spark_order(self, partitions: Sequence[int], question: Question) -> Cut:
+        rows = question.rows_per_batch
+        if rows is None:
+            rows = min(ROWS_PER_BATCH, max(1, self._total // BATCHES))
+        if question.trigger_us is not None:
+            self._of._notes.append("--trigger needs append times, which the topic has not; it has no effect")
+        self.order = (
+            "as Spark's rate limiting reads a backlog, of each partition in proportion (the topic has no append time), "
+            f"maxOffsetsPerTrigger={rows}"
+        )
+        begins, ends = ([of[partition] for partition in partitions] for of in (self._begins, self._ends))
+        return Proportional(begins, ends, rows, self._of.now_us)
+
+    def _hear(self, message: Message) -> None:
+        from confluent_kafka import KafkaError
+
+        error, partition = message.error(), message.partition()
+        assert error is not None
+        if error.code() == KafkaError._PARTITION_EOF:  # librdkafka's own code
+            if partition in self._left:
+                self._end(partition)
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            if partition in self._left:
+                self._of._notes.append(f"rows of {self._of.name(partition)} were deleted before they were read")
+                self._end(partition)
+        elif error.code() in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError._UNKNOWN_PARTITION,
+            KafkaError._UNKNOWN_TOPIC,
+        ):
+            self._look()
+        elif (not error.retriable() and error.fatal()) or error.code() in (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+        ):
+            self.why_short = error.str()
+
+    def _end(self, partition: int) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._left.discard(partition)
+        self._kept.consumer.incremental_unassign([TopicPartition(self._of.topic, partition)])
+        self._paused.discard(partition)
+        if self.audit is not None and partition in self._numbers:
+            self.audit.cut.end(self._numbers[partition])
+
+    def _pause(self) -> None:
+        """Who is far ahead of the others waits for them."""
+        from confluent_kafka import TopicPartition
+
+        assert self.audit is not None
+        ahead = {partition for partition in self._left if self.audit.cut.waits(self._numbers[partition])}
+        for change, partitions in (
+            (self._kept.consumer.pause, ahead - self._paused),
+            (self._kept.consumer.resume, self._paused & self._left - ahead),
+        ):
+            if partitions:
+                change([TopicPartition(self._of.topic, partition) for partition in sorted(partitions)])
+        self._paused = ahead

@@ -1,0 +1,240 @@
+"""A report as one page that needs nothing else: tables, and pictures in SVG within it.
+
+Whatever names hold is text: everything goes through `html.escape`, nothing runs, and the page's policy forbids scripts.
+Colours are never alone in saying something, and follow the reader's light or dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+import numpy as np
+from lowmark.watermark import format_duration_us, format_time_us
+from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.printable import printable
+from lowmark.watermark.replay.report import AuditReport, SplitReport
+
+from .text import by_loss, lost_line
+
+__all__ = ["page"]
+
+SPLITS_SHOWN = 200
+LINES_SHOWN = 24
+_LONGEST_NAME = 120
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 360, 150, 30
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --faint: #767676; --line: #ddd;
+  --native: #b3261e; --low: #0b57d0; --split: #8a8f98; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #16181c; --faint: #9aa0a6; --line: #333;
+  --native: #f2b8b5; --low: #a8c7fa; --split: #6f7680; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+  max-width: 62rem; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+td.n, th.n { text-align: right; white-space: nowrap; }
+pre { overflow-x: auto; padding: 1rem; border: 1px solid var(--line); }
+figure { margin: 1rem 0; overflow-x: auto; }
+figcaption, .faint { color: var(--faint); }
+svg text { fill: var(--faint); font: 12px system-ui, sans-serif; }
+.loss { font-size: 1.2rem; font-weight: 600; }
+"""
+
+
+def page(report: AuditReport) -> str:
+    """The whole page, as text.
+
+    Args:
+        report: what was found.
+    """
+    shown = by_loss(report)[:SPLITS_SHOWN]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>lowmark audit: {_text(report.what)}</title><style>{_STYLE}</style></head><body>",
+            f"<h1>lowmark audit</h1><p>{_text(report.what)}: {_text(report.order)}.<br>",
+            f"Event time: {_text(report.event_time)}; {_window(report)}.</p>",
+            *(f"<p>Note: {_text(note)}</p>" for note in report.notes),
+            f'<p class="loss">{_text(lost_line(report))}</p>',
+            "<h2>What is lost</h2>",
+            _table(
+                ("delay", "native Spark drops", "of rows", "of splits", "keeps rows", "lowmark drops", "keeps rows"),
+                {1, 2, 4, 5, 6},
+                [
+                    (
+                        format_duration_us(native.delay_us),
+                        f"{native.rows_dropped:,}",
+                        f"{100 * native.rows_dropped / max(1, report.rows):.2f} %",
+                        ", ".join(
+                            f"{name}: {rows:,}" for name, rows in sorted(native.splits.items(), key=lambda s: -s[1])[:8]
+                        ),
+                        "" if native.kept_rows is None else f"{native.kept_rows:,}",
+                        f"{low.rows_dropped:,}",
+                        "" if low.kept_rows is None else f"{low.kept_rows:,}",
+                    )
+                    for native, low in zip(report.native, report.lowmark, strict=True)
+                ],
+            ),
+            "<h2>The strategy for it</h2>",
+            f"<pre>{escape(chr(10).join(map(printable, report.advice.code().split(chr(10)))))}</pre>",
+            "<h2>How far the splits were, while they were read</h2>",
+            _progress(report),
+            "<h2>How far rows lie behind the largest before them in their split</h2>",
+            _disorder(shown),
+            "<h2>Splits</h2>",
+            _table(
+                ("split", "rows", "first", "last", "99 % lie behind", "99.99 %", "all", "behind at most", "silence",
+                 "null", "unreadable", "before 1970", "future"),
+                {1, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+                [_row(split) for split in shown],
+            ),
+            f'<p class="faint">{len(shown):,} of {len(report.splits):,} splits</p>',
+            "</body></html>",
+        ]
+    )  # fmt: skip
+
+
+def _text(text: str) -> str:
+    shown = printable(text)
+    return escape(shown if len(shown) <= 2_000 else f"{shown[:2_000]}...")
+
+
+def _name(name: str) -> str:
+    shown = printable(name)
+    return escape(shown if len(shown) <= _LONGEST_NAME else f"{shown[:_LONGEST_NAME]}...")
+
+
+def _window(report: AuditReport) -> str:
+    if report.window_us is None:
+        return "a row is late by its own time"
+    return f"a row is late once its window of {format_duration_us(report.window_us)} is over"
+
+
+def _table(head: Sequence[str], numbers: set[int], rows: Sequence[Sequence[str]]) -> str:
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if at in numbers else ''}>{_name(text) if at == 0 else _text(text)}</{tag}>"
+            for at, text in enumerate(row)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row(split: SplitReport) -> tuple[str, ...]:
+    profile = split.profile
+    silence_us = max(profile.silence.length_us, split.empty_for_us or 0)
+    return (
+        split.name,
+        f"{profile.rows:,}",
+        format_time_us(profile.first_us)[:19],
+        format_time_us(profile.last_us)[:19],
+        rough_duration_us(profile.disorder.quantile_us(0.99)),
+        rough_duration_us(profile.disorder.quantile_us(0.9999)),
+        rough_duration_us(profile.disorder.largest_us),
+        "" if split.most_behind_us is None else rough_duration_us(split.most_behind_us),
+        rough_duration_us(silence_us) if silence_us else "",
+        *(
+            f"{rows:,}" if rows else ""
+            for rows in (
+                profile.null_rows, profile.unreadable_rows, profile.before_epoch_rows, profile.future_rows,
+            )
+        ),
+    )  # fmt: skip
+
+
+def _progress(report: AuditReport) -> str:
+    """Event time over rows read: a line for each split, native Spark's watermark, lowmark's."""
+    moments = [moment for moment in report.moments if moment.front_us is not None]
+    if len(moments) < 2:
+        return '<p class="faint">Too few batches for a picture.</p>'
+    shown = [report.splits.index(split) for split in by_loss(report)[:LINES_SHOWN]]
+    low_us = min(int(moment.tops_us[number]) for moment in moments for number in shown if moment.spoken[number])
+    high_us = max(moment.front_us for moment in moments if moment.front_us is not None)
+    scale = _Scale(low_us, high_us, moments[-1].rows)
+    lines = []
+    for number in shown:
+        points = [(moment.rows, int(moment.tops_us[number])) for moment in moments if moment.spoken[number]]
+        title = f"<title>{_name(report.splits[number].name)}</title>"
+        lines.append(f'<path d="{scale.path(points)}" fill="none" stroke="var(--split)">{title}</path>')
+    native = [(moment.rows, moment.native_us) for moment in moments if moment.native_us is not None]
+    low = [(moment.rows, moment.low_us) for moment in moments if moment.low_us is not None]
+    lines.append(
+        f'<path d="{scale.path(native)}" fill="none" stroke="var(--native)" stroke-width="2" stroke-dasharray="6 3">'
+        "<title>native Spark's watermark, delay 0</title></path>"
+    )
+    lines.append(
+        f'<path d="{scale.path(low)}" fill="none" stroke="var(--low)" stroke-width="3">'
+        "<title>lowmark's low watermark, bound 0</title></path>"
+    )
+    more = "" if len(report.splits) <= LINES_SHOWN else f" (the {LINES_SHOWN} that lose most)"
+    return (
+        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Event time over rows read">'
+        f"{scale.axes()}{''.join(lines)}</svg><figcaption>Event time over rows read. Thin lines: splits{more}. Dashed: "
+        "native Spark's watermark, the largest time of all; rows below it are late. Thick: lowmark's, the smallest."
+        "</figcaption></figure>"
+    )
+
+
+class _Scale:
+    """From event time and rows to the picture."""
+
+    def __init__(self, low_us: int, high_us: int, rows: int) -> None:
+        self._low_us, self._span_us, self._rows = low_us, max(1, high_us - low_us), max(1, rows)
+
+    def path(self, points: Sequence[tuple[int, int]]) -> str:
+        return "".join(f"{'L' if at else 'M'}{self._x(x):.1f} {self._y(y):.1f}" for at, (x, y) in enumerate(points))
+
+    def axes(self) -> str:
+        made = []
+        for step in range(5):
+            at_us = self._low_us + self._span_us * step // 4
+            y = self._y(at_us)
+            made.append(f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="var(--line)"/>')
+            made.append(f'<text x="0" y="{y + 4:.1f}">{escape(format_time_us(at_us)[:19])}</text>')
+        made.append(f'<text x="{_LEFT}" y="{_HEIGHT - 4}">0 rows</text>')
+        made.append(f'<text x="{_WIDTH}" y="{_HEIGHT - 4}" text-anchor="end">{self._rows:,} rows</text>')
+        return "".join(made)
+
+    def _x(self, rows: int) -> float:
+        return _LEFT + (_WIDTH - _LEFT - 4) * rows / self._rows
+
+    def _y(self, at_us: int) -> float:
+        share = min(1.05, max(-0.05, (at_us - self._low_us) / self._span_us))
+        return (_HEIGHT - _BOTTOM) - (_HEIGHT - _BOTTOM - 12) * share
+
+
+def _disorder(splits: Sequence[SplitReport]) -> str:
+    """A bar for each split: how far 99 % and all of its rows lie behind, on a logarithmic scale."""
+    splits = [split for split in splits if split.profile.rows][:LINES_SHOWN]
+    most_us = max((split.profile.disorder.largest_us for split in splits), default=0)
+    if most_us == 0:
+        return "<p>Every split is in order.</p>"
+    height = 22 * len(splits) + 8
+    return (
+        f'<figure><svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="Out-of-orderness by split">'
+        f"{''.join(_bars(splits, most_us))}</svg><figcaption>Solid: 99 % of the rows lie behind by no more. Outlined: "
+        "all of them. The scale is logarithmic.</figcaption></figure>"
+    )
+
+
+def _bars(splits: Sequence[SplitReport], most_us: int) -> Iterator[str]:
+    def width(us: int) -> float:
+        return float((_WIDTH - _LEFT - 200) * np.log1p(us / 1_000) / np.log1p(most_us / 1_000))
+
+    for at, split in enumerate(splits):
+        disorder = split.profile.disorder
+        usual_us, y = disorder.quantile_us(0.99), 22 * at + 4
+        told = f"99 %: {rough_duration_us(usual_us)}, all: {rough_duration_us(disorder.largest_us)}"
+        shown = printable(split.name)
+        yield f'<text x="0" y="{y + 13}">{escape(shown if len(shown) <= 20 else shown[:19] + "…")}</text>'
+        yield (
+            f'<rect x="{_LEFT}" y="{y}" width="{width(disorder.largest_us):.1f}" height="16" fill="none" '
+            f'stroke="var(--low)"><title>{_name(split.name)}: {told}</title></rect>'
+        )
+        yield f'<rect x="{_LEFT}" y="{y}" width="{width(usual_us):.1f}" height="16" fill="var(--low)"/>'
+        yield f'<text x="{_LEFT + width(disorder.largest_us) + 6:.1f}" y="{y + 13}">{escape(told)}</text>'

@@ -1,0 +1,271 @@
+"""Audits a table that is there: what a bronze table keeps of Kafka is enough, partition, offset and event time.
+
+Spark reads, filters and counts; of each row three values come to the driver, a bounded number of rows at a time, and go
+through the same replay as rows of a topic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from lowmark.integration.console import EscapingConsole
+from lowmark.integration.errors import AuditImpossible
+from lowmark.watermark import duration_us, format_duration_us
+from lowmark.watermark.replay.advice import Advice
+from lowmark.watermark.replay.report import AuditReport
+
+from .audit import DELAYS_US, Audit, Question
+from .cuts import ByRows, ByTime, Cut, Proportional
+from .event_time import EventTimes
+from .kafka import BATCHES, ROWS, ROWS_PER_BATCH, TRIGGER_US
+from .page import page
+from .text import show
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["Audited", "audit_table"]
+
+Duration = str | timedelta
+
+_MOST_SPLITS = 20_000
+_SPLIT, _TIME, _ORDER = "lowmark_split", "lowmark_time", "lowmark_order"
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit found. Print it, show it in a notebook, write its page to a file.
+
+    Attributes:
+        report: the figures.
+    """
+
+    report: AuditReport
+
+    @property
+    def strategy(self) -> Advice:
+        """The strategy that the rows ask for, as it is (`.strategy`) and as Python to paste (`.code()`)."""
+        return self.report.advice
+
+    def to_json(self) -> dict[str, Any]:
+        """For `json.dumps`, as `lowmark audit --json` prints it."""
+        return self.report.to_json()
+
+    def to_html(self) -> str:
+        """One page that needs nothing else."""
+        return page(self.report)
+
+    def show(self, limit: int = 50) -> None:
+        """Print it.
+
+        Args:
+            limit: how many splits, those that lose most first; 0: all.
+        """
+        show(self.report, EscapingConsole(), limit)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def audit_table(
+    df: DataFrame,
+    *,
+    split: str | Sequence[str],
+    event_time: str,
+    order: str,
+    delays: Sequence[Duration] = (),
+    window: Duration | None = None,
+    rows_per_batch: int | None = None,
+    trigger: Duration | None = None,
+    rows: int | None = ROWS,
+) -> Audited:
+    """Say what native Spark would have lost of the rows of a table, and which strategy they ask for.
+
+    Args:
+        df: a batch DataFrame; nothing is written.
+        split: the column or columns that say which split a row is of.
+        event_time: its TIMESTAMP column.
+        order: the column by which rows of a split were read: an offset, or when each was appended (TIMESTAMP). With
+            offsets batches are cut as Spark's Kafka source shares out a backlog, with times as a query that keeps up.
+        delays: the delays to try; by default none, 10 seconds, 1 minute, 10 minutes and 1 hour.
+        window: length of the query's windows; None: a row is late by its own time.
+        rows_per_batch: rows of a batch.
+        trigger: how often a batch is planned, where `order` is a time; by default every 10 seconds.
+        rows: so many of the newest rows, about; None: all, however many, some at a time.
+
+    Raises:
+        AuditImpossible: there is nothing to audit, or a column is not what it must be; the text says which.
+    """
+    from pyspark.sql import functions as F
+
+    columns = [split] if isinstance(split, str) else list(split)
+    timed = _check(df, columns, event_time, order)
+    question = Question(
+        tuple(duration_us(delay, what="delays") for delay in delays) if delays else DELAYS_US,
+        None if window is None else duration_us(window, what="window"),
+        rows_per_batch,
+        None if trigger is None else duration_us(trigger, what="trigger"),
+    )
+    named = F.concat_ws("-", *(F.coalesce(F.col(_quoted(each)).cast("string"), F.lit("null")) for each in columns))
+    at = F.unix_micros(_quoted(order)) if timed else F.col(_quoted(order)).cast("long")
+    narrow = df.select(named.alias(_SPLIT), F.unix_micros(_quoted(event_time)).alias(_TIME), at.alias(_ORDER)).where(
+        F.col(_ORDER).isNotNull()
+    )
+    return Audited(_Table(narrow, question, timed=timed, rows=rows, event_time=event_time, order=order).run())
+
+
+def _check(df: Any, columns: Sequence[str], event_time: str, order: str) -> bool:
+    """Refuse what cannot be audited. Returns whether rows are ordered by a time."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, TimestampType
+
+    if not isinstance(df, DataFrame):
+        raise AuditImpossible(f"expected a DataFrame to audit, got {df!r:.100}", "pass what spark.read gives.")
+    if df.isStreaming:
+        raise AuditImpossible(
+            "the DataFrame is a stream", "audit_table reads a table; of a running query service.audit tells."
+        )
+    types = {each.name: each.dataType for each in df.schema.fields}
+    for name in (*columns, event_time, order):
+        if name not in types:
+            known = ", ".join(sorted(types))
+            raise AuditImpossible(f"there is no column {name!r:.100}; there are: {known:.300}", "check the spelling.")
+    if not isinstance(types[event_time], TimestampType):
+        raise AuditImpossible(
+            f"event time column {event_time!r} is {types[event_time].simpleString()}, expected timestamp",
+            "convert it first: F.timestamp_millis(...), F.timestamp_seconds(...) or F.to_timestamp(...).",
+        )
+    if not isinstance(types[order], TimestampType | ByteType | ShortType | IntegerType | LongType):
+        raise AuditImpossible(
+            f"order column {order!r} is {types[order].simpleString()}, expected a whole number or a timestamp",
+            "name the offset, or when rows were appended.",
+        )
+    return isinstance(types[order], TimestampType)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+@dataclass
+class _Table:
+    df: DataFrame
+    question: Question
+    timed: bool
+    rows: int | None
+    event_time: str
+    order: str
+
+    def run(self) -> AuditReport:
+        from pyspark.sql import functions as F
+
+        bounds = self.df.groupBy(_SPLIT).agg(
+            F.count(F.lit(1)).alias("rows"), F.min(_ORDER).alias("first"), F.max(_ORDER).alias("last")
+        )
+        splits = sorted(tuple(row) for row in bounds.limit(_MOST_SPLITS + 1).collect())
+        if not splits:
+            raise AuditImpossible("the table holds no row with a value in the order column", "audit it once it does.")
+        if len(splits) > _MOST_SPLITS:
+            raise AuditImpossible(
+                f"there are more than {_MOST_SPLITS:,} splits", "name another column, or fewer, as split."
+            )
+        total = sum(rows for _, rows, _, _ in splits)
+        names = [name for name, _, _, _ in splits]
+        notes: list[str] = []
+        df, share = self.df, 1.0
+        if self.rows is not None and total > self.rows:
+            share = self.rows / total
+            notes.append(f"the newest {self.rows:,} of {total:,} rows, about (rows=None reads all of them)")
+        begins, ends = [first for _, _, first, _ in splits], [last + 1 for _, _, _, last in splits]
+        position = self._position(splits)
+        edges = self._edges(df, position, share, total)
+        if share < 1 and not self.timed:
+            # Exactly what Spark would find between these offsets.
+            begins = [begin + int((end - begin) * (1 - share)) for begin, end in zip(begins, ends, strict=True)]
+        cut, order = self._cut(begins, ends, total=round(total * share))
+        audit = Audit(names, cut, self.question, time.time_ns() // 1_000, timed=self.timed)
+        numbers = {name: number for number, name in enumerate(names)}
+        begun = np.array(begins, np.int64)
+        for low, high in pairwise(edges):
+            piece = df.where((position >= F.lit(low)) & (position < F.lit(high)))
+            self._add(piece.orderBy(_SPLIT, _ORDER).toArrow(), audit, numbers, None if self.timed else begun)
+            if high != edges[-1]:
+                audit.advance()
+        for number in range(len(names)):
+            cut.end(number)
+        if not any(profile.first_us is not None for profile in audit.profiles):
+            raise AuditImpossible(
+                f"none of {audit.rows:,} rows has a usable time in {self.event_time!r}: they are null, before 1970 "
+                "or in the future",
+                "name another column as event_time.",
+            )
+        return audit.report(
+            what=f"a table, {audit.rows:,} rows of {len(names)} splits",
+            order=order,
+            event_time=f"column {self.event_time}",
+            complete=True,
+            notes=notes,
+        )
+
+    def _position(self, splits: Sequence[tuple[str, int, int, int]]) -> Column:
+        """Where a row is: its time, or how far it is in its split, 0 to 1; all splits are read at this pace."""
+        from pyspark.sql import functions as F
+
+        if self.timed:
+            return F.col(_ORDER)
+        begins = F.create_map(*[F.lit(each) for name, _, first, _ in splits for each in (name, first)])
+        sizes = F.create_map(*[F.lit(each) for name, _, first, last in splits for each in (name, last + 1 - first)])
+        return (F.col(_ORDER) - begins[F.col(_SPLIT)]) / sizes[F.col(_SPLIT)]
+
+    def _edges(self, df: DataFrame, position: Column, share: float, total: int) -> list[float]:
+        """Where one piece ends and the next begins: about `ROWS` rows each."""
+        from pyspark.sql import functions as F
+
+        pieces = max(1, -(-round(total * share) // ROWS))
+        shares = [1 - share + share * at / pieces for at in range(pieces)]
+        if not self.timed:
+            return [*shares, 2.0]
+        found = df.agg(F.percentile_approx(position, shares, 10_000), F.min(position), F.max(position)).first()
+        assert found is not None, "an aggregate without groups is one row"
+        inner, low, high = found
+        return [low if share == 1.0 else inner[0], *sorted(set(inner[1:]) - {inner[0]}), high + 1]
+
+    def _cut(self, begins: Sequence[int], ends: Sequence[int], *, total: int) -> tuple[Cut, str]:
+        question, by = self.question, f"by {self.order}, "
+        if self.timed and question.rows_per_batch is not None:
+            return ByRows(len(begins), question.rows_per_batch), f"{by}{question.rows_per_batch:,} rows a batch"
+        if self.timed:
+            trigger_us = TRIGGER_US if question.trigger_us is None else question.trigger_us
+            return ByTime(len(begins), trigger_us), f"{by}a batch every {format_duration_us(trigger_us)}"
+        rows = question.rows_per_batch
+        rows = min(ROWS_PER_BATCH, max(1, total // BATCHES)) if rows is None else rows
+        told = f"as Spark's rate limiting reads a backlog, of each split in proportion, maxOffsetsPerTrigger={rows}"
+        return Proportional(begins, ends, rows, time.time_ns() // 1_000), told
+
+    def _add(self, table: pa.Table, audit: Audit, numbers: dict[str, int], begins: np.ndarray[Any, Any] | None) -> None:
+        if not len(table):
+            return
+        names = table.column(_SPLIT).combine_chunks().dictionary_encode()
+        of_row = np.array([numbers[str(name)] for name in names.dictionary.to_pylist()])[np.asarray(names.indices)]
+        order = np.asarray(table.column(_ORDER).combine_chunks())
+        micros = table.column(_TIME).combine_chunks()
+        timed = np.asarray(micros.is_valid())
+        times_us = np.asarray(micros.fill_null(0))
+        starts = np.flatnonzero(np.concatenate(([True], of_row[1:] != of_row[:-1])))
+        for first, after in zip(starts.tolist(), [*starts[1:].tolist(), len(of_row)], strict=True):
+            number = int(of_row[first])
+            part = slice(first, after)
+            if begins is not None:
+                part = slice(first + int(np.searchsorted(order[part], begins[number])), after)
+            times = EventTimes(times_us[part], timed[part], int((~timed[part]).sum()), 0)
+            keys = order[part].astype(np.int64)
+            written_us = keys if self.timed else None
+            if len(keys):
+                audit.add(number, keys, times, written_us=written_us, appended=self.timed)

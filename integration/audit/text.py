@@ -1,0 +1,139 @@
+"""A report on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lowmark.integration.console import EscapingConsole, Sheet, print_lines
+from lowmark.watermark import format_duration_us, format_time_us
+from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.printable import printable
+from lowmark.watermark.replay.report import AuditReport, Outcome, SplitReport
+
+__all__ = ["by_loss", "lost_line", "show"]
+
+_NAMES_SHOWN = 4
+
+
+def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
+    """Print a report.
+
+    Args:
+        report: what was found.
+        console: where.
+        limit: how many splits, those that lose most first; 0: all.
+    """
+    print_lines(printable(f"{report.what}: {report.order}"), console)
+    print_lines(printable(f"event time: {report.event_time}; {_window(report)}"), console)
+    for note in report.notes:
+        print_lines(printable(f"note: {note}"), console)
+    print_lines("", console)
+    splits = by_loss(report)
+    shown = splits[:limit] if limit else splits
+    console.print(
+        Sheet(
+            (
+                "split",
+                "rows",
+                "spans",
+                "99 % lie behind",
+                "99.99 %",
+                "all",
+                "behind at most",
+                "silent at most",
+                "bad rows",
+            ),
+            [_split_row(split) for split in shown],
+            whole=("split", "rows"),
+            right=("rows",),
+            title="Rows, and how far each lies behind the largest before it in its split",
+            left_out=len(splits) - len(shown),
+        )
+    )
+    print_lines("", console)
+    console.print(
+        Sheet(
+            ("delay", "native Spark drops", "of rows", "of splits", "keeps rows", "lowmark drops", "keeps"),
+            [_delay_row(native, low, report) for native, low in zip(report.native, report.lowmark, strict=True)],
+            whole=("delay", "native Spark drops"),
+            right=("native Spark drops", "of rows", "keeps rows", "lowmark drops", "keeps"),
+            title="What is lost, by withWatermark's delay, and by lowmark's bound",
+        )
+    )
+    print_lines("", console)
+    print_lines(lost_line(report), console)
+    print_lines("", console)
+    print_lines("\n".join(map(printable, report.advice.code().split("\n"))), console)
+
+
+def lost_line(report: AuditReport) -> str:
+    """What native Spark needs to lose nothing, in a sentence."""
+    kept = report.smallest_kept_rows
+    state = "" if kept is None else f", and keeps up to {kept:,} of the {report.rows:,} rows in state for it"
+    late = report.before_epoch_rows
+    always = f" {late:,} rows are from before 1970, which every watermark drops." if late else ""
+    if report.smallest_delay_us == 0:
+        return f"Native Spark drops no row, whatever the delay.{always}"
+    return f"Native Spark drops none from a delay of {format_duration_us(report.smallest_delay_us)} on{state}.{always}"
+
+
+def by_loss(report: AuditReport) -> list[SplitReport]:
+    """The splits, those first of which native Spark drops most at any delay."""
+    lost: dict[str, int] = {}
+    for outcome in report.native:
+        for name, rows in outcome.splits.items():
+            lost[name] = lost.get(name, 0) + rows
+    return sorted(report.splits, key=lambda split: (-lost.get(split.name, 0), split.name))
+
+
+def _window(report: AuditReport) -> str:
+    if report.window_us is None:
+        return "a row is late by its own time (--window: by the end of its window)"
+    return f"a row is late once its window of {format_duration_us(report.window_us)} is over"
+
+
+def _split_row(split: SplitReport) -> tuple[str, ...]:
+    profile = split.profile
+    span = ""
+    if profile.first_us is not None and profile.last_us is not None:
+        span = f"{format_time_us(profile.first_us)[:19]} + {rough_duration_us(profile.last_us - profile.first_us)}"
+    silent = max(profile.silence.length_us, split.empty_for_us or 0)
+    ended = " to the end" if silent and silent == (split.empty_for_us or 0) else ""
+    return (
+        split.name,
+        f"{profile.rows:,}",
+        span,
+        rough_duration_us(profile.disorder.quantile_us(0.99)),
+        rough_duration_us(profile.disorder.quantile_us(0.9999)),
+        rough_duration_us(profile.disorder.largest_us),
+        "" if split.most_behind_us is None else rough_duration_us(split.most_behind_us),
+        f"{rough_duration_us(silent)}{ended}" if silent else "",
+        ", ".join(_bad_rows(split)),
+    )
+
+
+def _bad_rows(split: SplitReport) -> Iterator[str]:
+    profile = split.profile
+    for rows, what in (
+        (profile.null_rows, "without time"),
+        (profile.unreadable_rows, "unreadable"),
+        (profile.before_epoch_rows, "before 1970"),
+        (profile.future_rows, "in the future"),
+    ):
+        if rows:
+            yield f"{rows:,} {what}"
+
+
+def _delay_row(native: Outcome, low: Outcome, report: AuditReport) -> tuple[str, ...]:
+    worst = sorted(native.splits.items(), key=lambda item: -item[1])
+    named = [f"{name}: {rows:,}" for name, rows in worst[:_NAMES_SHOWN]]
+    named += [f"{len(worst) - _NAMES_SHOWN} more"] if len(worst) > _NAMES_SHOWN else []
+    return (
+        format_duration_us(native.delay_us),
+        f"{native.rows_dropped:,}",
+        f"{100 * native.rows_dropped / max(1, report.rows):.2f} %",
+        ", ".join(named),
+        "" if native.kept_rows is None else f"{native.kept_rows:,}",
+        f"{low.rows_dropped:,}",
+        "" if low.kept_rows is None else f"{low.kept_rows:,}",
+    )

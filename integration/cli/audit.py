@@ -1,0 +1,287 @@
+"""`lowmark audit kafka` and `lowmark audit files`: what native Spark would lose of rows that are there."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from lowmark.integration.console import EscapingConsole, print_json
+
+from .common import EXIT_CODES, INTERRUPTED, SHOWN, Commands, Debug, Json
+
+if TYPE_CHECKING:
+    from lowmark.integration.audit.audit import Question
+    from lowmark.integration.audit.event_time import TimeReader
+    from lowmark.watermark.replay.report import AuditReport
+    from rich.progress import Progress
+    from typing_extensions import Self
+
+__all__ = ["audit"]
+
+audit = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode=None)
+
+Delay = Annotated[
+    list[str] | None,
+    typer.Option("--delay", help="A delay to try, such as '10 seconds'; as often as you like.", show_default=False),
+]
+Window = Annotated[
+    str | None,
+    typer.Option(help="Length of the query's windows: a row is late when its window is over.", show_default=False),
+]
+RowsPerBatch = Annotated[
+    int | None,
+    typer.Option(help="Rows of a batch: maxOffsetsPerTrigger, or whole files.", min=1, show_default=False),
+]
+Trigger = Annotated[
+    str | None, typer.Option(help="How often a batch is planned, where rows have a time.", show_default=False)
+]
+Unit = Annotated[str | None, typer.Option(help="What numbers count since 1970: s, ms, us or ns.", show_default=False)]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="How texts are written, as strptime takes it; else ISO-8601.", show_default=False),
+]
+Rows = Annotated[int, typer.Option(help="Read so many of the newest rows, about.", min=1)]
+Last = Annotated[
+    str | None, typer.Option(help="Read what was written in the last '2 hours', or so.", show_default=False)
+]
+All = Annotated[bool, typer.Option("--all", help="Read all there is, however much.")]
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Write a page with pictures to this file, too.", show_default=False)
+]
+Limit = Annotated[int, typer.Option(help="Show so many splits, those that lose most first; 0: all.", min=0)]
+
+_ROWS = 1_000_000
+_log = logging.getLogger("lowmark")
+
+
+@audit.command("kafka", epilog=EXIT_CODES)
+def kafka(
+    *,
+    bootstrap_servers: Annotated[str, typer.Option(help="Brokers: HOST:PORT,HOST:PORT.", show_default=False)],
+    topic: Annotated[str, typer.Option(help="The topic.", show_default=False)],
+    event_time: Annotated[
+        str | None,
+        typer.Option(
+            help="Where event time is in the value, a JSON object: '$.paid_at'; else the record's timestamp.",
+            show_default=False,
+        ),
+    ] = None,
+    unit: Unit = None,
+    pattern: Format = None,
+    delay: Delay = None,
+    window: Window = None,
+    rows_per_batch: RowsPerBatch = None,
+    trigger: Trigger = None,
+    rows: Rows = _ROWS,
+    last: Last = None,
+    everything: All = False,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            help="A property of librdkafka, NAME=VALUE, such as security.protocol=SASL_SSL; as often as you like.",
+            show_default=False,
+        ),
+    ] = None,
+    properties_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The same, one NAME=VALUE a line: passwords do not belong on a command line.", show_default=False
+        ),
+    ] = None,
+    html: Html = None,
+    limit: Limit = SHOWN,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Replay a topic as native Spark and lowmark would read it. No Spark, no JVM, nothing is written.
+
+    Ctrl-C ends the reading, and the answer is of what was read by then.
+    """
+    _log_to_stderr(debug)
+    from lowmark.integration.audit.event_time import json_path
+    from lowmark.integration.audit.kafka import KafkaAudit, Wanted
+
+    path = None if event_time is None else json_path(event_time)
+    question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
+    wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
+    options = _properties(properties, properties_file)
+    with _Watch() as watch:
+        found = KafkaAudit(
+            bootstrap_servers, topic, question, wanted, path, reader, options, time.time_ns() // 1_000,
+            stop=watch.stopped, progress=watch.progress,
+        ).run()  # fmt: skip
+    _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
+
+
+@audit.command("files", epilog=EXIT_CODES)
+def files(
+    path: Annotated[Path, typer.Argument(help="A file, or a folder with all that is below it.", show_default=False)],
+    *,
+    event_time: Annotated[
+        str | None,
+        typer.Option(help="The column with event time; '$.order.paid_at' within JSON.", show_default=False),
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column that says which split a row is of; several make one. Else topic and partition, or the file.",
+            show_default=False,
+        ),
+    ] = None,
+    unit: Unit = None,
+    pattern: Format = None,
+    delay: Delay = None,
+    window: Window = None,
+    rows_per_batch: RowsPerBatch = None,
+    trigger: Trigger = None,
+    rows: Rows = _ROWS,
+    last: Last = None,
+    everything: All = False,
+    html: Html = None,
+    limit: Limit = SHOWN,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Replay files (parquet, CSV, JSON lines) as Spark's file source reads them: by age, one file a batch.
+
+    Ctrl-C ends the reading, and the answer is of what was read by then.
+    """
+    _log_to_stderr(debug)
+    from lowmark.integration.audit.files import FilesAudit
+    from lowmark.integration.audit.kafka import Wanted
+
+    question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
+    wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
+    with _Watch() as watch:
+        found = FilesAudit(
+            path, question, wanted, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
+            stop=watch.stopped, progress=watch.progress,
+        ).run()  # fmt: skip
+    _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
+
+
+def _log_to_stderr(debug: bool) -> None:  # noqa: FBT001  # passed on
+    logging.basicConfig(level=logging.DEBUG if debug else logging.ERROR, format="lowmark: %(message)s")
+
+
+def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, interrupted: bool) -> None:
+    if html is not None:
+        from lowmark.integration.audit.page import page
+        from lowmark.integration.errors import AuditImpossible
+
+        try:
+            html.write_text(page(found), encoding="utf-8")
+        except OSError as failed:
+            raise AuditImpossible(
+                f"cannot write {str(html)!r:.200}: {failed.strerror}", "name a file in a folder that is there."
+            ) from failed
+    if as_json:
+        print_json({**found.to_json(), "interrupted": interrupted})
+    else:
+        from lowmark.integration.audit.text import show
+
+        show(found, EscapingConsole(), limit)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _question(
+    delays: list[str] | None, window: str | None, rows_per_batch: int | None, trigger: str | None
+) -> Question:
+    from lowmark.integration.audit.audit import DELAYS_US, Question
+    from lowmark.watermark import duration_us
+
+    if rows_per_batch is not None and trigger is not None:
+        raise typer.BadParameter("--rows-per-batch and --trigger: a batch is cut by one of them")
+    return Question(
+        tuple(duration_us(delay, what="--delay") for delay in delays) if delays else DELAYS_US,
+        None if window is None else _us(window, "--window"),
+        rows_per_batch,
+        None if trigger is None else _us(trigger, "--trigger"),
+    )
+
+
+def _us(text: str, option: str) -> int:
+    """A duration of a millisecond or more, microseconds."""
+    from lowmark.watermark import duration_us
+
+    us = duration_us(text, what=option)
+    if us < 1_000:
+        raise typer.BadParameter(f"{option}: expected a millisecond or more, got {text}")
+    return us
+
+
+def _reader(unit: str | None, pattern: str | None) -> TimeReader:
+    from lowmark.integration.audit.event_time import TimeReader, Unit
+
+    try:
+        return TimeReader(None if unit is None else Unit(unit), pattern)
+    except ValueError:
+        raise typer.BadParameter(f"--unit: expected s, ms, us or ns, got {unit}") from None
+
+
+def _properties(given: list[str] | None, file: Path | None) -> dict[str, object]:
+    from lowmark.integration.errors import AuditImpossible
+
+    lines = list(given or ())
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as failed:
+            raise AuditImpossible(
+                f"--properties-file {str(file)!r:.200} cannot be read: {type(failed).__name__}", "check its name."
+            ) from failed
+        lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")] + lines
+    made: dict[str, object] = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter("--property: expected NAME=VALUE")  # what was given may hold a password
+        made[name.strip().removeprefix("kafka.")] = value.strip()
+    return made
+
+
+class _Watch:
+    """A progress bar on a terminal, and Ctrl-C: the first ends the reading, the second the command."""
+
+    def __init__(self) -> None:
+        self._console = EscapingConsole(stderr=True)
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._told = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        if self._console.is_terminal:
+            columns = TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        signal.signal(signal.SIGINT, self._before)
+
+    def stopped(self) -> bool:
+        return self._told
+
+    def progress(self, read: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=read, total=total)
+        _log.debug("read %d of about %d", read, total)
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        if self._told:
+            raise KeyboardInterrupt
+        self._told = True

@@ -1,0 +1,101 @@
+"""`lowmark check`: for cron and probes, which go by the exit code.
+
+    exit code   0  every low watermark moves, or stands with nothing waiting
+                1  one is stuck: it stands, and rows wait or keep coming; or its query has failed
+                2  not reachable: no service runs or answers, or it has no such stream, or none at all
+
+`lowmark status` has other codes (1: nothing to show), which scripts go by since 0.1.0, so this is a command of its own.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from lowmark.integration.console import print_error, print_json, print_lines
+from lowmark.watermark import LowmarkError
+
+from .common import Connect, Debug, Json, Name
+
+if TYPE_CHECKING:
+    from lowmark.integration.transport.driver_rpc import StatusReply
+
+__all__ = ["CHECK_EXIT_CODES", "check"]
+
+_MOVING, _STUCK, _UNREACHABLE = 0, 1, 2
+CHECK_EXIT_CODES = (
+    "Exit codes: 0 every low watermark moves or nothing waits for it, 1 one is stuck while rows wait or its query has "
+    "failed, 2 not reachable."
+)
+
+
+def check(
+    name: Name = None,
+    *,
+    connect: Connect = None,
+    patience: Annotated[str, typer.Option(help="How long a low watermark may stand while rows wait.")] = "5 minutes",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Say whether low watermarks move, in one line each and by the exit code: for cron, and for probes."""
+    from lowmark.integration.verdict import WANTS_A_PERSON, newest, verdict
+    from lowmark.watermark import duration_us
+
+    most = timedelta(microseconds=duration_us(patience, what="--patience"))
+    try:
+        streams = _streams(name, connect)
+    except LowmarkError as failed:
+        if debug:
+            raise
+        if as_json:
+            print_json({"streams": [], "error": str(failed)})
+        print_error(str(failed))
+        raise typer.Exit(_UNREACHABLE) from failed
+    now = datetime.now(timezone.utc)
+    words = [(stream, verdict(stream, now, most)) for stream in newest(streams)]
+    if as_json:
+        print_json({"streams": [_json(stream, word) for stream, word in words]})
+    else:
+        for stream, word in words:
+            print_lines(f"{stream['name']}, query {stream['query']}: {word}{_because(stream, word, now)}")
+    if not words:
+        print_error("services answer, and none of them has a query with a wrapped stream")
+        raise typer.Exit(_UNREACHABLE)
+    raise typer.Exit(_STUCK if any(word in WANTS_A_PERSON for _, word in words) else _MOVING)
+
+
+def _streams(name: str | None, connect: str | None) -> list[dict[str, Any]]:
+    """Every stream in every query, ended ones too.
+
+    Raises:
+        NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.
+    """
+    from .status import ask
+
+    services: list[tuple[str, StatusReply]]
+    services, _ = ask(name, connect, limit=0, ended=True)
+    return [stream for _, reply in services for stream in reply.streams]
+
+
+def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:
+    kept = ("low_watermark_us", "since", "holder", "why", "next")
+    backlog_rows = stream.get("run", {}).get("backlog_rows")
+    names = {"stream": stream["name"], "query": stream["query"], "verdict": word, "backlog_rows": backlog_rows}
+    return {**names, **{key: stream[key] for key in kept}}
+
+
+def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
+    from lowmark.watermark.duration import rough_duration_us
+    from lowmark.watermark.printable import printable
+
+    if word not in ("stuck", "silent", "waiting", "standing"):
+        return ""
+    since, unread = stream["since"], stream.get("run", {}).get("backlog_rows")
+    stood = (
+        ""
+        if since is None
+        else rough_duration_us((now - datetime.fromisoformat(since)) // timedelta(seconds=1) * 10**6)
+    )
+    facts = [f"for {stood}" if stood else "", f"{unread:,} rows unread" if unread else "", printable(stream["why"])]
+    return f", {', '.join(fact for fact in facts if fact)}"

@@ -1,0 +1,56 @@
+"""`lowmark page`: the streams of all services of this user, live in a browser."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import typer
+from lowmark.integration.console import print_json, print_lines
+from lowmark.integration.errors import ExtraMissing
+
+from .common import INTERRUPTED, TERMINATED, Connect, Debug, Json
+
+__all__ = ["page"]
+
+
+def page(
+    *,
+    port: Annotated[int, typer.Option(help="Where to listen on 127.0.0.1; 0: any free port.", min=0, max=65_535)] = 0,
+    connect: Connect = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Show the streams of all services of this user in a browser, live, until Ctrl-C or SIGTERM.
+
+    Services that start later appear by themselves. The page is served to this machine alone, and changes nothing.
+    """
+    try:
+        from lowmark.integration.page.endpoint import PageServer
+    except ModuleNotFoundError as missing:
+        raise ExtraMissing("the page", str(missing.name), "page") from missing
+    from lowmark.integration.page.look import AllServices
+
+    ended, by = threading.Event(), [signal.SIGINT]
+
+    def end(number: int, _frame: object) -> None:
+        by[0] = signal.Signals(number)
+        ended.set()
+
+    server = PageServer(AllServices(connect), port=port)
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        if as_json:
+            print_json({"address": server.address, "pid": os.getpid()}, indent=None)
+        else:
+            print_lines(f"lowmark: the page is at {server.address} until Ctrl-C")
+        sys.stdout.flush()
+        ended.wait()
+    finally:
+        server.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    raise typer.Exit(TERMINATED if by[0] == signal.SIGTERM else INTERRUPTED)

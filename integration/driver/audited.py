@@ -1,0 +1,164 @@
+"""Streams that keep their own `withWatermark`: one observation more, and nothing decided.
+
+What is measured goes through the same coordinator, which has no heartbeat and so no influence. The watermark that
+judges rows is Spark's own: those of a batch are late by the one that the batch before used.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+from lowmark.integration.process.clock import SteadyClock
+from lowmark.integration.run_status import RunStatus
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.queries import Queries
+from lowmark.watermark import StreamStatus
+from lowmark.watermark.splits.events import BatchReported, Effect, Event
+
+from .stream import Stream
+from .stream_run import StreamRun
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+__all__ = ["Audits"]
+
+log = logging.getLogger("lowmark")
+
+_ENDED_RUNS_KEPT = 100
+
+
+@dataclass
+class AuditedRun(StreamRun):
+    """One audited stream in one query, from the first batch that was heard of.
+
+    Attributes:
+        late_us: the watermark by which Spark judges the rows of the next batch, None while unknown.
+        dropped_rows: rows that Spark said it dropped.
+    """
+
+    late_us: int | None = field(default=None, init=False)
+    used_us: int | None = field(default=None, init=False)
+    dropped_rows: int = field(default=0, init=False)
+
+    def take(self, progress: Progress, now_us: int) -> None:
+        """Take the progress of a batch."""
+        if self.last_batch_id is not None and progress.batch_id <= self.last_batch_id:
+            return
+        self.late_us, self.used_us = self.used_us, progress.watermark_us
+        self.dropped_rows += progress.dropped_rows
+        self.asked_at_us = now_us
+        if len(progress.sources) != self.stream.sources:  # several streams: which source is whose is not said
+            progress = msgspec.structs.replace(progress, sources=[])
+        self.report(progress, len(progress.sources), planned_at_us=now_us, now_us=now_us)
+
+    def handle(self, event: Event, now_us: int) -> list[Effect]:
+        if isinstance(event, BatchReported):
+            event = replace(event, in_force_us=self.late_us, judged_by_us=self.late_us)
+        return self.coordinator.handle(event, now_us)
+
+    def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
+        status = super().status(now_us, limit)
+        lost = (
+            f"{self.dropped_rows:,} rows dropped by it so far" if self.dropped_rows else "no row dropped by it so far"
+        )
+        why = f"audited only: Spark goes by its own watermark, {lost}. Under lowmark: {status.why}"
+        return replace(status, why=why, native_watermark_us=self.used_us)
+
+    def run_status(self, now_us: int, limit: int | None = None) -> RunStatus:
+        return replace(super().run_status(now_us, limit), emits=False)
+
+
+class Audits:
+    """The audited streams of a service. Belongs to its loop.
+
+    Args:
+        queries: Spark's running queries.
+        clock: the service's.
+    """
+
+    def __init__(self, queries: Queries, clock: SteadyClock) -> None:
+        self._queries, self._clock = queries, clock
+        self._streams: dict[str, Stream] = {}  # by the name of its metric
+        self._runs: dict[tuple[str, str], AuditedRun] = {}  # by metric and run
+
+    def add(self, stream: Stream) -> None:
+        """Know a stream before its first batch."""
+        self._streams[stream.metric] = stream
+
+    def take_event(self, kind: str, event: JavaObject) -> None:
+        """Take an event of Spark's listener."""
+        if not self._streams:
+            return
+        match kind:
+            case "progress":
+                self._take(Progress.from_java(event.progress()))
+            case "idle":
+                run_id = event.runId().toString()
+                for run in self._of(run_id):
+                    run.seen_at_us = self._clock.now_us()
+            case "terminated":
+                for run in self._of(event.runId().toString()):
+                    run.ended, run.failed = True, event.exception().isDefined()
+
+    def _of(self, run_id: str) -> list[AuditedRun]:
+        return [run for (_, of), run in self._runs.items() if of == run_id]
+
+    def _take(self, progress: Progress) -> None:
+        now_us = self._clock.now_us()
+        for metric, stream in self._streams.items():
+            run = self._runs.get((metric, progress.run_id))
+            if run is None and metric in progress.observed_metrics:
+                run = AuditedRun.attach(
+                    stream, token=f"{stream.stream_id}-{progress.run_id}", resumes=None, state=None, now_us=now_us
+                )
+                run.tie(progress.id, progress.run_id, progress.name)
+                self._runs[metric, progress.run_id] = run
+                self._forget_old_runs()
+            if run is not None:
+                run.take(progress, now_us)
+
+    def _forget_old_runs(self) -> None:
+        ended = [key for key, run in self._runs.items() if run.ended]
+        for key in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
+            del self._runs[key]
+
+    # -- status
+
+    def names(self) -> list[str]:
+        return [stream.name for stream in self._streams.values()]
+
+    def status_of(self, name: str, query: str | None) -> StreamStatus | None:
+        """The status of an audited stream in its newest run; None if there is no such stream."""
+        stream = next((each for each in self._streams.values() if each.name == name), None)
+        if stream is None:
+            return None
+        now_us = self._clock.now_us()
+        runs = [
+            run
+            for run in self._runs.values()
+            if run.stream.name == name and query in (None, run.query_name, run.query_id)
+        ]
+        live = [run for run in runs if not run.ended]
+        newest = (live if live else runs)[-1:]
+        if newest:
+            return newest[0].status(now_us)
+        return AuditedRun.attach(stream, token="", resumes=None, state=None, now_us=now_us).status(now_us)
+
+    def statuses(self, limit: int | None) -> list[tuple[str | None, StreamStatus]]:
+        """Return (query, status) of every stream in every running query."""
+        now_us = self._clock.now_us()
+        return [
+            (run.query_name if run.query_name is not None else run.query_id, run.status(now_us, limit))
+            for run in self._runs.values()
+            if not run.ended
+        ]
+
+    def run_statuses(self, without: Container[str], limit: int | None = None) -> list[RunStatus]:
+        """Return all runs but those whose token is given."""
+        now_us = self._clock.now_us()
+        return [run.run_status(now_us, limit) for run in self._runs.values() if run.token not in without]

@@ -1,0 +1,246 @@
+"""What the page shows, and what of it changed since a browser asked last.
+
+A browser asks every second, with the version it has. A look at the services is made at most once a second, whoever
+asks, and only while somebody does. Of streams that are not in view, only what is told of them in a line is asked for;
+of the one in view every split, of which those are sent that changed.
+
+Splits go over the wire as lists (`SPLIT_FIELDS`), names as they are: two names that look alike stay two. What is shown
+of a name is escaped here, as `explain` does it, so that both say the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
+from lowmark.integration.verdict import VERDICTS, newest, verdict
+from lowmark.watermark.printable import printable
+
+from .look import Look
+
+__all__ = ["SPLIT_FIELDS", "Picture"]
+
+SPLIT_FIELDS = (
+    "name", "shown", "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports",
+    "pending_since", "why", "passed_over",
+)  # fmt: skip
+"""What stands in the list of a split, in this order; `shown` is None where it is the name."""
+
+_GONE = "gone"  # its service does not answer any more
+_ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))
+_GONE_MOST = 50
+_LOOK_US = 900_000
+_BRIEFLY = 10  # splits of a stream that is not in view: what `explain` names
+_LIST_MOST = 50
+_SHOWN_MOST = 300  # characters of a name
+_SENTENCES = ("why", "next")
+_NUMBERS = (
+    "low_watermark_us", "native_watermark_us", "native_late_rows", "since", "silent_since", "batches", "last_batch_id",
+    "returned_late", "regressions", "counts", "states",
+)  # fmt: skip
+
+Row = list[Any]
+
+
+@dataclass
+class _Splits:
+    """The splits of one run, and the version in which each became what it is."""
+
+    rows: dict[str, tuple[int, Row]] = field(default_factory=dict)
+    gone: dict[str, int] = field(default_factory=dict)
+
+    def take(self, rows: Iterable[Row], version: int) -> None:
+        seen = set()
+        for row in rows:
+            name = row[0]
+            seen.add(name)
+            before = self.rows.get(name)
+            if before is None or before[1] != row:
+                self.rows[name] = version, row
+                self.gone.pop(name, None)
+        for name in self.rows.keys() - seen:
+            del self.rows[name]
+            self.gone[name] = version
+
+
+class Picture:
+    """The newest look, for any number of browsers. Thread-safe.
+
+    Args:
+        look: asks the services.
+        now_us: microseconds since the epoch.
+    """
+
+    def __init__(self, look: Look, now_us: Callable[[], int]) -> None:
+        self._look, self._now_us = look, now_us
+        self._lock = threading.Lock()
+        self._born = uuid.uuid4().hex[:8]  # a page that was open over a restart starts anew
+        self._version = 0
+        self._looked_us: int | None = None
+        self._asked: tuple[str, str] | None = None  # (address, stream) in view in the last look
+        self._services: list[dict[str, Any]] = []
+        self._runs: dict[str, dict[str, Any]] = {}
+        self._splits: dict[str, _Splits] = {}
+        self._error: str | None = None
+
+    def since(self, version: str | None, run: str | None) -> dict[str, Any]:
+        """What a browser that has this version does not know.
+
+        Args:
+            version: the "version" of its last answer, or None.
+            run: the run in view; None, or one that is not there: the neediest.
+
+        Returns:
+            An object for JSON: version, now_us, services, runs, selected, splits (those that changed), gone (names),
+            whole (they are all there are, forget the others), error (why services could not be asked, or None).
+        """
+        with self._lock:
+            if self._looked_us is None or self._now_us() - self._looked_us >= _LOOK_US or self._other(run):
+                self._look_again(run)
+            selected = self._selected(run)
+            splits = _Splits() if selected is None else self._splits.setdefault(selected, _Splits())
+            had = self._had(version, selected)
+            return {
+                "version": f"{self._born}.{self._version}.{selected or ''}",
+                "now_us": self._now_us(),
+                "error": self._error,
+                "services": self._services,
+                "runs": list(self._runs.values()),
+                "selected": selected,
+                "whole": had is None,
+                "splits": [row for at, row in splits.rows.values() if had is None or at > had],
+                "gone": [name for name, at in splits.gone.items() if had is not None and at > had],
+            }
+
+    def _had(self, version: str | None, selected: str | None) -> int | None:
+        """The number in a version; None where a browser knows nothing of what it looks at now."""
+        born, _, rest = (version or "").partition(".")
+        number, _, run = rest.partition(".")
+        if born != self._born or run != (selected or "") or not (number.isascii() and number.isdigit()):
+            return None
+        return int(number[:18])
+
+    def _selected(self, run: str | None) -> str | None:
+        if run is not None and run in self._runs:
+            return run
+        return next(iter(self._runs), None)
+
+    def _other(self, run: str | None) -> bool:
+        """Whether a browser looks at a stream of which the last look did not see every split."""
+        selected = self._selected(run)
+        return selected is not None and self._asked != self._stream_of(selected)
+
+    def _stream_of(self, run: str) -> tuple[str, str]:
+        return self._runs[run]["address"], self._runs[run]["name"]
+
+    def _look_again(self, run: str | None) -> None:
+        self._version += 1
+        self._looked_us = self._now_us()
+        now = datetime.fromtimestamp(self._looked_us / 1e6, timezone.utc)
+        try:
+            replies = self._look(StatusRequest(limit=_BRIEFLY, ended=True))
+            self._services = [
+                {"address": address, "application": reply.application, "pid": reply.pid}
+                for address, reply in sorted(replies.items())
+            ]
+            runs = [
+                _run(address, stream, text, now)
+                for address, reply in replies.items()
+                for stream, text in _newest(reply)
+            ]
+            runs += self._left_behind(replies.keys(), {each["id"] for each in runs})
+            self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
+            self._look_closely(run)
+            self._error = None
+        except Exception as failed:  # noqa: BLE001  # the page says so, and goes on showing what was seen
+            self._error = printable(str(failed) or type(failed).__name__)
+        for gone in self._splits.keys() - self._runs.keys():
+            del self._splits[gone]
+
+    def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
+        """What was seen of services that do not answer any more; who looks shall see that it is gone."""
+        gone = [run for run in self._runs.values() if run["id"] not in seen and run["address"] not in answered]
+        return [{**run, "verdict": _GONE} for run in gone[-_GONE_MOST:]]
+
+    def _look_closely(self, run: str | None) -> None:
+        selected = self._selected(run)
+        if selected is None:
+            self._asked = None
+            return
+        address, name = self._asked = self._stream_of(selected)
+        reply = self._look(StatusRequest(stream=name, ended=True)).get(address)
+        for stream in [] if reply is None else reply.streams:
+            passed = frozenset(stream["passed_over"])
+            rows = (_row(split, of, passed) for split, of in stream["splits"].items())
+            self._splits.setdefault(_id(address, stream), _Splits()).take(rows, self._version)
+
+
+def _newest(reply: StatusReply) -> list[tuple[dict[str, Any], str]]:
+    """Of a query that was started again and again, what it is now; with its explanation."""
+    texts = {id(stream): text for stream, text in zip(reply.streams, reply.explanations, strict=True)}
+    return [(stream, texts[id(stream)]) for stream in newest(reply.streams)]
+
+
+def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetime) -> dict[str, Any]:
+    """A stream in a query as the page knows it, without its splits."""
+    run = stream.get("run", {})
+    holder = stream["holder"]
+    return {
+        "id": _id(address, stream),
+        "address": address,
+        "name": stream["name"],
+        "shown": _shown(stream["name"]),
+        "query": None if stream["query"] is None else _shown(stream["query"]),
+        "verdict": verdict(dict(stream), now),
+        "holder": holder,
+        "holder_shown": None if holder is None else _shown(holder),
+        "holder_state": None if holder is None else stream["splits"].get(holder, {}).get("state"),
+        **{what: _shown(stream[what], most=2_000) for what in _SENTENCES},
+        **{what: stream[what] for what in _NUMBERS},
+        "left_out": [[_shown(name), _shown(why, most=2_000)] for name, why in stream["left_out"][:_LIST_MOST]],
+        "passed_over": [_shown(name) for name in stream["passed_over"][:_LIST_MOST]],
+        "held": [
+            [None if spell["holder"] is None else _shown(spell["holder"]), spell["since"], spell["until"]]
+            for spell in stream["held"][:_LIST_MOST]
+        ],
+        "explanation": explanation,
+        "run": run,
+    }
+
+
+def _id(address: str, stream: Mapping[str, Any]) -> str:
+    return str(stream.get("run", {}).get("token", f"{address} {stream['query']} {stream['name']}"))
+
+
+def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:
+    shown = _shown(name)
+    return [
+        name,
+        None if shown == name else shown,
+        split["state"],
+        split["watermark_us"],
+        split["backlog_rows"],
+        split["rows"],
+        split["last_report"],
+        split["lagging"],
+        split["late_reports"],
+        split["pending_since"],
+        _shown(split["why"], most=2_000),
+        name in passed,
+    ]
+
+
+def _shown(text: str, most: int = _SHOWN_MOST) -> str:
+    """As `explain` writes it; a name of 10 KB is told by its beginning and its end."""
+    text = printable(text)
+    return text if len(text) <= most else f"{text[: most - 41]}…{text[-40:]}"
+
+
+def _by_need(run: Mapping[str, Any]) -> tuple[int, bool, int, str]:
+    low_us = run["low_watermark_us"]
+    return _ORDER.index(run["verdict"]), low_us is not None, 0 if low_us is None else low_us, run["id"]

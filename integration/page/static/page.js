@@ -1,0 +1,273 @@
+// Asks /state every second, and shows what it said. Nothing here changes anything there.
+
+import { clock, count, many, parsed, span, time } from "./format.js";
+import { forgetColours, history, historyInWords } from "./paint.js";
+import { put, Splits } from "./splits.js";
+
+const EVERY_MS = 1000;
+const PATIENCE_MS = 12_000;
+const HISTORY_US = 15 * 60e6;
+const SAY_EVERY_MS = 10_000;
+const KINDS = { failed: "bad", stuck: "bad", gone: "bad", silent: "warn", waiting: "warn", standing: "warn", moving: "good" };
+
+const $ = (id) => document.getElementById(id);
+const splits = new Splits();
+const histories = new Map(); // by run
+let version = null;
+let wanted = decodeURIComponent(location.hash.slice(1)) || null;
+let newest = null;
+let lostSince = null;
+let timer = null;
+let told = { at: 0, text: "" };
+let before = null; // of the stream in view: what the last sentence for a screen reader went by
+
+async function ask() {
+  timer = null;
+  if (document.hidden) return; // asked again when somebody looks
+  try {
+    const question = new URLSearchParams();
+    if (version !== null) question.set("since", version);
+    if (wanted !== null) question.set("run", wanted);
+    const answer = await fetch(`state?${question}`, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
+    if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
+    const text = await answer.text();
+    performance.mark("lowmark-begin");
+    show(JSON.parse(text));
+    performance.measure("lowmark-update", "lowmark-begin");
+    if (performance.getEntriesByName("lowmark-update").length > 120) performance.clearMeasures("lowmark-update");
+  } catch (failed) {
+    lose(failed);
+  }
+  again();
+}
+
+function again() {
+  if (timer === null) timer = setTimeout(ask, EVERY_MS);
+}
+
+function lose(failed) {
+  if (lostSince === null) {
+    lostSince = new Date();
+    say("The page's server does not answer.");
+    console.warn("lowmark:", failed);
+  }
+  const of = newest === null ? "" : `; shown is what was known at ${clock(newest.now_us)} UTC`;
+  connection("lost", `does not answer since ${lostSince.toISOString().slice(11, 19)} UTC${of}. Has the application ended?`);
+  document.body.classList.add("stale");
+}
+
+function connection(state, text) {
+  $("connection").dataset.state = state;
+  put($("connection"), text);
+}
+
+function say(text) {
+  const now = Date.now();
+  if (text === told.text || now - told.at < SAY_EVERY_MS) return;
+  told = { at: now, text };
+  put($("said"), text);
+}
+
+function show(state) {
+  lostSince = null;
+  newest = state;
+  version = state.version;
+  document.body.classList.toggle("stale", state.error !== null);
+  if (state.error === null) connection("live", `live, ${clock(state.now_us)} UTC`);
+  else connection("lost", `not up to date: ${state.error}`);
+  put($("services"), `${many(state.services.length, "service")}, ${many(state.runs.length, "query", "queries")}`);
+  splits.take(state);
+  const run = state.runs.find(({ id }) => id === state.selected);
+  streams(state);
+  queries(state);
+  $("stream").hidden = run === undefined;
+  $("nothing").hidden = run !== undefined;
+  if (run === undefined) {
+    put($("nothing"), state.services.length === 0
+      ? "No lowmark service of this user runs on this machine. A service lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); it appears here by itself."
+      : "No query with a wrapped stream runs yet. It appears here with its first batch.");
+    document.title = "lowmark";
+    return;
+  }
+  document.title = `${run.shown}: ${run.verdict}, lowmark`;
+  stream(run, state);
+  remember(run, state);
+  announce(run);
+}
+
+function streams({ runs, selected }) {
+  fillList($("streams"), runs, () => {
+    const item = document.createElement("li");
+    const link = document.createElement("a");
+    link.append(span_("verdict"), document.createElement("b"), document.createElement("small"));
+    item.append(link);
+    return item;
+  }, (item, run) => {
+    const link = item.firstChild;
+    const [word, name, query] = link.children;
+    link.href = `#${encodeURIComponent(run.id)}`;
+    if (run.id === selected) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+    judge(word, run);
+    put(name, run.shown);
+    put(query, run.query ?? "before its first batch");
+  });
+}
+
+function judge(element, { verdict }) {
+  put(element, verdict);
+  element.dataset.kind = KINDS[verdict] ?? "plain";
+}
+
+function stream(run, { now_us: now }) {
+  put($("stream-name"), run.shown);
+  put($("stream-query"), run.query === null ? "" : `in query ${run.query}`);
+  judge($("stream-verdict"), run);
+  put($("holder-lead"), run.holder === null ? "Held by nobody" : "Held by");
+  put($("holder"), run.holder_shown ?? "");
+  const since = parsed(run.since);
+  put($("holder-since"), since === null ? "" : `the low watermark stands for ${span(Math.max(0, Math.floor((now - since) / 1e6) * 1e6))}`);
+  put($("why"), sentence(run.why));
+  put($("next"), run.next);
+  const over = { ended: "This query has ended; shown is its last state.", failed: "This query has failed, or lowmark ends it: the driver's log says why.",
+    gone: "Its service does not answer any more: the application has ended, or hangs. Shown is what was known last." };
+  put($("beside"), over[run.verdict] ?? "");
+  $("beside").hidden = !(run.verdict in over);
+  facts(run, now);
+  splits.show(run, now);
+  group(run);
+  held(run);
+  $("left-out-section").hidden = run.left_out.length === 0;
+  put($("left-out-heading"), `${many(run.states.idle ?? run.left_out.length, "idle split is", "idle splits are")} left out`);
+  fillList($("left-out"), run.left_out, () => document.createElement("li"), (item, [name, why]) => put(item, `${name}: ${why}`));
+  put($("explanation"), run.explanation);
+}
+
+function facts(run, now) {
+  const { counts } = run;
+  const [low, native] = [run.low_watermark_us, run.native_watermark_us];
+  const list = [
+    ["Low watermark (UTC)", low === null ? "none yet" : clock(low), low === null ? "" : `${time(low).slice(0, 10)}, ${span(Math.floor((now - low) / 1e6) * 1e6)} behind now`],
+    ["Native Spark's (UTC)", native === null ? "none yet" : clock(native), native === null || low === null ? "" : `${time(native).slice(0, 10)}, ${span(native - low)} ahead`],
+    ["Native Spark would drop", run.native_late_rows ? `≥ ${count(run.native_late_rows)}` : "none seen", "rows, at least, since the start", run.native_late_rows > 0 && "bad"],
+    ["Dropped as late here", count(counts.dropped_rows), "rows", counts.dropped_rows > 0 && "bad"],
+    ["Unread", count(run.run.backlog_rows), "rows, as far as known"],
+    ["Rows", count(counts.rows), `in ${many(run.batches, "batch", "batches")}`],
+    ["Ahead of the clock", count(counts.future_rows), "rows that move nothing"],
+  ];
+  fillList($("facts"), list, () => {
+    const group_ = document.createElement("div");
+    group_.append(document.createElement("dt"), document.createElement("dd"), document.createElement("dd"));
+    return group_;
+  }, (item, [what, value, more, kind]) => {
+    item.dataset.kind = kind || "";
+    [what, value, more].forEach((text, at) => put(item.children[at], text));
+  });
+}
+
+function group(run) {
+  const at = run.run.alignment;
+  $("group-section").hidden = !at;
+  if (!at) return;
+  put($("group-heading"), `Alignment group ${at.group}`);
+  const cap = { hold: "nobody goes on before all have spoken", free: "no limit", up_to: `up to ${time(at.cap_us)} UTC` }[at.cap] ?? "not known yet";
+  const kept = at.kept_at === null ? "" : ` It is kept by the coordinator at ${at.kept_at}; lowmark explain --coordinator asks it.`;
+  put($("group-words"), `Its minimum is ${at.minimum_us === null ? "not known" : `${time(at.minimum_us)} UTC`}, and members may be ${span(at.max_drift_us)} ahead of it. This stream may be read: ${cap}.${kept}`);
+  const members = newest.runs.filter(({ run: each, address }) => address === run.address && each.alignment?.group === at.group && !each.ended);
+  fillList($("group-rows"), members, () => row(5), ({ cells }, each) => {
+    const { waiting, throttled, ahead_us: ahead, why } = each.run.alignment;
+    const does = waiting ? "waits for the others" : throttled ? "reads on" : "is not throttled: Spark reads it by itself";
+    const texts = [each.shown, each.query ?? "", time(each.low_watermark_us), ahead === null ? "" : span(ahead), why ? `${does}; ${why}` : does];
+    texts.forEach((text, at_) => put(cells[at_], text));
+  });
+}
+
+function held(run) {
+  const spells = run.held.filter(([, since, until]) => since !== null && until !== null);
+  fillList($("held"), spells.length ? spells : [null], () => {
+    const item = document.createElement("li");
+    item.append(document.createElement("span"), document.createElement("b"), span_("quiet"));
+    return item;
+  }, (item, spell) => {
+    const [name, since, until] = spell ?? ["nobody yet", null, null];
+    put(item.children[0], spell === null ? "" : span(Math.max(0, parsed(until) - parsed(since))));
+    put(item.children[1], name ?? "nobody");
+    put(item.children[2], since === null ? "" : `from ${clock(parsed(since))} UTC`);
+  });
+}
+
+function queries({ runs, services }) {
+  $("queries-section").hidden = runs.length === 0;
+  const applications = new Map(services.map(({ address, application, pid }) => [address, `${application}, process ${pid}`]));
+  fillList($("queries"), runs, () => {
+    const made = row(9);
+    for (const at of [3, 4, 5, 6]) made.cells[at].className = "number";
+    return made;
+  }, ({ cells }, run) => {
+    const texts = [run.shown, run.query ?? "", run.verdict, count(run.batches), count(run.counts.rows), count(run.counts.dropped_rows),
+      count(run.run.backlog_rows), run.run.reported_at ? time(parsed(run.run.reported_at), false) : "none yet", applications.get(run.address) ?? "does not answer"];
+    texts.forEach((text, at) => put(cells[at], text));
+  });
+}
+
+// What this browser has seen of a stream. The server keeps none of it.
+function remember(run, { now_us: at }) {
+  const points = histories.get(run.id) ?? [];
+  const [least, most] = splits.reach;
+  points.push({ at, low: run.low_watermark_us, native: run.native_watermark_us, least, most });
+  while (points[0].at < at - HISTORY_US) points.shift();
+  histories.set(run.id, points);
+  drawHistory();
+  put($("history-words"), historyInWords(points));
+}
+
+function drawHistory() {
+  const points = histories.get(newest?.selected);
+  if (points && !$("stream").hidden) history($("history"), points);
+}
+
+function announce(run) {
+  const now = { id: run.id, holder: run.holder_shown, verdict: run.verdict };
+  if (before !== null && before.id === now.id) {
+    if (before.verdict !== now.verdict) say(`${run.shown} is ${now.verdict}.`);
+    else if (before.holder !== now.holder) say(now.holder === null ? `${run.shown} is held by nobody.` : `${run.shown} is held by ${now.holder}.`);
+  }
+  before = now;
+}
+
+// As many children as there are things, each filled with its own; made once, never thrown away in between.
+function fillList(list, things, make, fill) {
+  while (list.children.length > things.length) list.lastChild.remove();
+  while (list.children.length < things.length) list.append(make());
+  things.forEach((thing, at) => fill(list.children[at], thing));
+}
+
+function row(cells) {
+  const made = document.createElement("tr");
+  for (let at = 0; at < cells; at += 1) made.append(document.createElement("td"));
+  return made;
+}
+
+function span_(className) {
+  return Object.assign(document.createElement("span"), { className });
+}
+
+function sentence(text) {
+  return text === "" ? text : text[0].toUpperCase() + text.slice(1);
+}
+
+window.addEventListener("hashchange", () => {
+  wanted = decodeURIComponent(location.hash.slice(1)) || null;
+  if (timer !== null) clearTimeout(timer);
+  ask();
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && timer === null) ask();
+});
+window.addEventListener("resize", drawHistory);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  forgetColours();
+  splits.draw();
+  drawHistory();
+});
+ask();

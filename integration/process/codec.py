@@ -1,0 +1,239 @@
+"""Dataclasses over a wire: one codec for all of them, and a table that says how each stands there.
+
+A message is a map of its fields, in msgpack, with the tag of its class under ``type`` if the table gives it one. What
+is read is checked against the types of the fields, and a field that is not known is an error; one that has its default
+is not written, so an older end understands whoever does not use a new field. A class of the protocol is a message as it
+is, and a new one takes a row. Worked example:
+
+    Row(RetrieveLowWatermark, "Asked", together={"task": TaskId})
+
+says that of the fields of the class, those that a `TaskId` has stand in a map of their own:
+
+    {"type": "Asked", "task": {"job_id": "job", "source_id": "orders", "task_id": "0"}, "timestamp": 7}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from operator import attrgetter
+from types import UnionType
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from lowmark.watermark import LowmarkError
+
+__all__ = ["Codec", "Row"]
+
+MessageT = TypeVar("MessageT")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How a class stands on the wire.
+
+    Attributes:
+        message: the class, a dataclass.
+        tag: its name there; None: it has none, and is known by its place. Of two rows for one class the first is
+            written, and both are read.
+        together: name -> dataclass: what the class has of that one's fields stands in a map under this name; the class
+            has a property that makes it.
+        apart: name -> dataclass: the fields of this field's value stand beside the others.
+        ignored: name -> type: fields that are read and forgotten, because older versions wrote them; or None.
+        names: field -> its name on the wire, where that is another one.
+        whole: what stands for `int` in the types of the fields.
+    """
+
+    message: type
+    tag: str | None = None
+    together: Mapping[str, type] = field(default_factory=dict)
+    apart: Mapping[str, type] = field(default_factory=dict)
+    ignored: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    whole: Any = int
+
+
+class Codec:
+    """Writes and reads the messages of a table.
+
+    A value may have the right types and still not be: a negative drift, say. Then its class raises a `LowmarkError`,
+    and so does reading it. In a list whose elements may be a `LowmarkError`, the error stands in the value's place.
+
+    Args:
+        rows: the table, a class after those that it holds.
+
+    >>> @dataclass(frozen=True)
+    ... class Renewed:
+    ...     task: str
+    ...     heard_low_us: int | None = None
+    >>> codec = Codec(Row(Renewed, "Renew"))
+    >>> msgspec.msgpack.decode(codec.encode(Renewed("orders")))
+    {'type': 'Renew', 'task': 'orders'}
+    >>> codec.decoder(Renewed)(codec.encode(Renewed("orders", 7)))
+    Renewed(task='orders', heard_low_us=7)
+    """
+
+    def __init__(self, *rows: Row) -> None:
+        self._structs: dict[type, list[type[msgspec.Struct]]] = {}
+        self._writers: dict[type, Callable[[Any], msgspec.Struct]] = {}  # by class
+        self._readers: dict[type, Callable[[Any], Any]] = {}  # by struct
+        for row in rows:
+            self._add(row)
+
+    def encode(self, message: object) -> bytes:
+        """A message of the table, or anything that msgspec writes by itself."""
+        return msgspec.msgpack.encode(self._to_wire(message))
+
+    def decoder(self, message: type[MessageT]) -> Callable[[bytes], MessageT]:
+        """What reads messages of one class; a class that is not in the table is read by msgspec itself.
+
+        Raises (from what is returned):
+            msgspec.DecodeError: the bytes are not that message; names the field.
+            LowmarkError: a value of it cannot be.
+        """
+        decode = msgspec.msgpack.Decoder(self._type_of(message, int)).decode
+
+        def read(data: bytes) -> MessageT:
+            read: MessageT = self._from_wire(decode(data))
+            return read
+
+        return read
+
+    def _to_wire(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._to_wire(each) for each in value]
+        write = self._writers.get(type(value))
+        return value if write is None else write(value)
+
+    def _from_wire(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._from_wire(each) for each in value]
+        read = self._readers.get(type(value))
+        return value if read is None else read(value)
+
+    def _or_error(self, values: list[Any]) -> list[Any]:
+        read = []
+        for value in values:
+            try:
+                read.append(self._from_wire(value))
+            except LowmarkError as error:
+                read.append(error)
+        return read
+
+    # -- the table
+
+    def _add(self, row: Row) -> None:
+        places = sorted(_places(row), key=lambda place: bool(place.default))  # in an order that msgspec takes
+        struct = msgspec.defstruct(
+            row.message.__name__ if row.tag is None else row.tag,
+            [
+                *((each.name, self._type_of(each.kind, row.whole), *each.default) for each in places),
+                *((name, kind | None | msgspec.UnsetType, msgspec.UNSET) for name, kind in row.ignored.items()),
+            ],
+            frozen=True,
+            forbid_unknown_fields=True,
+            omit_defaults=True,
+            tag=row.tag,
+        )
+        self._structs.setdefault(row.message, []).append(struct)
+        self._writers.setdefault(row.message, self._writer(struct, places))
+        self._readers[struct] = self._reader(row)
+
+    def _writer(self, struct: type[msgspec.Struct], places: list[_Place]) -> Callable[[Any], msgspec.Struct]:
+        values_of = _values(each.path for each in places)
+        nested = [at for at, each in enumerate(places) if self._holds_messages(each.kind)]
+
+        def write(message: Any) -> msgspec.Struct:
+            values = [*values_of(message)]
+            for at in nested:
+                values[at] = self._to_wire(values[at])
+            return struct(*values)
+
+        return write
+
+    def _reader(self, row: Row) -> Callable[[Any], Any]:
+        hints = _hints(row.message)
+        paths = list[str]()
+        changes = list[tuple[slice, Callable[..., Any]]]()  # which values become one, and how
+        for name, kind in hints.items():
+            first = len(paths)
+            if name in row.apart:
+                paths += [row.names.get(each, each) for each in _hints(row.apart[name])]
+                changes.append((slice(first, len(paths)), row.apart[name]))
+                continue
+            inside = (f"{at}.{name}" for at, part in row.together.items() if name in _hints(part))
+            paths.append(next(inside, row.names.get(name, name)))
+            if get_origin(kind) is list and LowmarkError in get_args(get_args(kind)[0]):
+                changes.append((slice(first, len(paths)), self._or_error))
+            elif self._holds_messages(kind):
+                changes.append((slice(first, len(paths)), self._from_wire))
+        changes.reverse()  # so that the places of those before stay as they are
+        values_of = _values(paths)
+
+        def read(wire: Any) -> Any:
+            values = [*values_of(wire)]
+            for at, change in changes:
+                values[at] = [change(*values[at])]
+            return row.message(*values)
+
+        return read
+
+    def _holds_messages(self, kind: Any) -> bool:
+        return kind in self._structs or any(map(self._holds_messages, get_args(kind)))
+
+    def _type_of(self, kind: Any, whole: Any) -> Any:
+        """The type that msgspec checks, for the type of a field."""
+        if kind is int:
+            return whole
+        if kind in self._structs:
+            return Union[tuple(self._structs[kind])]  # noqa: UP007  # of a number that is known here only
+        if get_origin(kind) is list:
+            return list[self._type_of(get_args(kind)[0], whole)]  # type: ignore[misc]
+        if get_origin(kind) in (Union, UnionType):
+            kinds = [self._type_of(each, whole) for each in get_args(kind) if each is not LowmarkError]
+            return Union[tuple(kinds)]  # noqa: UP007  # likewise
+        return kind
+
+
+class _Place(NamedTuple):
+    """A field on the wire, and where its value is found in a message."""
+
+    name: str
+    kind: Any
+    default: tuple[Any, ...]  # with the default, if it has one
+    path: str
+
+
+def _values(paths: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What finds the values at some paths, always as a tuple."""
+    paths = [*paths]
+    find = attrgetter(*paths)
+    return find if len(paths) > 1 else lambda value: (find(value),)
+
+
+def _places(row: Row) -> Iterator[_Place]:
+    inside = set[str]()
+    for name, kind in row.together.items():
+        yield _Place(name, kind, (), name)
+        inside |= _hints(kind).keys()
+    hints = _hints(row.message)
+    for each in fields(row.message):
+        if each.name in row.apart:
+            part = row.apart[each.name]
+            for sub in fields(part):
+                name = row.names.get(sub.name, sub.name)
+                yield _Place(name, _hints(part)[sub.name], _default(sub), f"{each.name}.{sub.name}")
+        elif each.name not in inside:
+            yield _Place(row.names.get(each.name, each.name), hints[each.name], _default(each), each.name)
+
+
+def _default(each: Field[Any]) -> tuple[Any, ...]:
+    if each.default_factory is not MISSING:
+        return (msgspec.field(default_factory=each.default_factory),)
+    return () if each.default is MISSING else (each.default,)
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """The fields of a dataclass, in order, and their types."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: hints[each.name] for each in fields(kind)}

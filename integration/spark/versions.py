@@ -1,0 +1,94 @@
+"""What a session of Spark 4.0 to 4.3 can and cannot do, and what is done about it. What readers see stands in
+`lowmark.sources.spark.versions`, below this floor.
+
+                            4.0     4.1     4.2     4.3
+    exact maximum of each   no      no      yes     yes     else rows are reduced in Python (`transport/mapped.py`)
+    split in the JVM
+    observed metrics of     all     all     all     last    4.3 is told to report all of them
+    several actions
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from lowmark.integration.errors import WrapRefused
+from lowmark.sources.spark.versions import arrow_schema, check_version, major_minor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["check_arrow", "check_session", "kafka_connector", "observes_splits", "prepare_session", "tell_cost"]
+
+log = logging.getLogger("lowmark")
+
+# The newest that is published for each line: there is none for every release, and none yet for 4.3, which runs 4.2's.
+_CONNECTORS = {(4, 0): "4.0.1", (4, 1): "4.1.1", (4, 2): "4.2.0", (4, 3): "4.2.0"}
+_SKETCH = "tuple_sketch_agg_double"
+_told: set[str] = set()  # applications that were told what the second transport costs
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuse a session of a Spark outside the range.
+
+    Raises:
+        UnsupportedSpark: with the range.
+    """
+    check_version(spark.version, "the session's Spark")
+
+
+def kafka_connector() -> str:
+    """Return the Maven coordinates of the Kafka connector for the pyspark that is installed."""
+    import pyspark
+
+    version = _CONNECTORS.get(major_minor(pyspark.__version__), pyspark.__version__)
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+
+
+def prepare_session(spark: SparkSession) -> None:
+    """Set what observed metrics need.
+
+    `foreachBatch` on Spark 4.3 reports only the last action's metrics unless told otherwise (SPARK-58183).
+    """
+    if major_minor(spark.version) >= (4, 3):
+        spark.conf.set("spark.sql.legacy.observeMetricsAggregateAllAttempts", "true")
+
+
+def observes_splits(spark: SparkSession) -> bool:
+    """Whether the JVM can keep the exact maximum of each split: it has the function, whatever its version."""
+    return spark.catalog.functionExists(_SKETCH)
+
+
+def tell_cost(spark: SparkSession, name: str) -> None:
+    """Say once in an application what rows cost that Python reduces."""
+    application = spark.sparkContext.applicationId
+    if application in _told:
+        return
+    _told.add(application)
+    log.warning(
+        'stream "%s": Spark %s has no %s, so the rows of wrapped streams pass through Python once. It is as exact and '
+        "costs about a microsecond of processor time a row, which Spark 4.2 does not: docs/spark-versions.md.",
+        name, spark.version, _SKETCH,
+    )  # fmt: skip
+
+
+def check_arrow(df: DataFrame, name: str) -> None:
+    """Refuse columns that cannot pass through Python.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    from pyspark.errors import PySparkException
+
+    for column in df.schema.fields:
+        try:
+            arrow_schema(type(df.schema)([column]))
+        except (PySparkException, TypeError) as cannot:
+            kind, version = column.dataType.simpleString(), df.sparkSession.version
+            raise WrapRefused(
+                name,
+                f'column "{column.name}" is {kind}, and rows of this stream pass through Python on Spark {version}, '
+                f"where that type cannot ({cannot})",
+                "drop it or cast it before wrapping.",
+            ) from cannot

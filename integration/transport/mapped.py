@@ -1,0 +1,291 @@
+"""The mapped transport: whole Arrow batches are reduced in Python, where nothing in the JVM can, or event time is found
+in Python.
+
+Spark before 4.2 has no aggregate that keeps the exact maximum of each key cheaply (`tuple_sketch_agg_double`, see
+`observed.py`). There all rows pass through `mapInArrow` once, unchanged, and each Arrow batch of them is grouped by the
+split's columns. What a task found goes into the stream's accumulator (`accumulated.py`) with its end. It is as exact,
+and costs a way from the JVM to Python and back: about a microsecond a row of a core's time, more where rows are wide.
+
+A timestamp assigner has to see every row; what it returns is measured in the same way, by whole batches.
+
+Executors import this module and need pyarrow and numpy for it, nothing compiled besides: a split is named by the values
+of its columns, as JSON, and the driver makes ids of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lowmark.integration.errors import TooManySplits
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.events import BatchCounts, SplitColumn
+from lowmark.watermark.splits.tracker import SplitMark
+
+from .accumulated import Assigner, BatchTrack, Tracks, TrackShelf, assigned_us, map_in_arrow
+from .measure import Measured
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from .split_key import SplitKey
+
+__all__ = ["BatchMap", "MappedMeasure"]
+
+_TIME = "time"
+# Groups of so many rows are grouped again, so that a task of thousands of splits and batches keeps little.
+_MOST_GROUPS = 65_536
+
+
+@dataclass(frozen=True)
+class BatchMap:
+    """The function that `mapInArrow` runs: reduces batches, and reports to the accumulator.
+
+    Attributes:
+        stream: name of the stream, for errors.
+        columns: the split's.
+        event_time: the TIMESTAMP column; an assigner's is added if it does not exist.
+        future_guard_us: later rows than this ahead of the task's clock move no watermark; None: no guard.
+        tracks: the accumulator.
+        assigner: finds the event time of a row, None for the column's own.
+    """
+
+    stream: str
+    columns: tuple[str, ...]
+    event_time: str
+    future_guard_us: int | None
+    tracks: Accumulator[Tracks]
+    assigner: Assigner | None = None
+
+    def apply(self, df: DataFrame) -> DataFrame:
+        """Return the same rows, with their event time assigned where there is an assigner."""
+        return map_in_arrow(df, self, self.schema(df))
+
+    def schema(self, df: DataFrame) -> StructType:
+        from pyspark.sql.types import StructField, StructType, TimestampType
+
+        fields = [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in df.schema.fields]
+        if self.assigner is not None:
+            names = [f.name for f in fields]
+            at = names.index(self.event_time) if self.event_time in names else len(fields)
+            fields[at : at + 1] = [StructField(self.event_time, TimestampType())]
+        return StructType(fields)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "mapInArrow runs in a task"
+        reduction = _Reduction(self, cell=context.partitionId())
+        for batch in batches:
+            yield reduction.see(batch)
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        if batch_id is not None and query_id is not None:  # None in a batch query, where nobody listens
+            self.tracks.add({(query_id, int(batch_id)): reduction.track()})
+
+
+class _Reduction:
+    """One task: what it saw so far."""
+
+    def __init__(self, job: BatchMap, *, cell: int) -> None:
+        self._job, self._cell = job, cell
+        guard_us = job.future_guard_us
+        self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
+        self._counts = BatchCounts()
+        self._groups: list[pa.Table] = []
+        self._group_count = 0
+
+    def see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Measure a batch; returns it, with its event time assigned."""
+        import pyarrow as pa
+
+        at = batch.schema.get_field_index(self._job.event_time)
+        if self._job.assigner is None:
+            self._measure(batch, batch.column(at).cast(pa.int64()))
+            return batch
+        micros = pa.array(self._assigned(batch, at, self._job.assigner), type=pa.int64())
+        self._measure(batch, micros)
+        arrays, names = list(batch.columns), list(batch.schema.names)
+        at = len(arrays) if at < 0 else at
+        arrays[at : at + 1] = [micros.cast(pa.timestamp("us", tz="UTC"))]
+        names[at : at + 1] = [self._job.event_time]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    def track(self) -> BatchTrack:
+        """Return what was seen; splits are named by their values."""
+        track = BatchTrack()
+        self._group_again()
+        marked = 0
+        for table in self._groups:
+            columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
+            *keys, latest, first, rows = columns
+            for values, latest_us, first_us, count in zip(zip(*keys, strict=True), latest, first, rows, strict=True):
+                if count:
+                    track.tracker.observe_many(_text(values), SplitMark(latest_us, first_us, count), self._cell)
+                    marked += count
+        rest = self._counts.rows - marked
+        counts = BatchCounts(
+            rows=rest,
+            future_rows=self._counts.future_rows,
+            null_time_rows=self._counts.null_time_rows,
+            null_split_rows=self._counts.null_split_rows,
+            before_epoch_rows=self._counts.before_epoch_rows,
+        )
+        track.tracker.count(counts, self._cell)
+        return track
+
+    def _measure(self, batch: pa.RecordBatch, micros: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if batch.num_rows == 0:
+            return
+        keys = [batch.column(batch.schema.get_field_index(column)) for column in self._job.columns]
+        future = before = null_split = null_time = 0
+        no_split: Any = None
+        if any(key.null_count for key in keys):
+            for key in keys:
+                is_null = pc.is_null(key)
+                no_split = is_null if no_split is None else pc.or_(no_split, is_null)
+            null_split = _count(no_split)
+        if micros.null_count:
+            no_time: Any = pc.is_null(micros)
+            null_time = _count(no_time if no_split is None else pc.and_(no_time, pc.invert(no_split)))
+        ends = pc.min_max(micros)
+        first_us, latest_us = ends["min"].as_py(), ends["max"].as_py()
+        if first_us is not None and first_us < 0:
+            before = _count(pc.less(micros, pa.scalar(0, pa.int64())))
+        limit_us = self._future_limit_us
+        if limit_us is not None and latest_us is not None and latest_us > limit_us:
+            beyond: Any = pc.greater(micros, pa.scalar(limit_us, pa.int64()))
+            future = _count(beyond)
+            micros = pc.if_else(beyond, pa.scalar(None, pa.int64()), micros)
+        self._counts += BatchCounts(batch.num_rows, future, null_time, null_split, before)
+        names = [str(at) for at in range(len(keys))]
+        table = pa.Table.from_arrays([*keys, micros], names=[*names, _TIME])
+        found: Any = table.group_by(names, use_threads=False)
+        grouped = found.aggregate([(_TIME, "max"), (_TIME, "min"), (_TIME, "count")])
+        self._groups.append(grouped.select([*names, f"{_TIME}_max", f"{_TIME}_min", f"{_TIME}_count"]))
+        self._group_count += grouped.num_rows
+        if self._group_count > _MOST_GROUPS:
+            self._group_again()
+
+    def _group_again(self) -> None:
+        import pyarrow as pa
+
+        if len(self._groups) < 2:
+            return
+        names = [str(at) for at in range(len(self._job.columns))]
+        latest, first, rows = f"{_TIME}_max", f"{_TIME}_min", f"{_TIME}_count"
+        found: Any = pa.concat_tables(self._groups).group_by(names, use_threads=False)
+        grouped = found.aggregate([(latest, "max"), (first, "min"), (rows, "sum")])
+        grouped = grouped.select([*names, f"{latest}_max", f"{first}_min", f"{rows}_sum"])
+        self._groups = [grouped.rename_columns([*names, latest, first, rows])]
+        self._group_count = grouped.num_rows
+
+    def _assigned(self, batch: pa.RecordBatch, at: int, assigner: Assigner) -> list[int | None]:
+        import pyarrow as pa
+
+        own_us: Sequence[int | None]
+        own_us = [None] * batch.num_rows if at < 0 else batch.column(at).cast(pa.int64()).to_pylist()
+        return [
+            assigned_us(self._job.stream, assigner, row, row_us)
+            for row, row_us in zip(batch.to_pylist(), own_us, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class MappedMeasure:
+    """A stream whose rows are reduced in Python: see `Measure`.
+
+    Attributes:
+        stream: its name, for errors.
+        key: makes ids and names of the splits' values.
+        tracks: what its tasks left.
+        strategy: how the watermark of a split is made.
+        max_splits: in a batch.
+        detail: also report rows and earliest event time of each split.
+    """
+
+    stream: str
+    key: SplitKey
+    tracks: TrackShelf
+    strategy: WatermarkStrategy
+    max_splits: int
+    detail: bool
+    _known: dict[str, tuple[int | None, str]] = field(default_factory=dict)
+
+    def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:  # noqa: ARG002
+        track = self.tracks.take(query_id, batch_id)
+        if track is None:
+            return None
+        marks: dict[int, SplitMark] = {}
+        names: dict[int, str] = {}
+        for text, mark in track.tracker.marks().items():
+            assert isinstance(text, str), "tasks name splits by their values"
+            split, name = self._split(text)
+            if split is not None:
+                marks[split], names[split] = mark, name
+        if len(marks) > self.max_splits:
+            raise TooManySplits(self.stream, batch_id, len(marks), self.max_splits)
+        ids = np.fromiter(marks.keys(), np.uint64, len(marks))
+        latest_us = np.fromiter((mark.max_us for mark in marks.values()), np.int64, len(marks))
+        return Measured(
+            SplitColumn(ids, self.strategy.watermarks_of_max(latest_us)) if self.strategy.emits else {},
+            {split: mark.min_us for split, mark in marks.items()} if self.detail else {},
+            {split: mark.rows for split, mark in marks.items()} if self.detail else None,
+            track.counts(),
+            names,
+        )
+
+    def _split(self, text: str) -> tuple[int | None, str]:
+        """Id and name of a split; no id where a row cannot have one."""
+        known = self._known.get(text)
+        if known is None:
+            values = [_value(plain, kind) for plain, kind in zip(json.loads(text), self.key.types, strict=True)]
+            split = None if self.key.integral and values[0] is None else self.key.split_id(values)
+            known = self._known[text] = split, self.key.name(values)
+        return known
+
+
+def _count(mask: Any) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.sum(mask).as_py() or 0)
+
+
+def _text(values: Iterable[Any]) -> str:
+    """The values of a split's columns as JSON, which has no dates and no binaries."""
+    return json.dumps([_plain(value) for value in values])
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.date():
+            return value.toordinal()
+        case _:
+            return value
+
+
+def _value(plain: Any, kind: str) -> Any:
+    if plain is None:
+        return None
+    match kind:
+        case "date":
+            return dt.date.fromordinal(plain)
+        case "binary":
+            return base64.b64decode(plain)
+        case _:
+            return plain

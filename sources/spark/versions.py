@@ -1,0 +1,116 @@
+"""Which versions of pyspark these are, and what differs between them where rows are read.
+
+                            4.0, 4.1                           4.2, 4.3
+    a reader plans a batch  `latestOffset()`: it knows where   `latestOffset(start, limit)`
+                            it stands, and limits itself
+    AvailableNow            nobody tells the reader            `prepareForTriggerAvailableNow()`
+    a schema for Arrow      `timestamp_utc=True`               `timezone="UTC"`
+
+So there is a stand-in for each class that the older ones lack. What a running session does differently stands in
+`lowmark.integration.spark.versions`, above this floor.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from lowmark.watermark import LowmarkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "PASSES_LIMITS",
+    "SUPPORTED",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+    "UnsupportedSpark",
+    "arrow_schema",
+    "check_version",
+    "major_minor",
+]
+
+SUPPORTED = ">=4.0,<5"
+_OLDEST, _NEXT = (4, 0), (5, 0)
+
+
+class UnsupportedSpark(LowmarkError, ImportError):
+    """A version of Spark that lowmark was not made for."""
+
+    what: str  # what has the version: pyspark, or the Spark of a session
+    version: str  # as it says itself
+    supported: str  # the range
+    _fact = "{what} is version {version}, and lowmark works with Spark {supported}"
+    _hint = 'install one of these versions (pip install "pyspark{supported}").'
+
+
+def major_minor(version: str) -> tuple[int, int]:
+    """Return the two numbers that tell versions of Spark apart; (0, 0) of what is no version.
+
+    >>> major_minor("4.1.4"), major_minor("4.3.0-SNAPSHOT")
+    ((4, 1), (4, 3))
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def check_version(version: str, what: str = "pyspark") -> None:
+    """Refuse a version of Spark outside the range.
+
+    Args:
+        version: such as "4.2.0".
+        what: has it.
+
+    Raises:
+        UnsupportedSpark: with the range.
+    """
+    if not _OLDEST <= major_minor(version) < _NEXT:
+        raise UnsupportedSpark(what, version, SUPPORTED)
+
+
+check_version(pyspark.__version__)  # when it is imported: an older one lacks the modules that are imported next
+
+if not TYPE_CHECKING:
+    try:
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadLimit,
+            ReadMaxRows,
+            SupportsTriggerAvailableNow,
+        )
+    except ImportError:
+        from dataclasses import dataclass
+
+        class ReadLimit:
+            """Stands in for pyspark's."""
+
+        class ReadAllAvailable(ReadLimit):
+            """Stands in for pyspark's."""
+
+        @dataclass
+        class ReadMaxRows(ReadLimit):
+            """Stands in for pyspark's."""
+
+            max_rows: int
+
+        class SupportsTriggerAvailableNow:
+            """Stands in for pyspark's, where nobody asks for it."""
+
+
+PASSES_LIMITS = ReadLimit.__module__.startswith("pyspark")
+"""Spark passes start and limit to `latestOffset`, and tells readers of AvailableNow."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema as Spark wants to get it from Python: timestamps in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    in_utc: dict[str, Any] = {"timezone": "UTC"} if PASSES_LIMITS else {"timestamp_utc": True}
+    made: pa.Schema = to_arrow_schema(schema, **in_utc)
+    return made

@@ -1,0 +1,315 @@
+"""`lowmark audit` without a broker: files, event times, cuts, the page; what comes out is what a person pastes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from lowmark.integration.audit.audit import Audit, Question
+from lowmark.integration.audit.cuts import ByRows, ByTime, Cut, Proportional, spark_shares
+from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path
+from lowmark.integration.audit.page import page
+from lowmark.integration.cli import main
+from lowmark.integration.errors import AuditImpossible
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.replay.replay import Batches
+from lowmark.watermark.replay.report import AuditReport
+from pyarrow import csv, parquet
+from typer.testing import CliRunner
+
+SECOND_US = 1_000_000
+START_US = 1_700_000_000 * SECOND_US
+HOSTILE = ["<script>alert(1)</script>", 'a"b\n\x1b[2J', "x" * 10_000, "käse 🧀", "'; DROP"]
+
+
+def call(*arguments: str | Path) -> tuple[int, str, str]:
+    """The command within this process: exit code, stdout, stderr."""
+    result = CliRunner().invoke(main.app, ["audit", *map(str, arguments)], prog_name="lowmark")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def told(*arguments: str | Path) -> dict[str, Any]:
+    code, out, err = call(*arguments, "--json")
+    assert code == 0, err
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+def rows_of(split: int, batch: int, behind_s: int = 0) -> list[int]:
+    """Ten rows, a second each, microseconds."""
+    return [START_US + (batch * 10 + row - behind_s) * SECOND_US for row in range(10)]
+
+
+@pytest.fixture
+def bronze(tmp_path: Path) -> Path:
+    """Twenty files of two partitions, one of which is two minutes behind."""
+    folder = tmp_path / "bronze"
+    folder.mkdir()
+    for batch in range(20):
+        times = [*rows_of(0, batch), *rows_of(1, batch, behind_s=120)]
+        table = pa.table(
+            {
+                "topic": ["orders"] * 20,
+                "partition": pa.array([0] * 10 + [1] * 10, pa.int32()),
+                "timestamp": pa.array(times, pa.timestamp("us", "UTC")),
+            }
+        )
+        parquet.write_table(table, folder / f"{batch:02}.parquet")
+        os.utime(folder / f"{batch:02}.parquet", (1_700_000_000 + batch, 1_700_000_000 + batch))
+    return folder
+
+
+def test_files_are_replayed_by_age_and_the_strategy_is_python(bronze: Path) -> None:
+    answer = told("files", bronze, "--delay", "1 minute", "--delay", "3 minutes")
+    minute, more = answer["native"]
+    # Late from the third file on, by the first file's largest time: of orders-1 all of it.
+    assert minute == {
+        "delay": "1m",
+        "delay_us": 60_000_000,
+        "rows_dropped": 180,
+        "splits": {"orders-1": 180},
+        "rows_kept_at_most": minute["rows_kept_at_most"],
+    }
+    assert more["rows_dropped"] == 0
+    # The largest of the batch before the last is 11 s before this one begins, and orders-1 is 120 s behind.
+    assert answer["native_smallest_delay_us"] == 109_001_000
+    assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
+    assert answer["splits"]["orders-1"]["out_of_orderness_us"]["max"] == 0
+    assert 119_000_000 <= answer["splits"]["orders-1"]["most_behind_us"] <= 130_000_000
+    names: dict[str, Any] = {"WatermarkStrategy": WatermarkStrategy}
+    exec(answer["strategy"], names)
+    assert names["strategy"] == WatermarkStrategy.for_monotonous_timestamps()
+
+
+def test_one_history_in_three_formats_gives_one_answer(bronze: Path, tmp_path: Path) -> None:
+    answers = []
+    for suffix in (".parquet", ".csv", ".json"):
+        folder = tmp_path / suffix[1:]
+        folder.mkdir()
+        for file in sorted(bronze.iterdir()):
+            to, table = folder / file.with_suffix(suffix).name, parquet.read_table(file)
+            if suffix == ".csv":
+                csv.write_csv(table, to)
+            elif suffix == ".json":
+                lines = table.set_column(2, "timestamp", table["timestamp"].cast(pa.int64())).to_pylist()
+                to.write_text("\n".join(map(json.dumps, lines)))
+            else:
+                parquet.write_table(table, to)
+            os.utime(to, (file.stat().st_mtime, file.stat().st_mtime))
+        more = [] if suffix == ".parquet" else ["--event-time", "timestamp", "--split", "topic", "--split", "partition"]
+        answers.append(told("files", folder, *more))
+    for answer in answers:
+        assert answer["splits"] == answers[0]["splits"]
+        assert answer["native"] == answers[0]["native"]
+
+
+def test_text_and_page_say_the_same_and_hostile_names_do_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for batch in range(10):
+        rows = [
+            {"device": name, "at": time_us}
+            for at, name in enumerate(HOSTILE)
+            for time_us in rows_of(0, batch, behind_s=(at * 50 if batch % 3 else 0) + (batch % 2) * 20)
+        ]
+        (folder / f"{batch}.json").write_text("\n".join(map(json.dumps, rows)))
+        os.utime(folder / f"{batch}.json", (batch, batch))
+    html = tmp_path / "audit.html"
+    code, out, err = call("files", folder, "--event-time", "$.at", "--split", "device", "--html", html)
+    assert code == 0, err
+    assert "\x1b" not in out
+    text = html.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "default-src 'none'" in text
+    assert not re.search(r"(?:src|href)=", text)
+    assert len(text) < 200_000
+    for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ET.fromstring(picture)  # ours
+    # What is pasted is still Python, and only what it says.
+    names: dict[str, Any] = {"WatermarkStrategy": WatermarkStrategy}
+    code_of = told("files", folder, "--event-time", "$.at", "--split", "device")["strategy"]
+    exec(code_of, names)
+    assert isinstance(names["strategy"], WatermarkStrategy)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda folder: folder / "none", "does not exist"),
+        (lambda folder: folder, "no parquet, CSV or JSON file"),
+        (lambda folder: _written(folder, "a.parquet", b"no parquet at all"), "hold no row"),
+        (lambda folder: _written(folder, "a.json", b'{"at": "soon"}\n{"at": null}\nbroken\n[1]\n'), "none of 4 rows"),
+        (lambda folder: _written(folder, "a.csv", b"id,name\n1,x\n"), "not clear which column"),
+    ],
+)
+def test_what_cannot_be_audited_is_told_in_one_line(tmp_path: Path, make: Any, words: str) -> None:
+    path = make(tmp_path)
+    arguments = ["--event-time", "$.at"] if path.suffix == ".json" else []
+    code, out, err = call("files", path, *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert "Hint:" in err
+    assert words in json.loads(call("files", path, *arguments, "--json")[1])["error"]
+
+
+def _written(folder: Path, name: str, data: bytes) -> Path:
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+def test_a_broken_file_is_told_and_the_others_are_read(bronze: Path) -> None:
+    (bronze / "99.parquet").write_bytes(b"no parquet")
+    answer = told("files", bronze)
+    assert not answer["complete"]
+    assert any("99.parquet cannot be read" in note for note in answer["notes"])
+    assert answer["rows"] == 400
+
+
+def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Path) -> None:
+    times = [START_US // 1_000, None, "soon", -5, START_US // 1_000 + 10**12, START_US // 1_000 + 1]
+    (tmp_path / "a.json").write_text("\n".join(json.dumps({"at": at}) for at in times) + "\n{broken\n")
+    [split] = told("files", tmp_path, "--event-time", "at", "--unit", "ms")["splits"].values()
+    assert split["rows"] == 7
+    assert (split["null_rows"], split["unreadable_rows"]) == (1, 2)
+    assert (split["before_1970_rows"], split["future_rows"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "reader", "expected"),
+    [
+        ([1_700_000_000, None], TimeReader(), [START_US, None]),
+        ([1_700_000_000_123], TimeReader(), [START_US + 123_000]),
+        ([1_700_000_000_123_456], TimeReader(), [START_US + 123_456]),
+        ([1_700_000_000_123_456_789], TimeReader(), [START_US + 123_456]),
+        ([1_700_000_000.5], TimeReader(), [START_US + 500_000]),
+        ([5], TimeReader(Unit.SECONDS), [5 * SECOND_US]),
+        (["2023-11-14T22:13:20Z", "2023-11-14T23:13:20+01:00"], TimeReader(), [START_US, START_US]),
+        (["2023-11-14 22:13:20", "soon", None], TimeReader(), [START_US, None, None]),
+        (["1700000000"], TimeReader(), [START_US]),
+        (["14.11.2023 22:13"], TimeReader(pattern="%d.%m.%Y %H:%M"), [START_US - 20 * SECOND_US]),
+        ([1_700_000_000, "2023-11-14T22:13:20Z", True, {}], TimeReader(), [START_US, START_US, None, None]),
+        ([2**70, 1_700_000_000], TimeReader(Unit.SECONDS), [None, START_US]),
+        ([float("inf"), float("nan")], TimeReader(), [None, None]),
+    ],
+)
+def test_times_are_read_as_they_are_written(values: list[Any], reader: TimeReader, expected: list[int | None]) -> None:
+    times = reader.values(values)
+    made = [at if timed else None for at, timed in zip(times.times_us.tolist(), times.timed.tolist(), strict=True)]
+    assert made == expected
+    assert times.null_rows == sum(value is None for value in values)
+    assert times.null_rows + times.unreadable_rows == sum(at is None for at in expected)
+
+
+def test_a_payload_that_is_no_json_costs_itself_alone() -> None:
+    payloads = [b'{"a": {"at": 1700000000}}', b"\xff", None, b'{"a": 5}', b"[]", b'{"a": null}', b"9" * 5_000]
+    times = TimeReader(Unit.SECONDS).payloads(payloads, json_path("$.a.at"))
+    assert times.timed.tolist() == [True] + [False] * 6
+    assert (times.null_rows, times.unreadable_rows) == (2, 4)
+
+
+@pytest.mark.parametrize("text", ["$", "", "$.a[0]", "$..a", "a b[", "$.a]"])
+def test_what_is_no_path_is_refused(text: str) -> None:
+    with pytest.raises(AuditImpossible, match="no path into JSON"):
+        json_path(text)
+
+
+# --- cuts: the same batches, at whatever pace the splits are read
+
+
+def batches_of(cut: Cut, keys: list[list[int]], seed: int) -> list[list[tuple[int, int]]]:
+    """All batches as (split, time) lists, with splits read in random portions; the time of a row is its key."""
+    chance, at = random.Random(seed), [0] * len(keys)
+    made: list[list[tuple[int, int]]] = []
+
+    def drain() -> None:
+        drained: Batches | None = cut.drain()
+        if drained is not None:
+            rows = list(zip(drained.splits.tolist(), drained.times_us.tolist(), strict=True))
+            begin = 0
+            for end in drained.ends.tolist():
+                made.append(rows[begin:end])
+                begin = end
+
+    while any(at[split] < len(keys[split]) for split in range(len(keys))):
+        split = chance.choice([split for split in range(len(keys)) if at[split] < len(keys[split])])
+        portion = keys[split][at[split] : at[split] + chance.randint(1, 30)]
+        at[split] += len(portion)
+        numbers = np.array(portion, np.int64)
+        cut.add(split, numbers, numbers, np.ones(len(portion), np.bool_))
+        if at[split] == len(keys[split]):
+            cut.end(split)
+        drain()
+    cut.end_all()
+    drain()
+    return made
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_batches_do_not_depend_on_the_pace_of_reading(seed: int) -> None:
+    chance = random.Random(seed)
+    keys = [sorted(chance.sample(range(5_000), chance.randint(1, 200))) for _ in range(4)]
+    every = sorted((key, split) for split in range(4) for key in keys[split])
+    by_rows = batches_of(ByRows(4, 37), keys, seed)
+    assert [[key for _, key in batch] for batch in by_rows] == [
+        [key for key, _ in every[first : first + 37]] for first in range(0, len(every), 37)
+    ], f"seed {seed}"
+    by_time = batches_of(ByTime(4, 100), keys, seed)
+    triggers = sorted({key // 100 for key, _ in every})
+    assert [[key for _, key in batch] for batch in by_time] == [
+        [key for key, _ in every if key // 100 == trigger] for trigger in triggers
+    ], f"seed {seed}"
+    offsets = [list(range(10, 10 + chance.randint(1, 300))) for _ in range(4)]
+    shares = batches_of(Proportional([10] * 4, [10 + len(of) for of in offsets], 50, 0), offsets, seed)
+    begins, ends = np.full(4, 10), np.array([10 + len(of) for of in offsets])
+    for batch in shares:
+        bounds = spark_shares(begins, ends, 50)
+        assert [sum(of == split for of, _ in batch) for split in range(4)] == (bounds - begins).tolist(), f"seed {seed}"
+        begins = bounds
+    assert (begins == ends).all(), f"seed {seed}"
+
+
+def test_empty_triggers_are_counted_over_what_was_drained_before() -> None:
+    cut = ByTime(1, 10)
+    cut.add(0, np.array([5, 25]), np.array([5, 25]), np.array([True, True]))
+    first = cut.drain()
+    cut.add(0, np.array([77]), np.array([77]), np.array([True]))
+    cut.end_all()
+    second = cut.drain()
+    assert first is not None
+    assert second is not None
+    assert first.pauses.tolist() == [0]
+    assert second.pauses.tolist() == [1, 4]
+
+
+def test_advice_names_the_silent_the_stray_and_the_late(tmp_path: Path) -> None:
+    del tmp_path
+    cut = ByTime(3, 10 * SECOND_US)
+    audit = Audit(["on-time", "silent", "stray"], cut, Question(), START_US, timed=True)
+    written_us = START_US + np.arange(20_000) * SECOND_US
+    for split, count in ((0, 20_000), (1, 500), (2, 20_000)):
+        times_us = written_us[:count].copy()
+        if split == 0:
+            times_us[100::10_000] -= 90 * SECOND_US
+            times_us[::10] -= 4 * SECOND_US
+        if split == 2:
+            times_us[77] += 10**15
+        ok = EventTimes(times_us, np.ones(count, np.bool_), 0, 0)
+        audit.add(split, written_us[:count], ok, written_us=written_us[:count], appended=True)
+        cut.end(split)
+    found: AuditReport = audit.report(what="it", order="", event_time="", complete=True, notes=())
+    code = found.advice.code()
+    assert 'with_idleness("1 minute")  # silent has had no row for 5h 25m' in code
+    assert "1 row of bad clocks, stray up to" in code
+    assert '("5 seconds")  # 99.99 % of rows; 2 rows of on-time need 1m 33s' in code
+    assert found.lowmark[0].rows_dropped < found.native[0].rows_dropped
+    assert "5h 25m" in page(found)

@@ -1,0 +1,88 @@
+"""`service.audit`: a query that keeps its own watermark is watched, and nothing of it changes."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import StreamNameTaken, WrapRefused
+
+from tests.integration.feed import Feed, Ran, Row, start, us, windows
+from tests.live.servers import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# b is 50 seconds behind. From the third batch on Spark has passed it, and from there on its windows are over.
+BATCHES: list[list[Row]] = [
+    [("a", 0, 100.0 + 10 * batch), ("b", 1, 50.0 + 10 * batch), ("a", 2, 101.0 + 10 * batch)] for batch in range(9)
+]
+
+
+def native(df: DataFrame, checkpoint: Path, watched: LowWatermarkService | None) -> Ran:
+    if watched is not None:
+        df = watched.audit(df, name="orders", event_time="ts", split="split")
+    return start(windows(df.withWatermark("ts", "5 seconds"), "split"), str(checkpoint))
+
+
+def fed(ran: Ran, feed: Feed, batches: list[list[Row]]) -> Ran:
+    for batch in batches:
+        feed.put(*batch)
+        ran.settle()
+    ran.query.stop()
+    return ran
+
+
+def test_a_watched_query_goes_on_from_its_checkpoint_and_again_without(spark: SparkSession, tmp_path: Path) -> None:
+    never, sometimes = Feed(spark, tmp_path / "never"), Feed(spark, tmp_path / "sometimes")
+    expected = fed(native(never.df, tmp_path / "c1", None), never, BATCHES)
+    rows = fed(native(sometimes.df, tmp_path / "c2", None), sometimes, BATCHES[:3]).rows
+    with LowWatermarkService(spark, metrics_port=0) as service:
+        ran = native(sometimes.df, tmp_path / "c2", service)
+        for batch in BATCHES[3:6]:
+            sometimes.put(*batch)
+            ran.settle()
+        wait_until(lambda: service.status("orders").counts.rows == 9, "reports of three batches")
+        status = service.status("orders")
+        port = service.metrics_port
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        told = service.explain("orders")
+        ran.query.stop()
+        rows += ran.rows
+    last = fed(native(sometimes.df, tmp_path / "c2", None), sometimes, BATCHES[6:])
+    assert rows + last.rows == expected.rows
+    assert last.watermark == expected.watermark
+    offsets = [(tmp_path / name / "offsets" / "4").read_text().splitlines() for name in ("c1", "c2")]
+    assert len(offsets[0]) == len(offsets[1]), "the same number of sources"
+    assert json.loads(offsets[0][1])["batchWatermarkMs"] == json.loads(offsets[1][1])["batchWatermarkMs"]
+    # What the watcher saw: everything of b came behind the watermark that judged it, nothing of a.
+    assert {name: split.rows for name, split in status.splits.items()} == {"a": 6, "b": 3}
+    assert status.splits["a"].native_late_rows == 0
+    assert 1 <= status.splits["b"].native_late_rows <= 3
+    assert status.holder == "b"
+    assert status.low_watermark_us == us(99.999)
+    assert status.native_watermark_us is not None
+    assert status.native_watermark_us > us(140)
+    assert status.counts.dropped_rows == ran.dropped > 0
+    assert "audited only" in told
+    assert "lowmark_split_native_late_rows_total{" in metrics
+
+
+def test_what_cannot_be_watched_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(spark, tmp_path / "rows")
+    with LowWatermarkService(spark) as service:
+        with pytest.raises(WrapRefused, match="audit_table"):
+            service.audit(spark.range(3), name="orders", event_time="ts", split="split")
+        with pytest.raises(WrapRefused, match="does not exist"):
+            service.audit(feed.df, name="orders", event_time="when", split="split")
+        wrapped = service.wrap(feed.df, name="wrapped", event_time="ts", split="split")
+        with pytest.raises(WrapRefused, match="wrapped already"):
+            service.audit(wrapped, name="orders", event_time="ts", split="split")
+        service.audit(feed.df, name="orders", event_time="ts", split="split")
+        with pytest.raises(StreamNameTaken):
+            service.audit(feed.df, name="orders", event_time="ts", split="split")
+        assert service.status("orders").states["active"] == 0

@@ -1,0 +1,172 @@
+"""Spark 4.0, 4.1 and 4.3 beside the one that all other tests run on: wrap, restart, read, runs that end by themselves.
+
+Each in an environment of its own, which `make` sets up; `make test SPARK=4.0.5` runs every test on one of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration.transport.accumulated import BatchTrack, TrackParam, TrackShelf
+from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
+from lowmark.integration.transport.split_key import SplitKey
+from lowmark.sources.spark.versions import UnsupportedSpark, check_version
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.events import BatchCounts
+
+from tests.live.servers import require_java, unavailable
+
+ROOT = Path(__file__).resolve().parents[2]
+OTHERS = re.findall(r"[0-9.]+", re.findall(r"^SPARKS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0])
+STEP = 0.001
+SECONDS = 240  # 25 on two idle cores
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("version", OTHERS)
+def test_wrap_restart_and_read(version: str, tmp_path: Path) -> None:
+    require_java()
+    python = ROOT / f".venv-{version}" / "bin" / "python"
+    if not python.exists():
+        unavailable(f"the environment of Spark {version}", "run make sparks")
+    command = [str(python), "-m", "tests.integration.version_app", str(tmp_path)]
+    own = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH")}
+    ran = subprocess.run(
+        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=SECONDS, check=False
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-4_000:]
+    came: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    assert came["pyspark"] == version
+
+    # The same on every version: what it measures, when windows come out, that nothing is dropped.
+    slow, fast = [[at, "slow", 1] for at in (20.0, 30.0, 40.0)], [[at, "fast", 1] for at in (500.0, 510.0, 520.0)]
+    assert came["restarted"] == {"rows": slow + fast, "dropped": 0, "low": 1000 - 10 - STEP, "measured": 8}
+    assert came["available_now"] == {
+        "ended": True, "rows": slow + fast, "batches": 5, "low": 1000 - 10 - STEP, "rows_measured": 11,
+        "bad": [1, 1, 1],
+    }  # fmt: skip
+    assert came["read"]["emitted"] == {"a": 101, "b": 51}
+    assert (came["read"]["dropped"], came["read"]["low"]) == (0, 1_200 - 10 - STEP)
+    assert came["read"]["largest"] <= 41, "a batch is as large as asked, and a heartbeat"
+    cost = [line for line in came["told"] if "pass through Python once" in line]
+    assert len(cost) == (1 if version < "4.2" else 0), "what the second transport costs is told once"
+
+
+def test_a_version_outside_is_refused_with_the_range() -> None:
+    for fits in ("4.0.0", "4.0.5", "4.3.0", "4.9.1"):
+        check_version(fits)
+    for outside in ("3.5.7", "5.0.0", "5.0.0.dev1", "nightly"):
+        with pytest.raises(UnsupportedSpark, match=rf"pyspark is version {re.escape(outside)}, .* Spark >=4\.0,<5\. H"):
+            check_version(outside)
+
+
+def test_what_is_declared_is_what_is_checked() -> None:
+    needs = [need for need in importlib.metadata.requires("lowmark") or () if need.startswith("pyspark")]
+    assert needs == ["pyspark<5,>=4.0"]
+
+
+# --- the second transport, without Spark ---
+
+KEY = SplitKey(("topic", "partition"), ("string", "int"))
+SECOND_US = 1_000_000
+NOW_US = 1_700_000_000 * SECOND_US
+
+
+def reduced(*batches: Sequence[tuple[str | None, int | None, int | None]], cell: int = 0) -> BatchTrack:
+    """What a task makes of Arrow batches of (topic, partition, microseconds)."""
+    import pyarrow as pa
+
+    job = BatchMap("orders", KEY.columns, "ts", 60 * SECOND_US, None)  # type: ignore[arg-type]  # nothing is sent
+    reduction = _Reduction(job, cell=cell)
+    reduction._future_limit_us = NOW_US
+    for rows in batches:
+        topics, partitions, times = zip(*rows, strict=True) if rows else ((), (), ())
+        columns = [
+            pa.array(topics, pa.string()),
+            pa.array(partitions, pa.int32()),
+            pa.array(times, pa.timestamp("us", tz="Europe/Berlin")),
+        ]
+        batch = pa.record_batch(columns, names=["topic", "partition", "ts"])
+        assert reduction.see(batch) is batch
+    return reduction.track()
+
+
+def measured(*tracks: BatchTrack, **options: Any) -> Any:
+    shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
+    for track in tracks:
+        TrackParam().addInPlace(shelf._accumulator.value, {("query", 7): track})
+    strategy = options.pop("strategy", WatermarkStrategy.for_monotonous_timestamps())
+    options = {"max_splits": 16, "detail": True, **options}
+    return MappedMeasure("orders", KEY, shelf, strategy, **options).report("query", 7, {})
+
+
+class _Accumulator:
+    def __init__(self) -> None:
+        self.value: dict[tuple[str, int], BatchTrack] = {}
+
+
+def test_batches_are_reduced_to_the_largest_time_of_each_split() -> None:
+    a, b = KEY.split_id(("orders", 0)), KEY.split_id(("orders", 1))
+    first = reduced([("orders", 0, 5_000), ("orders", 1, 9_000)], [], [("orders", 0, 7_000), ("orders", 0, 1_000)])
+    other = reduced([("orders", 1, 4_000)], cell=1)
+    found = measured(first, other)
+
+    assert dict(found.watermarks_us) == {a: 6_000, b: 8_000}
+    assert (found.first_us, found.rows) == ({a: 1_000, b: 4_000}, {a: 3, b: 2})
+    assert found.counts == BatchCounts(rows=5)
+    assert found.names == {a: "orders/0", b: "orders/1"}
+    assert measured(first, other, first, other) == found, "a task that ran again changes nothing"
+
+
+def test_rows_that_move_nothing_are_counted_by_what_is_wrong_with_them() -> None:
+    found = measured(
+        reduced([
+            ("orders", 0, 5_000), ("orders", 0, NOW_US + 1), ("orders", 0, None), (None, None, 3_000),
+            (None, 1, None), ("orders", 0, -1), ("orders", 1, NOW_US + 2),
+        ])
+    )  # fmt: skip
+
+    assert found.counts == BatchCounts(7, future_rows=2, null_time_rows=1, null_split_rows=2, before_epoch_rows=1)
+    assert dict(found.watermarks_us)[KEY.split_id(("orders", 0))] == 4_000
+    assert KEY.split_id(("orders", 1)) not in found.watermarks_us, "its only row is ahead of the clock"
+
+
+def test_more_groups_than_are_kept_are_grouped_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.integration.transport.mapped._MOST_GROUPS", 3)
+    found = measured(reduced(*([("orders", n, 1_000 * at) for n in range(4)] for at in range(1, 6))))
+
+    assert sorted(found.watermarks_us.values()) == [4_000] * 4
+    assert set(found.rows.values()) == {5}
+
+
+def test_more_splits_than_declared_end_the_query() -> None:
+    from lowmark.integration.errors import TooManySplits
+
+    with pytest.raises(TooManySplits, match="17"):
+        measured(reduced([("orders", n, 1_000) for n in range(17)]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("string", 'a"b'), ("string", ""), ("bigint", 2**62), ("date", dt.date(2024, 2, 29)), ("binary", b"\0\xff"),
+        ("boolean", True), ("tinyint", -1),
+    ],
+)  # fmt: skip
+def test_ids_of_splits_are_those_that_the_jvm_makes(kind: str, value: Any) -> None:
+    from lowmark.integration.transport.mapped import _text
+
+    key = SplitKey(("device", "kind"), (kind, "string"))
+    shelf = TrackShelf(_Accumulator())  # type: ignore[arg-type]
+    made = MappedMeasure("s", key, shelf, WatermarkStrategy.for_monotonous_timestamps(), 16, detail=False)
+    assert made._split(_text((value, None))) == (key.split_id((value, None)), key.name((value, None)))

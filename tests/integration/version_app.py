@@ -1,0 +1,111 @@
+"""What works on every version of Spark, as one short application; prints what came of it as JSON.
+
+Usage: python -m tests.integration.version_app FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.spark.session import local_session
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.integration.feed import Feed, Row, run, start, windows
+from tests.integration.log import Log, LogSource
+
+TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+# "slow" is eight minutes behind "fast"; each batch holds both.
+SKEWED: list[list[Row]] = [[("fast", 1, 500 + at), ("slow", 1, 20 + at)] for at in (0, 10, 20)]
+END: list[list[Row]] = [[("fast", 1, 1000), ("slow", 1, 1000)]]
+
+
+class Told(logging.Handler):
+    """Keeps what lowmark says."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def wrapped(service: LowWatermarkService, feed: Feed, **options: Any) -> DataFrame:
+    """The feed under the low watermark of its two splits."""
+    strategy = options.pop("strategy", TEN_SECONDS)
+    return service.wrap(
+        feed.df, name=feed.folder.name, event_time="ts", split="split", strategy=strategy, splits=["fast", "slow"],
+        **options,
+    )  # fmt: skip
+
+
+def restarted(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """A query that is stopped between two batches, and goes on from its checkpoint under another service."""
+    feed = Feed(spark, folder / "restarted")
+    checkpoint = str(folder / "restarted-cp")
+    with LowWatermarkService(spark) as service:
+        before = run(windows(wrapped(service, feed), "split"), feed, SKEWED, checkpoint)
+        before.query.stop()
+    with LowWatermarkService(spark) as service:
+        after = run(windows(wrapped(service, feed), "split"), feed, END, checkpoint)
+        counts = service.status(feed.folder.name).counts
+        after.query.stop()
+    emitted = sorted(before.rows + after.rows)
+    return {"rows": emitted, "dropped": before.dropped + after.dropped, "low": after.low, "measured": counts.rows}
+
+
+def available_now(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Several batches that end by themselves, event time found in Python, and a bad clock among the rows."""
+    feed = Feed(spark, folder / "now")
+    for batch in [*SKEWED, [("fast", 1, None), (None, 1, 40), ("fast", 1, 4_000_000_000)], *END]:
+        feed.put(*batch)
+    strategy = TEN_SECONDS.with_timestamp_assigner(lambda _, own_us: own_us)  # type: ignore[arg-type,return-value]  # None is none
+    with LowWatermarkService(spark) as service:
+        df = wrapped(service, feed, strategy=strategy)
+        ran = start(windows(df.dropna(), "split"), str(folder / "now-cp"), trigger={"availableNow": True})
+        ended = ran.query.awaitTermination(60)
+        counts = service.status("now").counts
+    batches = sum(p.num_input_rows > 1 for p in ran.progress)
+    kept = {"rows_measured": counts.rows, "bad": [counts.null_time_rows, counts.null_split_rows, counts.future_rows]}
+    return {"ended": ended, "rows": sorted(ran.rows), "batches": batches, "low": ran.low, **kept}
+
+
+def read(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Our own source, cut into batches by event time; stopped, and gone on with."""
+    log = Log(folder / "log")
+    for split, begin in (("a", 0), ("b", 500)):
+        log.append(split, *range(begin, 1_000, 10))
+    rans = []
+    for _ in range(2):
+        with LowWatermarkService(spark) as service:
+            df = service.read(LogSource(log.folder), name="log", strategy=TEN_SECONDS, tasks=2, max_rows_per_batch=40)
+            ran = start(windows(df, "split_id"), str(folder / "read-cp"), trigger={"availableNow": True})
+            assert ran.query.awaitTermination(60), "it ends by itself"
+        rans.append(ran)
+        for split in ("a", "b"):
+            log.append(split, 1_000, 1_010, 1_200)
+    largest = max(p.num_input_rows for ran in rans for p in ran.progress)
+    emitted = {split: rans[0].by_split().get(split, 0) + rans[1].by_split().get(split, 0) for split in ("a", "b")}
+    return {"emitted": emitted, "dropped": sum(ran.dropped for ran in rans), "largest": largest, "low": rans[1].low}
+
+
+def main(folder: Path) -> None:
+    told = Told()
+    logging.getLogger("lowmark").addHandler(told)
+    with local_session("lowmark-versions") as (spark, _):
+        came = {}
+        for what in (restarted, available_now, read):
+            sys.stderr.write(f"{what.__name__}\n")  # where a run hangs
+            came[what.__name__] = what(spark, folder)
+    print(json.dumps({"pyspark": pyspark.__version__, "told": told.said, **came}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,221 @@
+"""The promises of an adaptive bound: how many rows are late on data that stays as it is, and after it has changed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from lowmark.watermark import InvalidStrategy, SplitId, WatermarkStrategy
+from lowmark.watermark.lateness import buckets_of
+from lowmark.watermark.splits.adaptive import ENOUGH_BATCHES, ENOUGH_ROWS, AdaptiveBounds
+from lowmark.watermark.splits.events import BatchPlanned, BatchReported
+from lowmark.watermark.splits.snapshot import decode
+from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.strategy import AdaptiveBound
+
+SECOND_US = 1_000_000
+PARAMS = AdaptiveBound(0.99, 0, 600 * SECOND_US)
+SLACK = 1.5
+"""On data that stays as it is, the share of late rows is at most so many times 1 - coverage, once enough was seen."""
+UP_BATCHES, UP_SLACK = 8, 2.0
+"""So many batches after rows have come to be later the share is at most so many times 1 - coverage."""
+DOWN_BATCHES = 600
+"""So many batches after rows have come to be less late the bound is theirs again."""
+
+Micros = npt.NDArray[np.int64]
+
+
+class Rows:
+    """A split that is seen row by row; lateness is exponential with a mean that the test changes."""
+
+    def __init__(self, seed: int, rows: int) -> None:
+        self.chance, self.rows = np.random.default_rng(seed), rows
+        self.bounds, self.batch = AdaptiveBounds(PARAMS), 0
+
+    def run(self, batches: int, mean_us: float) -> float:
+        """So many batches; the share of rows that came later than the bound was before their batch."""
+        late = 0
+        for _ in range(batches):
+            lateness = self.chance.exponential(mean_us, self.rows).astype(np.int64)
+            late += int((lateness > self.bounds.bound_us("a")).sum())
+            counted: dict[int, int] = dict(Counter(buckets_of(lateness).tolist()))
+            self.bounds.learn(BatchReported(self.batch, self.batch, {"a": 0}, lateness={"a": counted}))
+            self.batch += 1
+        return late / (batches * self.rows)
+
+
+class Worst:
+    """A split of which only the largest and the smallest time of each batch are seen."""
+
+    def __init__(self, seed: int, rows: int) -> None:
+        self.chance, self.rows = np.random.default_rng(seed), rows
+        self.bounds, self.batch, self.top_us = AdaptiveBounds(PARAMS), 0, 0
+
+    def run(self, batches: int, mean_us: float) -> tuple[float, float]:
+        """The shares of batches and of rows that were not in time."""
+        late, late_batches = 0, 0
+        for _ in range(batches):
+            front_us = self.batch * SECOND_US
+            times_us = front_us - self.chance.exponential(mean_us, self.rows).astype(np.int64)
+            beyond = int((times_us < self.top_us - self.bounds.bound_us("a")).sum()) if self.batch else 0
+            late, late_batches = late + beyond, late_batches + (beyond > 0)
+            watermark_us = (int(times_us.max()) - 1_000) // 1_000 * 1_000
+            report = BatchReported(self.batch, 0, {"a": watermark_us}, first_us={"a": int(times_us.min())})
+            self.bounds.learn(report)
+            self.top_us = max(self.top_us, int(times_us.max()))
+            self.batch += 1
+        return late_batches / batches, late / (batches * self.rows)
+
+
+@pytest.mark.parametrize("rows", [20, 400])
+@pytest.mark.parametrize("seed", range(4))
+def test_of_rows_that_stay_as_they_are_no_more_than_that_are_late(seed: int, rows: int) -> None:
+    split = Rows(seed, rows)
+    split.run(100, 2e6)
+    assert split.run(400, 2e6) <= SLACK * (1 - PARAMS.coverage), f"seed {seed}"
+    assert split.bounds.bound_us("a") < 3 * 2e6 * np.log(100), f"seed {seed}: it only waits"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_batches_that_stay_as_they_are_no_more_than_that_are_late(seed: int) -> None:
+    split = Worst(seed, 50)
+    split.run(300, 2e6)
+    batches, rows = split.run(1_000, 2e6)
+    assert batches <= SLACK * (1 - PARAMS.coverage), f"seed {seed}"
+    assert rows <= batches, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_change_the_share_is_there_again(seed: int) -> None:
+    split = Rows(seed, 200)
+    split.run(300, 1e6)
+    calm_us = split.bounds.bound_us("a")
+    assert split.run(1, 20e6) > 0.5, f"seed {seed}: nothing has changed"
+    split.run(UP_BATCHES - 1, 20e6)
+    assert split.run(100, 20e6) <= UP_SLACK * (1 - PARAMS.coverage), f"seed {seed}"
+    assert split.bounds.bound_us("a") > 10 * calm_us
+    split.run(DOWN_BATCHES, 1e6)
+    assert split.bounds.bound_us("a") < 2 * calm_us, f"seed {seed}"
+    worst = Worst(seed, 50)
+    worst.run(300, 1e6)
+    worst.run(UP_BATCHES, 20e6)
+    assert worst.run(100, 20e6)[1] <= UP_SLACK * (1 - PARAMS.coverage), f"seed {seed}"
+
+
+def test_before_enough_was_seen_the_bound_is_the_largest() -> None:
+    split = Rows(0, 10)
+    for batch in range(1, ENOUGH_ROWS // 10 + 1):
+        assert split.bounds.bound_us("a") == PARAMS.at_most_us, batch
+        split.run(1, 1e6)
+    assert split.bounds.bound_us("a") < PARAMS.at_most_us
+    worst = Worst(0, 10)
+    for batch in range(1, ENOUGH_BATCHES + 2):
+        assert worst.bounds.bound_us("a") == PARAMS.at_most_us, batch
+        worst.run(1, 1e6)
+    assert worst.bounds.bound_us("a") < PARAMS.at_most_us
+
+
+# --- in the coordinator
+
+STRATEGY = WatermarkStrategy.for_adaptive_out_of_orderness(coverage=0.9, at_least="1 second", at_most="1 minute")
+
+
+def coordinator() -> StreamCoordinator:
+    return StreamCoordinator(STRATEGY, job_id="j", source_id="s", task_id="t")
+
+
+def batch_of(number: int, chance: random.Random, splits: list[str], spread_s: float) -> BatchReported:
+    """As a source of ours reports: the watermark is made with the least bound."""
+    tops: dict[SplitId, int] = {}
+    firsts: dict[SplitId, int] = {}
+    lateness: dict[SplitId, Mapping[int, int]] = {}
+    for split in splits:
+        top_us = number * 10 * SECOND_US - chance.randrange(5 * SECOND_US)
+        behind_us = np.array([int(chance.expovariate(1 / spread_s) * SECOND_US) for _ in range(40)])
+        tops[split] = STRATEGY.watermark_of_max(top_us)
+        firsts[split] = top_us - int(behind_us.max())
+        lateness[split] = dict(Counter(buckets_of(behind_us).tolist()))
+    return BatchReported(number, number, tops, firsts, lateness=lateness)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_watermark_goes_back_when_a_bound_grows(seed: int) -> None:
+    chance, stream = random.Random(seed), coordinator()
+    low_us, watermarks_us, grew = -(2**63), dict.fromkeys("abc", -(2**63)), 0
+    for number in range(150):
+        before = {name: split.bound_us or 0 for name, split in stream.status(number).splits.items()}
+        if number % 7 == 3:
+            claims: dict[SplitId, int] = {
+                "b": STRATEGY.watermark_of_max(number * 10 * SECOND_US + chance.randrange(SECOND_US))
+            }
+            stream.handle(BatchPlanned(number, claims), number)
+        spread_s = 10.0 if 60 <= number < 90 else 0.5
+        splits = [split for split in "abc" if number < 5 or chance.random() < 0.8]
+        report = batch_of(number, chance, splits, spread_s)
+        stream.handle(report, number)
+        told = stream.status(number)
+        stream.handle(report, number)  # a batch that comes twice teaches nothing
+        assert stream.status(number).splits == told.splits, f"seed {seed}"
+        for name, split in told.splits.items():
+            assert split.watermark_us is None or split.watermark_us >= watermarks_us[name], f"seed {seed}, {number}"
+            watermarks_us[name] = split.watermark_us if split.watermark_us is not None else watermarks_us[name]
+            grew += (split.bound_us or 0) > before.get(name, 0)
+        now_us = told.low_watermark_us
+        assert now_us is None or now_us >= low_us, f"seed {seed}, batch {number}"
+        low_us = low_us if now_us is None else now_us
+        assert told.regressions == 0, f"seed {seed}: a bound that grows is no fault of the split"
+    assert grew > 3, f"seed {seed}: nothing was tried"
+    assert any(split.beyond_bound for split in stream.status(0).splits.values())
+
+
+def test_bounds_come_back_after_a_restart_and_fade_like_the_batches_they_came_of() -> None:
+    chance, stream = random.Random(1), coordinator()
+    for number in range(100):
+        stream.handle(batch_of(number, chance, ["a", "b"], 3.0), number)
+    saved = stream.snapshot()
+    bound_us = stream.status(0).splits["a"].bound_us
+    assert decode(saved).bounds_us["a"] == bound_us
+    assert bound_us is not None
+    assert SECOND_US < bound_us < 60 * SECOND_US
+    restored = StreamCoordinator.restore(saved, STRATEGY, job_id="j", source_id="s", task_id="t", now_us=0)
+    assert restored.snapshot() == saved
+    assert restored.status(0).splits["a"].bound_us == bound_us
+    restored.handle(batch_of(100, chance, ["a", "b"], 3.0), 100)
+    after_us = restored.status(0).splits["a"].bound_us
+    assert after_us is not None
+    assert bound_us <= after_us <= bound_us * 1.2
+    for number in range(101, 500):
+        restored.handle(batch_of(number, chance, ["a", "b"], 0.2), number)
+    assert restored.status(0).splits["a"].bound_us == SECOND_US
+
+
+def test_a_stream_without_adaptive_bounds_writes_what_it_always_wrote() -> None:
+    plain = StreamCoordinator(WatermarkStrategy(), job_id="j", source_id="s", task_id="t")
+    plain.handle(BatchReported(0, 0, {"a": 0}), 0)
+    assert plain.snapshot()[4] == 1
+    # And what adaptive bounds left can be read by a strategy without.
+    stream = coordinator()
+    for number in range(60):
+        stream.handle(batch_of(number, random.Random(number), ["a"], 1.0), number)
+    assert stream.snapshot()[4] == 3
+    back = StreamCoordinator.restore(
+        stream.snapshot(), WatermarkStrategy(), job_id="j", source_id="s", task_id="t", now_us=0
+    )
+    assert back.low_watermark_us == stream.low_watermark_us
+    assert back.status(0).splits["a"].bound_us is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"coverage": 0}, {"coverage": 1}, {"coverage": 99.9}, {"coverage": True}, {"at_least": "11 minutes"},
+        {"at_most": "0.0005 seconds", "at_least": "0 seconds"},
+    ],
+)  # fmt: skip
+def test_bounds_that_cannot_be_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(InvalidStrategy, match="for_adaptive_out_of_orderness"):
+        WatermarkStrategy.for_adaptive_out_of_orderness(**given)  # type: ignore[arg-type]

@@ -1,0 +1,221 @@
+"""`lowmark audit kafka` on a real broker: what it reads, in which order, and what it says when something is amiss."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration.audit.audit import Question
+from lowmark.integration.audit.event_time import TimeReader, json_path
+from lowmark.integration.audit.kafka import KafkaAudit, Wanted
+from lowmark.integration.cli import main
+from lowmark.integration.errors import AuditImpossible
+from lowmark.watermark.replay.report import AuditReport
+from typer.testing import CliRunner
+
+from tests.live.servers import Broker, Record, free_ports, kafka_broker
+
+LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    """The command within this process: exit code, stdout, stderr."""
+    result = CliRunner().invoke(main.app, ["audit", "kafka", *arguments], prog_name="lowmark")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def told(broker: Broker, topic: str, *arguments: str) -> dict[str, Any]:
+    code, out, err = call("--bootstrap-servers", broker.bootstrap, "--topic", topic, "--json", *arguments)
+    assert code == 0, err
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+def audited(broker: Broker, topic: str, path: str | None = None, **given: Any) -> AuditReport:
+    options: Mapping[str, object] = given.pop("options", {})
+    return KafkaAudit(
+        broker.bootstrap,
+        topic,
+        given.pop("question", Question()),
+        given.pop("wanted", Wanted()),
+        None if path is None else json_path(path),
+        TimeReader(),
+        options,
+        time.time_ns() // 1_000,
+        **given,
+    ).run()
+
+
+def orders(count: int, partitions: int = 4, pad: int = 0) -> Iterator[Record]:
+    """A row a second and partition, an hour ago; partition 1 is ten minutes behind."""
+    start_ms = (int(time.time()) - 3_600) * 1_000
+    for number in range(count):
+        partition = number % partitions
+        at_ms = start_ms + number // partitions * 1_000 - (600_000 if partition == 1 else 0)
+        yield Record(json.dumps({"paid_at": at_ms, "pad": "x" * pad}), partition, timestamp_ms=at_ms)
+
+
+@pytest.fixture(scope="module")
+def created(kafka: Broker) -> str:
+    """Timestamps by the producer."""
+    topic = kafka.create_topic(partitions=4)
+    kafka.produce(topic, orders(4_000))
+    return topic
+
+
+def test_a_backlog_is_read_as_spark_shares_it_out(kafka: Broker, created: str) -> None:
+    answer = told(kafka, created, "--rows-per-batch", "400", "--delay", "1 minute", "--delay", "20 minutes")
+    assert "no append time" in answer["order"]
+    assert (answer["rows"], answer["batches"], answer["complete"]) == (4_000, 10, True)
+    minute, more = answer["native"]
+    # 100 rows of each partition a batch: from the third batch on all of the slow one is behind the first.
+    assert minute["splits"] == {f"{created}-1": 800}
+    assert more["rows_dropped"] == 0
+    assert answer["native_smallest_delay_us"] == (600 - 101) * 1_000_000 + 1_000
+    assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
+    assert told(kafka, created, "--rows-per-batch", "400", "--event-time", "$.paid_at")["splits"] == answer["splits"]
+
+
+def test_append_times_order_all_partitions(kafka: Broker) -> None:
+    topic = kafka.create_topic(partitions=4, message_timestamp_type="LogAppendTime")
+    for _ in range(3):  # three bursts, written one after the other
+        kafka.produce(topic, orders(800))
+    answer = told(kafka, topic, "--event-time", "$.paid_at", "--trigger", "100 milliseconds", "--window", "1 minute")
+    assert "LogAppendTime" in answer["order"]
+    assert answer["rows"] == 2_400
+    assert answer["batches"] >= 3
+    assert answer["splits"][f"{topic}-0"]["out_of_orderness_us"]["max"] == 199_000_000  # the bursts tell the same hour
+    by_broker = told(kafka, topic)
+    assert any("no row can be late" in note for note in by_broker["notes"])
+    assert by_broker["native"][0]["rows_dropped"] == 0
+
+
+def test_the_newest_rows_begin_at_one_time_in_all_partitions(kafka: Broker) -> None:
+    topic = kafka.create_topic(partitions=2)
+    start_ms = (int(time.time()) - 3_600) * 1_000
+    fast = (Record("{}", 0, timestamp_ms=start_ms + number * 100) for number in range(10_000))
+    slow = (Record("{}", 1, timestamp_ms=start_ms + number * 10_000) for number in range(100))
+    kafka.produce(topic, [*fast, *slow])
+    report = audited(kafka, topic, wanted=Wanted(rows=1_010))
+    fast_rows, slow_rows = (split.profile.rows for split in report.splits)
+    assert 900 <= fast_rows + slow_rows <= 1_010
+    assert 9 <= slow_rows <= 11
+    assert all((split.behind_us or 0) <= 10_000_000 for split in report.splits)
+
+
+def test_nothing_is_left_behind(kafka: Broker, created: str) -> None:
+    before = kafka.end_offsets(created)
+    told(kafka, created)
+    assert kafka.end_offsets(created) == before
+    groups = kafka.admin.list_consumer_groups().result(30).valid
+    assert not [group.group_id for group in groups if group.group_id == "lowmark"]
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "words"),
+    [
+        (lambda kafka: kafka.create_topic(), [], "holds no record"),
+        (lambda kafka: "not-there", [], "there is no topic 'not-there'"),
+        (lambda kafka: _filled(kafka, "no json"), ["--event-time", "$.at"], "begins with 'no json'"),
+        (lambda kafka: _filled(kafka, '{"at": null}'), ["--event-time", "$.at"], "3 have none"),
+        (lambda kafka: _filled(kafka, "{}"), ["--property", "no.such=1"], "no.such"),
+        (lambda kafka: _filled(kafka, "{}"), ["--last", "1 millisecond"], "nothing was written"),
+    ],
+)
+def test_what_cannot_be_audited_is_told_in_one_line(
+    kafka: Broker, make: Callable[[Broker], str], arguments: list[str], words: str
+) -> None:
+    code, out, err = call("--bootstrap-servers", kafka.bootstrap, "--topic", make(kafka), *arguments)
+    assert (code, out) == (2, ""), err
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert "Hint:" in err
+
+
+def _filled(kafka: Broker, value: str) -> str:
+    topic = kafka.create_topic()
+    kafka.produce(topic, [Record(value, 0, timestamp_ms=1_700_000_000_000)] * 3)
+    return topic
+
+
+def test_a_broker_that_is_not_there_is_told_soon() -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    began = time.monotonic()
+    code, out, err = call("--bootstrap-servers", address, "--topic", "orders")
+    assert (code, out) == (2, "")
+    assert address in err
+    assert "Traceback" not in err
+    assert time.monotonic() - began < 30
+
+
+# Little is read ahead, so that what happens to a topic meets its reader.
+SLOWLY = {"fetch.message.max.bytes": 2_000, "queued.min.messages": 1, "queued.max.messages.kbytes": 4}
+
+
+def test_a_topic_that_is_deleted_meanwhile_leaves_an_answer(kafka: Broker) -> None:
+    topic = kafka.create_topic(partitions=2)
+    kafka.produce(topic, orders(6_000, partitions=2, pad=500))
+
+    def delete(read: int, total: int) -> None:
+        if read and kafka.admin.list_topics(timeout=5).topics.get(topic):
+            kafka.admin.delete_topics([topic])[topic].result(30)
+            assert read < total
+
+    report = audited(
+        kafka, topic, progress=delete, options=SLOWLY, give_up_after_seconds=10.0,
+        question=Question(rows_per_batch=100),
+    )  # fmt: skip
+    assert not report.complete
+    assert 0 < sum(split.profile.rows for split in report.splits) < 6_000
+    assert any("deleted" in note or "nothing came" in note for note in report.notes), report.notes
+
+
+def test_a_broker_that_dies_meanwhile_leaves_an_answer(tmp_path: Path) -> None:
+    with kafka_broker(tmp_path) as broker:
+        topic = broker.create_topic(partitions=2)
+        broker.produce(topic, orders(6_000, partitions=2, pad=500))
+        killed: list[int] = []
+
+        def kill(read: int, _total: int) -> None:
+            if read and not killed:
+                broker.kill()
+                killed.append(read)
+
+        report = audited(broker, topic, progress=kill, options=SLOWLY, give_up_after_seconds=5.0)
+    assert not report.complete
+    assert any("not all was read" in note for note in report.notes)
+
+
+def test_ctrl_c_gives_the_answer_so_far(kafka: Broker) -> None:
+    topic = kafka.create_topic(partitions=2)
+    kafka.produce(topic, orders(20_000, partitions=2, pad=500))
+    slowly = [f"--property={name}={value}" for name, value in SLOWLY.items()]
+    command = subprocess.Popen(
+        [*LOWMARK, "audit", "kafka", "--bootstrap-servers", kafka.bootstrap, "--topic", topic, "--json", "--debug",
+         *slowly],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert command.stderr is not None
+    assert any("read " in line for line in command.stderr), "it ended before it had read a row"
+    command.send_signal(signal.SIGINT)
+    out, _ = command.communicate(timeout=60)
+    answer = json.loads(out)
+    assert command.returncode == 130
+    assert answer["interrupted"]
+    assert not answer["complete"]
+    assert 0 < sum(split["rows"] for split in answer["splits"].values()) < 20_000
+
+
+def test_an_audit_that_is_stopped_before_its_first_row_says_so(kafka: Broker, created: str) -> None:
+    with pytest.raises(AuditImpossible, match="interrupted before the first row"):
+        audited(kafka, created, stop=lambda: True)

@@ -1,0 +1,152 @@
+"""The pages: they build without a warning, all of them can be reached, and their picture is what its command draws."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from lowmark.integration.cli.main import app
+from lowmark.watermark import WatermarkStrategy
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+MOST_LINES_OF_README = 180
+
+
+def build(folder: Path, docs: Path = DOCS) -> subprocess.CompletedProcess[str]:
+    """`mkdocs build --strict` of these pages, into a folder."""
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    config = config.replace("docs_dir: docs", f"docs_dir: {docs}").replace("[docs/", f"[{DOCS}/")
+    (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(folder / "mkdocs.yml")]
+    return subprocess.run(
+        [*command, "--site-dir", str(folder / "site")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_pages_build_strictly_and_need_no_internet(tmp_path: Path) -> None:
+    done = build(tmp_path)
+    assert done.returncode == 0, done.stderr
+    pages = {page.stem for page in DOCS.glob("*.md")}
+    built = {page.stem: page.read_text(encoding="utf-8") for page in (tmp_path / "site").glob("*.html")}
+    assert pages <= set(built)
+    fetched = [
+        (name, address)
+        for name, page in built.items()
+        for address in re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(https?:[^\"]+)", page)
+    ]
+    assert fetched == []
+    assert "&gt;&gt;&gt;" in built["reference"]  # examples stay sessions,
+    assert "<blockquote>" not in built["reference"]  # which Markdown would take for quotations
+
+
+def test_a_link_to_nowhere_fails(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for page in DOCS.glob("*.md"):
+        (docs / page.name).write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    (docs / "pictures").symlink_to(DOCS / "pictures")
+    (docs / "wrap.md").write_text("[there](nowhere.md)", encoding="utf-8")
+    done = build(tmp_path, docs)
+    assert done.returncode != 0
+    assert "nowhere.md" in done.stderr
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert menu == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_links_of_the_pages_beside_the_house_lead_somewhere() -> None:
+    broken = [
+        (page.name, target)
+        for page in (ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md")
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+        if not (ROOT / target).exists()
+    ]
+    assert broken == []
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_README
+
+
+def pages() -> list[Path]:
+    """The README and every page of docs/."""
+    return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+def commands(program: str) -> list[tuple[str, list[str]]]:
+    """Where a command of this program stands alone in its line, and its words; what follows two spaces explains it."""
+    found = []
+    for page in pages():
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            if match := re.match(rf"(?: {{4}}|\$ ){program} (.+?)(?: {{2,}}|$)", line):
+                found.append((f"{page.name}:{number}", shlex.split(match[1].removesuffix("\\"))))
+    return found
+
+
+def unknown(words: list[str]) -> str | None:
+    """What of a `lowmark` command the command line does not know."""
+    command = typer.main.get_command(app)
+    for at, word in enumerate(words):
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            known = {name for option in command.params for name in [*option.opts, *option.secondary_opts]}
+            return next(
+                (each for each in words[at:] if each.startswith("--") and each.split("=")[0] not in known), None
+            )
+        if word not in inner:
+            return word
+        command = inner[word]
+    return None
+
+
+def test_every_command_of_the_pages_is_one() -> None:
+    written = commands("lowmark")
+    assert len(written) > 4
+    assert [(where, what) for where, words in written if (what := unknown(words))] == []
+    assert unknown(["serve", "--adress", "unix:/tmp/x"]) == "--adress"  # it can fail
+    assert unknown(["statsu"]) == "statsu"
+
+
+def test_every_target_of_the_pages_is_one() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    written = commands("make")
+    assert len(written) > 4
+    assert [(where, words) for where, words in written if words[0] not in targets] == []
+
+
+def test_the_strategy_page_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "strategy.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "strategy.md", "exec"), names)
+    strategy = names["strategy"]
+    assert isinstance(strategy, WatermarkStrategy)
+    assert (strategy.out_of_orderness_us, strategy.idle_timeout_us) == (10_000_000, 60_000_000)
+
+
+def test_the_strategy_page_has_every_setting() -> None:
+    page = (DOCS / "strategy.md").read_text(encoding="utf-8")
+    settings = {name for name in vars(WatermarkStrategy) if name.startswith(("for_", "with_", "no_watermarks"))}
+    assert {name for name in settings if f"`{name}" not in page and f".{name}" not in page} == set()
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_is_what_its_command_draws(picture: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, DOCS / "pictures.py", "--out", tmp_path], check=True)
+    assert (tmp_path / picture.name).read_text(encoding="utf-8") == picture.read_text(encoding="utf-8")
+
+
+def test_the_picture_and_the_demo_lose_the_same_rows() -> None:
+    lost = re.search(r"in windows +125,167 +[\d,]+ +([\d,]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    drawn = (DOCS / "pictures" / "problem.svg").read_text(encoding="utf-8")
+    assert lost is not None
+    assert f"native Spark: {lost[1]} rows dropped" in drawn
+    assert "lowmark: no row dropped" in drawn

@@ -1,0 +1,196 @@
+"""The replay against its definition, row by row, and the histogram against sorting."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from lowmark.watermark import Tick, WatermarkStrategy
+from lowmark.watermark.lateness import LatenessHistogram, buckets_of, upper_edges
+from lowmark.watermark.replay.open_rows import OpenRows
+from lowmark.watermark.replay.profile import SplitProfile
+from lowmark.watermark.replay.replay import Batches, Replay
+from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
+from lowmark.watermark.splits.stream import StreamCoordinator
+
+SECOND_US = 1_000_000
+NOW_US = 1_700_000_000 * SECOND_US
+Row = tuple[int, int]  # split, event time
+
+
+def random_batches(seed: int) -> list[list[Row]]:
+    """Three splits that are out of order, one behind, one with a bad clock, one silent in the end."""
+    chance = random.Random(seed)
+    batches = []
+    for batch in range(chance.randint(1, 40)):
+        front_us = NOW_US - 3_600 * SECOND_US + batch * 10 * SECOND_US
+        rows = []
+        for _ in range(chance.randint(0, 20)):
+            split = chance.randrange(3 if batch < 20 else 2)
+            behind_us = chance.randrange(20 * SECOND_US) + (60 * SECOND_US if split == 1 else 0)
+            rows.append((split, front_us - behind_us))
+        if chance.random() < 0.1:
+            rows.append((0, NOW_US + chance.choice([1, 1_000]) * 60 * SECOND_US))
+        if chance.random() < 0.1:
+            rows.append((1, -chance.randrange(100 * SECOND_US)))
+        batches.append(rows)
+    return batches
+
+
+def replayed(batches: list[list[Row]], delays_us: list[int], window_us: int | None, cuts: int = 1) -> Replay:
+    """All batches, in so many calls."""
+    replay = Replay(
+        ["a", "b", "c"], delays_us=delays_us, window_us=window_us, strategy=WatermarkStrategy(), now_us=NOW_US
+    )
+    size = -(-len(batches) // cuts)
+    for first in range(0, len(batches), size):
+        some = batches[first : first + size]
+        rows = [row for batch in some for row in batch]
+        replay.take(
+            Batches(
+                np.array([split for split, _ in rows], np.int64),
+                np.array([time_us for _, time_us in rows], np.int64),
+                np.ones(len(rows), np.bool_),
+                np.cumsum([len(batch) for batch in some]),
+                NOW_US + np.arange(first, first + len(some)),
+                np.zeros(len(some), np.int64),
+            )
+        )
+    replay.finish()
+    return replay
+
+
+def late_natively(batches: list[list[Row]], delay_us: int, window_us: int | None) -> list[int]:
+    """Spark's rule as it is written: batch n drops by the watermark of batch n - 1, which batches to n - 2 made."""
+    late = [0, 0, 0]
+    for number, batch in enumerate(batches):
+        seen_ms = [time_us // 1_000 for before in batches[: max(0, number - 1)] for _, time_us in before]
+        watermark_ms = max(0, max(seen_ms) - delay_us // 1_000) if seen_ms else 0
+        for split, time_us in batch:
+            end_us = time_us if window_us is None else (time_us // window_us + 1) * window_us
+            late[split] += end_us <= watermark_ms * 1_000
+    return late
+
+
+def late_under_lowmark(batches: list[list[Row]], bound_us: int, window_us: int | None) -> list[int]:
+    """The coordinator's own low watermark with this bound, three batches later; a guarded row reports nothing."""
+    strategy = WatermarkStrategy(out_of_orderness_us=bound_us)
+    coordinator = StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
+    coordinator.handle(SplitsDiscovered((0, 1, 2)), NOW_US)
+    lows: list[int | None] = []
+    late = [0, 0, 0]
+    for number, batch in enumerate(batches):
+        in_force = lows[number - 3] if number >= 3 else None
+        watermark_us = 0 if in_force is None else max(0, in_force)
+        tops: dict[int | str, int] = {}
+        for split, time_us in batch:
+            end_us = time_us if window_us is None else (time_us // window_us + 1) * window_us
+            late[split] += end_us <= watermark_us
+            if time_us <= NOW_US + number + 300 * SECOND_US:
+                tops[split] = max(time_us, tops.get(split, time_us))
+        watermarks = {split: strategy.watermark_of_max(top_us) for split, top_us in tops.items()}
+        coordinator.handle(BatchReported(number, NOW_US + number, watermarks), NOW_US + number)
+        coordinator.handle(Tick(), NOW_US + number)
+        lows.append(coordinator.low_watermark_us)
+    return late
+
+
+@pytest.mark.parametrize("window_us", [None, 7 * SECOND_US, 60 * SECOND_US])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_replay_drops_what_the_rules_say(seed: int, window_us: int | None) -> None:
+    batches = random_batches(seed)
+    delays_us = [0, 5 * SECOND_US, 15_123_000, 90 * SECOND_US]
+    replay = replayed(batches, delays_us, window_us, cuts=1 + seed % 4)
+    for delay_us in delays_us:
+        told = f"seed {seed}, window {window_us}, delay {delay_us}"
+        assert replay.native.dropped_at(delay_us).tolist() == late_natively(batches, delay_us, window_us), told
+        assert replay.lowmark.dropped_at(delay_us).tolist() == late_under_lowmark(batches, delay_us, window_us), told
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_smallest_delay_is_the_smallest(seed: int) -> None:
+    batches = random_batches(seed)
+    before_1970 = sum(time_us <= 0 for batch in batches for _, time_us in batch)
+    smallest_us = replayed(batches, [0], None).native.smallest_delay_us
+    assert sum(late_natively(batches, smallest_us, None)) == before_1970, f"seed {seed}"
+    if smallest_us:
+        assert sum(late_natively(batches, smallest_us - 1_000, None)) > before_1970, f"seed {seed}"
+
+
+def test_state_is_what_is_open_at_most_at_once() -> None:
+    # One split, in order, a row a second, batches of ten: a delay of a minute keeps a minute and what is not in force.
+    rows = [(0, NOW_US - 10_000 * SECOND_US + second * SECOND_US) for second in range(6_000)]
+    batches = [rows[first : first + 10] for first in range(0, len(rows), 10)]
+    kept = replayed(batches, [60 * SECOND_US], None).native.kept_at(60 * SECOND_US)
+    assert kept is not None
+    assert 60 <= kept <= 90
+
+
+def test_an_idle_split_does_not_hold_where_the_clock_goes_on() -> None:
+    replay = Replay(
+        ["a", "silent"],
+        delays_us=[0],
+        window_us=None,
+        strategy=WatermarkStrategy().with_idleness("1 minute"),
+        now_us=NOW_US,
+    )
+    count = 100
+    replay.take(
+        Batches(
+            np.array([1] + [0] * (count - 1)),
+            NOW_US + np.arange(count) * 10 * SECOND_US,
+            np.ones(count, np.bool_),
+            np.arange(1, count + 1),
+            NOW_US + np.arange(count) * 10 * SECOND_US,
+            np.zeros(count, np.int64),
+        )
+    )
+    replay.finish()
+    low_us = replay.moments[-1].low_us
+    assert low_us is not None
+    assert low_us > NOW_US + 900 * SECOND_US
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_quantile_never_says_too_little_and_at_most_a_sixteenth_too_much(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    values = (chance.lognormal(10, 4, 5_000)).astype(np.int64)
+    lateness, other = LatenessHistogram(), LatenessHistogram()
+    lateness.add(values[:2_000])
+    other.add(values[2_000:])
+    lateness.merge(other)
+    in_order = np.sort(values)
+    for share in (0.01, 0.5, 0.9, 0.999, 0.9999, 1.0):
+        exact = in_order[max(1, int(np.ceil(len(values) * share - 1e-9))) - 1]
+        assert exact <= lateness.quantile_us(share) <= exact + exact // 16, f"seed {seed}, share {share}"
+
+
+def test_buckets_are_in_order_over_all_of_64_bits() -> None:
+    values = np.unique([0, *(2**k + d for k in range(1, 63) for d in (-1, 0, 1)), 2**63 - 1])
+    assert (np.diff(buckets_of(values)) >= 0).all()
+    assert (upper_edges(buckets_of(values)) >= values).all()
+
+
+def test_open_rows_stay_few_bins_whatever_comes() -> None:
+    rows = OpenRows(1)
+    rows.add(np.arange(0, 10_000_000, 50, dtype=np.int64))
+    assert len(rows._bins) <= 1 << 16
+    assert abs(int(rows.above(np.array([5_000_000]))[0]) - 100_000) < 200
+
+
+def test_a_profile_is_the_same_however_its_rows_are_cut() -> None:
+    chance = np.random.default_rng(3)
+    times_us = NOW_US + chance.integers(-(10**9), 10**9, 1_000)
+    times_us[[5, 500]] = [NOW_US + 10**15, -7]
+    latest_us = np.full(1_000, NOW_US + 10**10)
+    written_us = NOW_US + np.cumsum(chance.integers(0, 10**6, 1_000))
+    timed = np.arange(1_000) % 97 != 0
+    whole, cut = SplitProfile(), SplitProfile()
+    whole.add(times_us, timed, latest_us=latest_us, written_us=written_us)
+    for part in np.split(np.arange(1_000), [1, 2, 300, 301, 900]):
+        cut.add(times_us[part], timed[part], latest_us=latest_us[part], written_us=written_us[part])
+    for share in (0.5, 0.9, 1.0):
+        assert whole.disorder.quantile_us(share) == cut.disorder.quantile_us(share)
+    assert (whole.rows, whole.future_rows, whole.before_epoch_rows) == (1_000, 1, 1)
+    assert (whole.first_us, whole.last_us, whole.silence) == (cut.first_us, cut.last_us, cut.silence)

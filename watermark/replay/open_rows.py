@@ -1,0 +1,57 @@
+"""How many rows a query keeps in state under several delays at once: those whose window is not over."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Micros = npt.NDArray[np.int64]
+
+_MOST_BINS = 1 << 16
+
+
+class OpenRows:
+    """Rows by when their window is over, in bins; the bins grow wider when there would be too many.
+
+    Args:
+        width_us: of a bin: the window's length where rows have one.
+
+    >>> rows = OpenRows(10)
+    >>> rows.add(np.array([10, 10, 20, 40]))
+    >>> rows.above(np.array([5, 10, 30, 40])).tolist()
+    [4, 2, 1, 0]
+    """
+
+    def __init__(self, width_us: int) -> None:
+        self._width_us = width_us
+        self._bins = np.zeros(0, np.int64)
+        self._rows = np.zeros(0, np.int64)
+
+    def add(self, ends_us: Micros) -> None:
+        """Take in rows by when their window is over, shape (n,)."""
+        if not len(ends_us):
+            return
+        bins, rows = np.unique(-(-ends_us // self._width_us), return_counts=True)
+        self._bins, self._rows = _sums(np.concatenate((self._bins, bins)), np.concatenate((self._rows, rows)))
+        while len(self._bins) > _MOST_BINS:
+            self._width_us *= 2
+            self._bins, self._rows = _sums(-(-self._bins // 2), self._rows)
+
+    def above(self, thresholds_us: Micros) -> npt.NDArray[np.int64]:
+        """How many rows end after each threshold, shape (k,) in and out; exact where a bin is as wide as a window."""
+        after = np.concatenate((np.cumsum(self._rows[::-1])[::-1], [0]))
+        kept: npt.NDArray[np.int64] = after[np.searchsorted(self._bins, thresholds_us // self._width_us, side="right")]
+        return kept
+
+    def forget(self, threshold_us: int) -> None:
+        """Forget rows that end at the threshold or before it: nobody will ask for less."""
+        at = int(np.searchsorted(self._bins, threshold_us // self._width_us, side="right"))
+        self._bins, self._rows = self._bins[at:], self._rows[at:]
+
+
+def _sums(bins: Micros, rows: npt.NDArray[np.int64]) -> tuple[Micros, npt.NDArray[np.int64]]:
+    """The bins in order, each once, with the sum of its rows."""
+    order = np.argsort(bins, kind="stable")
+    bins, rows = bins[order], rows[order]
+    starts = np.flatnonzero(np.concatenate(([True], bins[1:] != bins[:-1])))
+    return bins[starts], np.add.reduceat(rows, starts)

@@ -1,0 +1,104 @@
+"""What the rows of one split are like, in the order in which they are read: nothing here knows of batches.
+
+A time beyond the guard is a bad clock: it is counted, and no row counts as late because of it. A time before 1970 is
+late in Spark whatever the delay, so it is counted apart, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from lowmark.watermark.lateness import LatenessHistogram
+
+Micros = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A time in which a split had no row, by the clock that `SplitProfile.add` was given.
+
+    Attributes:
+        since_us: when the row before it was written, microseconds since the epoch.
+        length_us: until the next row, microseconds.
+    """
+
+    since_us: int = 0
+    length_us: int = 0
+
+
+@dataclass(slots=True)
+class SplitProfile:
+    """Counts of one split.
+
+    Attributes:
+        rows: all of them.
+        null_rows: without an event time.
+        unreadable_rows: with something that is no event time.
+        before_epoch_rows: from before 1970.
+        future_rows: beyond the guard.
+        first_us, last_us: smallest and largest event time of the good rows, None before the first.
+        disorder: how far each good row lies behind the largest before it.
+        written_us: when the first and the newest row were written, None where that is not known.
+        silence: the longest that ended.
+        furthest_future_us: how far the furthest of the future rows is ahead of its clock.
+
+    >>> profile = SplitProfile()
+    >>> times = np.array([10, 30, 20, 999, 40]) * 1_000_000
+    >>> profile.add(times, np.array([True] * 5), latest_us=np.full(5, 100_000_000), written_us=times)
+    >>> profile.rows, profile.future_rows, profile.last_us, profile.disorder.largest_us
+    (5, 1, 40000000, 10000000)
+    """
+
+    rows: int = 0
+    null_rows: int = 0
+    unreadable_rows: int = 0
+    before_epoch_rows: int = 0
+    future_rows: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
+    disorder: LatenessHistogram = field(default_factory=LatenessHistogram)
+    written_us: tuple[int, int] | None = None
+    silence: Silence = Silence()
+    furthest_future_us: int = 0
+
+    def add(self, times_us: Micros, timed: Flags, *, latest_us: Micros, written_us: Micros | None = None) -> None:
+        """Take in rows of the split in the order in which they are read.
+
+        Args:
+            times_us: event times, microseconds since the epoch, shape (n,).
+            timed: which of them are times at all, shape (n,); whoever calls counts the others.
+            latest_us: what is beyond this is a bad clock, shape (n,).
+            written_us: when each row was written, shape (n,), or None.
+        """
+        self.rows += len(times_us)
+        if written_us is not None and len(written_us):
+            self._time(written_us)
+        future = timed & (times_us > latest_us)
+        early = timed & (times_us < 0)
+        self.future_rows += int(future.sum())
+        self.before_epoch_rows += int(early.sum())
+        if self.future_rows and future.any():
+            self.furthest_future_us = max(self.furthest_future_us, int((times_us - latest_us)[future].max()))
+        good = times_us[timed & ~future & ~early]
+        if not len(good):
+            return
+        before = np.empty(len(good) + 1, np.int64)
+        before[0] = good[0] if self.last_us is None else self.last_us
+        np.maximum.accumulate(np.concatenate((before[:1], good)), out=before)
+        self.disorder.add(before[:-1] - good)
+        first = int(good.min())
+        self.first_us = first if self.first_us is None else min(first, self.first_us)
+        self.last_us = int(before[-1])
+
+    def _time(self, written_us: Micros) -> None:
+        before = written_us[:1] if self.written_us is None else np.array([self.written_us[1]], np.int64)
+        all_us = np.maximum.accumulate(np.concatenate((before, written_us)))
+        gaps = np.diff(all_us)
+        longest = int(gaps.argmax())
+        if gaps[longest] > self.silence.length_us:
+            self.silence = Silence(int(all_us[longest]), int(gaps[longest]))
+        first = int(all_us[0]) if self.written_us is None else self.written_us[0]
+        self.written_us = first, int(all_us[-1])

@@ -1,0 +1,228 @@
+"""What an audit found: frozen data, and one JSON object. How it is shown is somebody else's business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from lowmark.watermark.duration import format_duration_us
+
+from .advice import Advice, advise
+from .profile import SplitProfile
+from .replay import Moment, Replay, Verdict
+
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 0.9999)
+"""Shares of the rows for which it is told how far they lie behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReport:
+    """One split.
+
+    Attributes:
+        name: its name.
+        profile: what was counted of its rows.
+        empty_for_us: since its newest row was written until the newest of all was, microseconds; None: not known.
+        behind_us: how far it was behind the furthest split in the end, None without a good row.
+        most_behind_us: how far at most, once it had a row.
+    """
+
+    name: str
+    profile: SplitProfile
+    empty_for_us: int | None
+    behind_us: int | None
+    most_behind_us: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For `json.dumps`: microseconds where a name ends so."""
+        profile = self.profile
+        disorder = {f"p{100 * share:g}": profile.disorder.quantile_us(share) for share in QUANTILES}
+        return {
+            "rows": profile.rows,
+            "null_rows": profile.null_rows,
+            "unreadable_rows": profile.unreadable_rows,
+            "before_1970_rows": profile.before_epoch_rows,
+            "future_rows": profile.future_rows,
+            "furthest_future_us": profile.furthest_future_us,
+            "first_us": profile.first_us,
+            "last_us": profile.last_us,
+            "out_of_orderness_us": {**disorder, "max": profile.disorder.largest_us},
+            "behind_us": self.behind_us,
+            "most_behind_us": self.most_behind_us,
+            "longest_silence_us": profile.silence.length_us,
+            "longest_silence_since_us": profile.silence.since_us if profile.silence.length_us else None,
+            "silent_for_us": self.empty_for_us,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one delay, or bound, makes of the rows.
+
+    Attributes:
+        delay_us: the delay.
+        rows_dropped: rows that are late.
+        splits: late rows by split, those without one left out.
+        kept_rows: rows in state at most at once, None if it was not looked so far.
+    """
+
+    delay_us: int
+    rows_dropped: int
+    splits: dict[str, int]
+    kept_rows: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For `json.dumps`."""
+        return {
+            "delay": format_duration_us(self.delay_us),
+            "delay_us": self.delay_us,
+            "rows_dropped": self.rows_dropped,
+            "splits": self.splits,
+            "rows_kept_at_most": self.kept_rows,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """The whole of it.
+
+    Attributes:
+        what: what was read, in words.
+        order: in which order across splits, and in which batches, in words.
+        event_time: where event time was found, in words.
+        complete: whether everything that was to be read was.
+        window_us: length of the query's windows, None without.
+        rows, batches: how many were judged.
+        splits: in the order in which they are numbered.
+        native, lowmark: for each delay, growing.
+        smallest_delay_us: the smallest with which native Spark drops no row from 1970 on.
+        smallest_kept_rows: about how many rows that keeps in state at most; None: not known.
+        before_epoch_rows: rows that any watermark drops, as they are before 1970.
+        advice: the strategy to paste.
+        notes: what else a person should know.
+        moments: how far everybody was while it was read, for pictures.
+    """
+
+    what: str
+    order: str
+    event_time: str
+    complete: bool
+    window_us: int | None
+    rows: int
+    batches: int
+    splits: tuple[SplitReport, ...]
+    native: tuple[Outcome, ...]
+    lowmark: tuple[Outcome, ...]
+    smallest_delay_us: int
+    smallest_kept_rows: int | None
+    before_epoch_rows: int
+    advice: Advice
+    notes: tuple[str, ...]
+    moments: tuple[Moment, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object; microseconds where a name ends so."""
+        return {
+            "what": self.what,
+            "order": self.order,
+            "event_time": self.event_time,
+            "complete": self.complete,
+            "window_us": self.window_us,
+            "rows": self.rows,
+            "batches": self.batches,
+            "native": [outcome.to_json() for outcome in self.native],
+            "native_smallest_delay_us": self.smallest_delay_us,
+            "native_smallest_delay": format_duration_us(self.smallest_delay_us),
+            "native_rows_kept_at_smallest_delay": self.smallest_kept_rows,
+            "before_1970_rows": self.before_epoch_rows,
+            "lowmark": [outcome.to_json() for outcome in self.lowmark],
+            "strategy": self.advice.code(),
+            "splits": {split.name: split.to_json() for split in self.splits},
+            "notes": list(self.notes),
+        }
+
+
+def report(
+    replay: Replay,
+    profiles: Sequence[SplitProfile],
+    *,
+    what: str,
+    order: str,
+    event_time: str,
+    complete: bool,
+    window_us: int | None,
+    idle_timeout_us: int,
+    appended: bool,
+    notes: Sequence[str] = (),
+) -> AuditReport:
+    """Put together what was found.
+
+    Args:
+        replay: finished.
+        profiles: of each split, by its number.
+        what: what was read, in words.
+        order: in which order and batches, in words.
+        event_time: where event time was found, in words.
+        complete: whether everything that was to be read was.
+        window_us: length of the query's windows, None without.
+        idle_timeout_us: a split that is silent for longer is worth leaving out.
+        appended: whether it is known when rows were appended: else a split that is behind would look silent.
+        notes: what else a person should know.
+    """
+    newest_us = max((each.written_us[1] for each in profiles if each.written_us is not None), default=None)
+    behind, most_behind = _behind(replay.moments, len(profiles))
+    splits = tuple(
+        SplitReport(
+            name,
+            profile,
+            newest_us - profile.written_us[1] if appended and newest_us and profile.written_us else None,
+            behind[number],
+            most_behind[number],
+        )
+        for number, (name, profile) in enumerate(zip(replay.names, profiles, strict=True))
+    )
+    smallest_us = replay.native.smallest_delay_us
+    return AuditReport(
+        what=what,
+        order=order,
+        event_time=event_time,
+        complete=complete,
+        window_us=window_us,
+        rows=replay.rows,
+        batches=replay.batches,
+        splits=splits,
+        native=_outcomes(replay.native, replay.names),
+        lowmark=_outcomes(replay.lowmark, replay.names),
+        smallest_delay_us=smallest_us,
+        smallest_kept_rows=replay.native.kept_at(smallest_us),
+        before_epoch_rows=int(replay.native.before_epoch_rows.sum()),
+        advice=advise({split.name: (split.profile, split.empty_for_us) for split in splits}, idle_timeout_us),
+        notes=tuple(notes),
+        moments=tuple(replay.moments),
+    )
+
+
+def _outcomes(verdict: Verdict, names: Sequence[str]) -> tuple[Outcome, ...]:
+    made = []
+    for delay_us in verdict.delays_us:
+        dropped = verdict.dropped_at(delay_us).tolist()
+        splits = {name: rows for name, rows in zip(names, dropped, strict=True) if rows}
+        made.append(Outcome(delay_us, sum(dropped), splits, verdict.kept_at(delay_us)))
+    return tuple(made)
+
+
+def _behind(moments: Sequence[Moment], count: int) -> tuple[list[int | None], list[int | None]]:
+    """How far each split was behind the front, in the end and at most."""
+    last: list[int | None] = [None] * count
+    most: list[int | None] = [None] * count
+    for moment in moments:
+        if moment.front_us is None:
+            continue
+        behind = moment.front_us - moment.tops_us
+        for number in np.flatnonzero(moment.spoken).tolist():
+            here = int(behind[number])
+            before = most[number]
+            last[number], most[number] = here, here if before is None else max(here, before)
+    return last, most
