@@ -34,7 +34,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks
+.PHONY: help venv demo demo-kafka demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -47,6 +47,9 @@ demo: java .venv/.installed ## the main job, native Spark beside lowmark, no ser
 
 demo-kafka: java .venv/.installed jars ## the same on a real Kafka broker, started and stopped here
 	@$(bin)/python -m tests.live.demo_kafka $(DEMO_ARGS)
+
+demo-pravega: java .venv/.installed-test jars ## the same on a real Pravega, started and stopped here
+	@$(bin)/python -m tests.live.demo_pravega $(DEMO_ARGS)
 
 # The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half. One process more
 # than cores: some of these tests wait.
@@ -110,7 +113,8 @@ servers: .cache/java.asked jars
 
 connector := spark-kafka$(patsubst %,-%,$(filter 4.0 4.1,$(basename $(SPARK))))
 
-jars: .cache/jars/kafka.stamp .cache/jars/$(connector).stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, for the live tests; Flink's, for the benchmark
+jars: .cache/jars/kafka.stamp .cache/jars/$(connector).stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, and Pravega's, for the live tests; Flink's, for the benchmark
+jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp
 
 .cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked
 	@tests/live/provide jars $*

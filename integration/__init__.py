@@ -27,14 +27,14 @@ def __getattr__(name: str) -> Any:
         from .driver.service import LowWatermarkService
 
         return LowWatermarkService
-    if name in ("adopt", "leave"):
-        from .spark import adoption
-
-        return getattr(adoption, name)
     if name == "audit_table":
         from .audit.table import audit_table
 
         return audit_table
+    if name in ("adopt", "leave"):
+        from .spark import adoption
+
+        return getattr(adoption, name)
     if name == "ship":
         from .spark.shipping import ship
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -187,7 +187,8 @@ class SplitEnd:
 
     Attributes:
         position: the position after the last row that is there; at least the split's start.
-        rows: how many rows lie before it, from the split's start. An upper bound will do; None if not known.
+        rows: how many rows lie before it, from the split's start. An upper bound will do, or an estimate where the
+            system does not count, but 0 only where there are none; None if not known.
         size_bytes: how many bytes those are, roughly; None if not known.
         finished: nothing will ever be added: once read up to here, the split is done.
     """
@@ -422,6 +423,22 @@ class SplitPlanner(ABC, Generic[SplitT]):
         """
         del until_us
         return {split.split_id: self.claim_us(split, split.start, time_us) for split in splits}
+
+    def cut(self, stops: Sequence[tuple[SplitT, int]]) -> Sequence[tuple[SplitT, SplitT]]:
+        """Cut splits where a batch ends: the last thing that is asked before the offset is written.
+
+        By default only `stop` and `start` change. A source whose system knows places by more than a whole number (a
+        sequence number of 128 bits, a StreamCut) adds here what fixes the rows: both parts are in the offset before a
+        row is read.
+
+        Args:
+            stops: (split from where it goes on, the position at which the batch stops reading it, which may be its
+                start), each split once.
+
+        Returns:
+            In the same order: (the slice up to there, the split from there on). Their `start` and `stop` are as asked.
+        """
+        return [(replace(split, stop=stop), replace(split, start=stop)) for split, stop in stops]
 
     def metric_values(self) -> Mapping[str, float]:
         """Return what it counts, by name: shown as the source's metrics, beside those of the enumerator."""

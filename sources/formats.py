@@ -1,4 +1,4 @@
-"""Options of the formats `lowmark_kafka`, `lowmark_files` and `lowmark_generator`: see `FormatOptions`."""
+"""Options of the formats `lowmark_kafka`, `lowmark_files`, `lowmark_generator` and so on: see `FormatOptions`."""
 
 from lowmark.sources.spark.options import FORMATS, FormatOptions, InvalidOption
 

@@ -13,7 +13,18 @@ from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
 from tests.live.chromium import chromium
-from tests.live.servers import Broker, jars, kafka_broker, require_binary, require_jars, require_java
+from tests.live.pravega_server import Pravega, pravega_server
+from tests.live.servers import (
+    KINESIS_ACCESS,
+    Broker,
+    Kinesis,
+    jars,
+    kafka_broker,
+    kinesis_server,
+    require_binary,
+    require_jars,
+    require_java,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -23,6 +34,8 @@ SERVERS = {
     "browser",
     "kafka",
     "kafka_jars",
+    "kinesis",
+    "pravega",
     "prometheus_binary",
 }  # fixtures: who takes one starts a server, or needs it
 
@@ -43,6 +56,10 @@ def pytest_configure() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     clean_environment()
+    # Where boto3 looks first, here and in all processes of Spark: nobody's own account is ever asked.
+    os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
+    os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -131,9 +148,23 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
+def kinesis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinesis]:
+    """A server that speaks Kinesis, for all tests; streams are per test: `kinesis.create_stream()`."""
+    with kinesis_server(tmp_path_factory.mktemp("kinesis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def kafka_jars() -> list[Path]:
     """The jars of Spark's Kafka connector: on the class path of `spark` when they are here; this insists."""
     return require_jars("spark-kafka")
+
+
+@pytest.fixture(scope="session")
+def pravega(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pravega]:
+    """A Pravega for all tests; streams are per test: `pravega.create_stream()`."""
+    with pravega_server(tmp_path_factory.mktemp("pravega")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

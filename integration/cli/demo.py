@@ -7,9 +7,10 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -28,13 +29,14 @@ class SourceKind(str, Enum):
 
     GENERATOR = "generator"
     KAFKA = "kafka"
+    PRAVEGA = "pravega"
 
 
 def demo(
     *,
     seed: Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")] = 42,
     source: Annotated[
-        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka.")
+        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka or Pravega.")
     ] = SourceKind.GENERATOR,
     bootstrap: Annotated[
         str | None, typer.Option(help="A Kafka broker, HOST:PORT (with --source kafka).", show_default=False)
@@ -48,9 +50,14 @@ def demo(
     jars: Annotated[
         str | None,
         typer.Option(
-            help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them.",
+            help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them. "
+            "Or the folder with those of Pravega's client.",
             show_default=False,
         ),
+    ] = None,
+    controller: Annotated[
+        str | None,
+        typer.Option(help="A Pravega controller, tcp://HOST:PORT (with --source pravega).", show_default=False),
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -79,7 +86,7 @@ def demo(
     from lowmark.integration.demo.view import DemoBars, show
     from lowmark.integration.spark.session import local_session
 
-    feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars)
+    feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars, controller=controller)
     script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
     errors = EscapingConsole(stderr=True)
     bars = DemoBars(errors)
@@ -142,12 +149,12 @@ def _keep(seconds: float) -> None:
 
 
 def _feed(
-    source: SourceKind, *, bootstrap: str | None, topic: str | None, jars: str | None
+    source: SourceKind, *, bootstrap: str | None, topic: str | None, jars: str | None, controller: str | None
 ) -> tuple[Any, dict[str, str]]:
     """What makes the feed, a context manager, and the settings its source needs; raises for options that do not fit."""
+    of_kafka = {"--bootstrap": bootstrap, "--topic": topic}
     if source is SourceKind.KAFKA:
-        from functools import partial
-
+        _refuse({"--controller": controller}, "pravega")
         from lowmark.integration.demo.kafka_feed import KafkaFeed, connector
 
         if bootstrap is None:
@@ -155,11 +162,23 @@ def _feed(
         return partial(KafkaFeed, bootstrap=bootstrap, topic=topic), {"spark.jars": jars} if jars else {
             "spark.jars.packages": connector()
         }
-    for option, value in (("--bootstrap", bootstrap), ("--topic", topic), ("--jars", jars)):
-        if value is not None:
-            raise typer.BadParameter(f"{option} is for --source kafka")
+    if source is SourceKind.PRAVEGA:
+        from lowmark.integration.demo.pravega_feed import PravegaFeed
+
+        _refuse(of_kafka, "kafka")
+        if controller is None:
+            raise typer.BadParameter("--source pravega needs --controller tcp://HOST:PORT")
+        return partial(PravegaFeed, controller=controller, jars=jars or ""), {}
+    _refuse({**of_kafka, "--jars": jars}, "kafka")
+    _refuse({"--controller": controller}, "pravega")
     from contextlib import nullcontext
 
     from lowmark.integration.demo.comparison import GeneratorFeed
 
     return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}
+
+
+def _refuse(options: Mapping[str, str | None], source: str) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(f"{option} is for --source {source}")

@@ -1,4 +1,4 @@
-"""The command line: `lowmark demo | audit | status | explain | page | check | serve | offsets | adopt | leave | ...`.
+"""The command line: `lowmark COMMAND`, each in a file of its name.
 
 Every command has `--json`: exactly one JSON object on stdout and nothing else; if it fails, what went wrong is its
 "error". What is meant for eyes only (progress, errors) goes to stderr. An error of lowmark is one line without a

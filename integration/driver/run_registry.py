@@ -88,6 +88,16 @@ class Runs:
         self.cooperation.check(stream)
         self._streams[stream.stream_id] = stream
 
+    def expect_end(self, streams: Sequence[str], fault: str | None) -> None:
+        """A query begins that ends when nothing is new, and whose readers do not know it: those that ask next.
+
+        Args:
+            streams: ids of its streams.
+            fault: why this cannot be, None if it can.
+        """
+        for stream_id in streams:
+            self._ending[stream_id, _HEARTBEAT] = self._ending[stream_id, _PLANNER] = fault
+
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or ids, of the queries that read a stream now."""
         mine = {stream_id for stream_id, stream in self._streams.items() if stream.name == name}
@@ -104,16 +114,6 @@ class Runs:
                 self.cooperation.forget(stream, self._streams.values())
                 if stream.tracks is not None:
                     stream.tracks.close()
-
-    def expect_end(self, streams: Sequence[str], fault: str | None) -> None:
-        """A query begins that ends when nothing is new, and whose readers do not know it: those that ask next.
-
-        Args:
-            streams: ids of its streams.
-            fault: why this cannot be, None if it can.
-        """
-        for stream_id in streams:
-            self._ending[stream_id, _HEARTBEAT] = self._ending[stream_id, _PLANNER] = fault
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ def audited(
     if not versions.observes_splits(df.sparkSession):
         raise WrapRefused(
             name,
-            f"an audit adds one observation and nothing else, and Spark {df.sparkSession.version} cannot observe splits",
+            f"an audit adds one observation and nothing else; Spark {df.sparkSession.version} cannot observe splits",
             "audit with Spark 4.2 or newer, or what is stored: lowmark.integration.audit_table, `lowmark audit`.",
         )
     strategy = WatermarkStrategy.for_monotonous_timestamps()

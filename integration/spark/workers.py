@@ -41,12 +41,20 @@ PACKAGES = {
     "msgspec": "msgspec",
     "grpc": "grpcio",
     "confluent_kafka": "confluent-kafka",
+    "boto3": "boto3",
+    "aws_kinesis_agg": "aws-kinesis-agg",
+    "jpype": "JPype1",
 }
 """Modules that workers import -> the package that has them. What is pure Python `ship` brings, the others it cannot."""
 
 _ALWAYS = ("pyarrow", "numpy", "lowmark.integration.transport.heartbeat")
 _TO_MEASURE = ("mmh3", "xxhash")
 _TO_READ = ("msgspec",)
+_CLIENTS = {
+    b"lowmark.sources.kafka": ("confluent_kafka",),
+    b"lowmark.sources.kinesis": ("boto3", "aws_kinesis_agg"),
+    b"lowmark.sources.pravega": ("jpype",),
+}
 _TO_ASK = ("msgspec", "grpc")  # the readers on the driver's host ask the service
 _SECONDS = 60.0
 _ATTEMPTS = 5
@@ -85,8 +93,9 @@ def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) 
     from pyspark import cloudpickle
 
     # Also inside another source: a hybrid of it, or the user's own around it.
-    kafka = b"lowmark.sources.kafka" in cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
-    return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *(["confluent_kafka"] if kafka else []))
+    pickled: bytes = cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
+    clients = [client for room, its in _CLIENTS.items() if room in pickled for client in its]
+    return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *clients)
 
 
 def check(spark: SparkSession, modules: Sequence[str] = _ALWAYS) -> None:

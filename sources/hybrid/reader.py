@@ -114,6 +114,15 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
         return self._asked(splits, lambda planner, mine: planner.claims(mine, time_us, until_us))
 
+    def cut(self, stops: Sequence[tuple[HybridSplit, int]]) -> Sequence[tuple[HybridSplit, HybridSplit]]:
+        parts: dict[str, tuple[HybridSplit, HybridSplit]] = {}
+        at = {split.split_id: stop for split, stop in stops}
+        for index, mine in _by_source(split for split, _ in stops).items():
+            cut = self._planner(index).cut([(split.unwrap(), at[split.split_id]) for split in mine])
+            for split, (part, rest) in zip(mine, cut, strict=True):
+                parts[split.split_id] = HybridSplit.wrap(index, part), HybridSplit.wrap(index, rest)
+        return [parts[split.split_id] for split, _ in stops]
+
     def metric_values(self) -> Mapping[str, float]:
         """Those of all sources; what two of them count under one name is added up."""
         counts: dict[str, float] = {}

@@ -210,7 +210,11 @@ class BatchPlanner(Generic[SplitT]):
             self._tell(start.checkpoint, candidates, plan, next_us)
             return start
         self._empty_until_us = None
-        return self._write(start.checkpoint + 1, candidates, plan, next_us)
+        try:
+            cuts = self._cut(candidates, plan)
+        except Exception as cause:
+            raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
+        return self._write(start.checkpoint + 1, candidates, plan, cuts, next_us)
 
     def tasks(self, start: BatchOffset, end: BatchOffset) -> list[Task[SplitT]]:
         """Return what each reader slot reads between two offsets; a pure function of them, events apart.
@@ -408,8 +412,20 @@ class BatchPlanner(Generic[SplitT]):
         unheard = guidance.hold and (self._at is None or self._at.run != self._token)
         return bool(new) or unheard or any(cut.stop > cut.start or cut.finished for cut in plan.slices.values())
 
+    def _cut(self, candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan) -> Mapping[str, tuple[SplitT, SplitT]]:
+        """Return what each planned split gives to the batch, and what goes on from there."""
+        assert self._planner is not None, "restored before"
+        names = [name for name in sorted(candidates) if name in plan.slices]
+        cut = self._planner.cut([(candidates[name].split, plan.slices[name].stop) for name in names])
+        return dict(zip(names, cut, strict=True))
+
     def _write(
-        self, checkpoint: int, candidates: Mapping[str, Placed[SplitT]], plan: SlicePlan, next_us: int | None
+        self,
+        checkpoint: int,
+        candidates: Mapping[str, Placed[SplitT]],
+        plan: SlicePlan,
+        cuts: Mapping[str, tuple[SplitT, SplitT]],
+        next_us: int | None,
     ) -> BatchOffset:
         assert self._coordinator is not None, "restored before"
         # Before the snapshot, which has to agree with the positions: a hybrid source switches by it.
@@ -428,9 +444,9 @@ class BatchPlanner(Generic[SplitT]):
                 live[split_id] = placed
                 continue
             if cut.stop > cut.start:
-                slices.append(replace(placed, split=replace(placed.split, start=cut.start, stop=cut.stop)))
+                slices.append(replace(placed, split=cuts[split_id][0]))
             if not cut.finished:
-                live[split_id] = replace(placed, split=replace(placed.split, start=cut.stop))
+                live[split_id] = replace(placed, split=cuts[split_id][1])
         state = BatchState(snapshot, tuple(live.values()), tuple(slices), plan.time_us)
         end = BatchOffset.encode(self._name, checkpoint, self._token, state, self._source.split_serializer)
         self._tell(checkpoint, candidates, plan, next_us)

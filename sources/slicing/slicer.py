@@ -26,7 +26,7 @@ Source: Flink's FLIP-182 caps what was read already, and its throughput by drift
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -77,7 +77,7 @@ def plan_slices(
     _check(splits, ends)
     without_rows: dict[str, NoRowsReason] = {}
     parts: list[tuple[SourceSplit, SplitEnd, int]] = []
-    unfinished = {split.split_id for split in splits if not _done(split, ends.get(split.split_id))}
+    unfinished = _unfinished(splits, ends)
     for split in splits:
         name, end = split.split_id, ends.get(split.split_id)
         if end is None:
@@ -102,7 +102,7 @@ def plan_slices(
         believed_until_us=limits.believed_until_us,
     )
     decision = decide(table, limits, previous_time_us)
-    return _plan(planner, splits, ends, table, decision, without_rows, limits.believed_until_us)
+    return _plan(planner, splits, ends, table, decision, without_rows, unfinished, limits.believed_until_us)
 
 
 def _check(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> None:
@@ -120,6 +120,16 @@ def _done(split: SourceSplit, end: SplitEnd | None) -> bool:
     return end is not None and end.finished and split.start >= end.position
 
 
+def _unfinished(splits: Sequence[SourceSplit], ends: Mapping[str, SplitEnd]) -> set[str]:
+    """The splits that are not read to their ends, and all that carry these on."""
+    found = {split.split_id for split in splits if not _done(split, ends.get(split.split_id))}
+    over = [split for split in splits if split.split_id not in found]
+    while waiting := [split.split_id for split in over if not found.isdisjoint(split.parents)]:
+        found.update(waiting)
+        over = [split for split in over if split.split_id not in found]
+    return found
+
+
 def _limit(split: SourceSplit, end: SplitEnd, targets: Mapping[str, int] | None) -> int:
     limit = end.position if split.stop is None else min(end.position, split.stop)
     if targets is not None:
@@ -134,6 +144,7 @@ def _plan(
     table: SliceTable,
     decision: Decision,
     without_rows: dict[str, NoRowsReason],
+    unfinished: Collection[str],
     believed_until_us: int | None,
 ) -> SlicePlan:
     """Write the decision down for every split that was answered for."""
@@ -158,7 +169,8 @@ def _plan(
             stop, taken, left = split.start, 0, 0
             if split.start < end.position:
                 left = planner.rows_before(split, end.position) if end.rows is None else end.rows
-        finished = end.finished and stop == end.position
+        # A split without a row of its own still stands between those it carries on and those that carry it on.
+        finished = end.finished and stop == end.position and not any(parent in unfinished for parent in split.parents)
         time_us = decision.time_us if finished else claim_us.get(name)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
     return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)

@@ -1,7 +1,9 @@
 """What `spark.readStream.format("lowmark_...")` understands: options in Spark's spelling, for sources and batches.
 
     lowmark_kafka       Spark's own Kafka options: see `kafka.spark_options`
+    lowmark_kinesis     Databricks' own Kinesis options: see `kinesis.spark_options`
     lowmark_files       path, fileFormat, eventTime, recursive, discoverEvery, bounded, onUnreadable, onVanished
+    lowmark_pravega     controller, scope, streams, start, eventTime and others: see `pravega.spark_options`
     lowmark_generator   script (JSON, `StreamScript.to_plain`), seed, bounded, ticksPerBatch
 
 and of every one of them:
@@ -74,7 +76,7 @@ class FormatOptions:
             schema: the columns as Spark has them, the split's too; None: not known yet.
 
         Raises:
-            InvalidOption, InvalidKafkaOption: an option is missing, unknown or wrong.
+            InvalidOption, InvalidKafkaOption, InvalidKinesisOption: an option is missing, unknown or wrong.
 
         >>> given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "orders", "maxRowsPerBatch": "1000"}
         >>> FormatOptions.read("lowmark_kafka", given).batches.max_rows
@@ -155,6 +157,13 @@ def _kafka(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
     return KafkaSource.from_options(given.options)
 
 
+def _kinesis(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+    from lowmark.sources.kinesis import KinesisSource
+
+    del schema  # Kinesis's own
+    return KinesisSource.from_options(given.options)
+
+
 def _files(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
     from lowmark.sources.files import FileSource
 
@@ -181,9 +190,18 @@ def _generator(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
     return GeneratorSource(script, seed=seed, bounded=bounded, ticks_per_batch=ticks_per_batch)
 
 
+def _pravega(given: _Given, schema: pa.Schema | None) -> Source[Any, Any]:
+    from lowmark.sources.pravega import PravegaSource
+
+    del schema  # Pravega's own
+    return PravegaSource.from_options(given.options)
+
+
 FORMATS: Mapping[str, Callable[[_Given, pa.Schema | None], Source[Any, Any]]] = {
     "lowmark_kafka": _kafka,
+    "lowmark_kinesis": _kinesis,
     "lowmark_files": _files,
     "lowmark_generator": _generator,
+    "lowmark_pravega": _pravega,
 }
 """Format -> how its source is made."""

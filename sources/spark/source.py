@@ -151,7 +151,7 @@ def prefer_own_python(spark: SparkSession) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("lowmark_kafka")`, `"lowmark_files"` and `"lowmark_generator"` known to a session.
+    """Make `format("lowmark_kafka")`, `"lowmark_kinesis"`, `"lowmark_files"`, `"lowmark_generator"` known to a session.
 
     A plain `spark.readStream` has no low watermark and no alignment; `LowWatermarkService.read` has both.
 

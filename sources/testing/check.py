@@ -130,6 +130,7 @@ class _Known(Generic[SplitT]):
         end: where it ends.
         whole: its rows, read in one go.
         cuts: positions at which it may be cut: those of steps; start and stop are the first and the last.
+        planner: cuts it.
         steps: rows between two cuts.
     """
 
@@ -137,6 +138,7 @@ class _Known(Generic[SplitT]):
     end: SplitEnd
     whole: pa.Table
     cuts: list[int]
+    planner: SplitPlanner[SplitT]
     steps: list[pa.Table] = field(default_factory=list)
 
     @property
@@ -144,7 +146,7 @@ class _Known(Generic[SplitT]):
         return self.split.split_id
 
     def part(self, start: int, stop: int) -> SplitT:
-        return replace(self.split, start=start, stop=stop)
+        return _part(self.planner, self.split, start, stop)
 
 
 class _Check(Generic[SplitT, StateT]):
@@ -269,11 +271,13 @@ class _Check(Generic[SplitT, StateT]):
             for split in splits
             if split.split_id in ends
         }
-        readable = [replace(split, stop=cuts[split.split_id][-1]) for split in splits if split.split_id in ends]
+        readable = [
+            _part(planner, split, split.start, cuts[split.split_id][-1]) for split in splits if split.split_id in ends
+        ]
         whole = self.read(readable)
         if not any(table.num_rows for table in whole.values()):
             raise self.broken("progress", f"none of its {len(splits)} splits has a row now, so nothing can be checked")
-        return [_Known(each, ends[_id(each)], whole[_id(each)], cuts[_id(each)]) for each in readable]
+        return [_Known(each, ends[_id(each)], whole[_id(each)], cuts[_id(each)], planner) for each in readable]
 
     def cuts(self, planner: SplitPlanner[SplitT], split: SplitT, end: SplitEnd) -> list[int]:
         name, position = split.split_id, split.start
@@ -281,7 +285,7 @@ class _Check(Generic[SplitT, StateT]):
             raise self.broken("progress", f"split {name!r} ends at {end.position}, before its start at {split.start}")
         cuts = [position]
         while position < end.position and (len(cuts) - 1) * self.rows < self.most_rows:
-            after = planner.after_rows(replace(split, start=position), self.rows, end)
+            after = planner.after_rows(_rest(planner, split, position), self.rows, end)
             if not position < after <= end.position:
                 raise self.broken(
                     "progress", f"split {name!r}: {self.rows} rows after {position} is {after}; expected a position in "
@@ -507,6 +511,16 @@ class _Enumeration(Generic[SplitT, StateT]):
                 self.enumerator.handle_split_request(subtask, None)
             if len(self.context.assigned) == before:
                 return
+
+
+def _rest(planner: SplitPlanner[SplitT], split: SplitT, position: int) -> SplitT:
+    """The split from a position on: what a plan that ends there leaves."""
+    return split if position == split.start else planner.cut([(replace(split, stop=None), position)])[0][1]
+
+
+def _part(planner: SplitPlanner[SplitT], split: SplitT, start: int, stop: int) -> SplitT:
+    """The slice between two positions, as two plans would cut it."""
+    return planner.cut([(_rest(planner, split, start), stop)])[0][0]
 
 
 def _tables(source: Source[SplitT, StateT], splits: Sequence[SplitT], stalled_seconds: float) -> dict[str, pa.Table]:

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     if not connector or not jars("kafka"):
         print("lowmark: Kafka's jars are missing; run make jars (it needs Maven)", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _as_exit)
+    signal.signal(signal.SIGTERM, as_exit)
     with tempfile.TemporaryDirectory(prefix="lowmark-kafka-") as folder, kafka_broker(Path(folder)) as broker:
         print(f"lowmark: Kafka answers on {broker.bootstrap}", file=sys.stderr)
         lowmark = Path(sys.executable).with_name("lowmark")
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         return subprocess.run(command, check=False).returncode
 
 
-def _as_exit(number: int, _frame: FrameType | None) -> None:
+def as_exit(number: int, _frame: FrameType | None) -> None:
     """So that the broker is stopped when this is asked to end."""
     raise SystemExit(128 + number)
 

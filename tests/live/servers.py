@@ -1,4 +1,4 @@
-"""Real servers for tests: a Kafka broker and a Prometheus, each its own process on free ports of 127.0.0.1.
+"""Servers for tests: a Kafka broker, a Prometheus and moto's Kinesis, each its own process on free ports of 127.0.0.1.
 
 Rules: a server is ready when it answers, never after a sleep; it is ended by its own process id; its log
 stays in the test's folder, and the end of the log is in the error when it does not start. Whether a missing
@@ -8,12 +8,16 @@ server skips a test or fails it is decided in :func:`unavailable` and nowhere el
 from __future__ import annotations
 
 import base64
+import http.client
+import http.server
 import importlib.metadata
 import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -457,6 +461,199 @@ def _start_node(run: list[str], folder: Path, described: str, cluster: str, port
     broker = Broker(f"{LOCALHOST}:{port}", Process("Kafka", [*run, "kafka.Kafka", str(properties)], log))
     broker.process.start(broker.ready)
     return broker
+
+
+# --- Kinesis ---
+
+
+@dataclass
+class Kinesis:
+    """A running stand-in for Kinesis (`kinesis_service.py`). It keeps its streams in memory: what ends it loses them.
+
+    Attributes:
+        url: its endpoint, as clients of AWS take it.
+        process: the server.
+    """
+
+    url: str
+    process: Process
+
+    def ready(self) -> bool:
+        """Whether it answers."""
+        return http_get(f"{self.url}/moto-api/data.json")[0] == 200
+
+    @property
+    def client(self) -> Any:
+        """A client of boto3, made once."""
+        if not hasattr(self, "_client"):
+            import boto3
+
+            self._client = boto3.client("kinesis", endpoint_url=self.url, **KINESIS_ACCESS)
+        return self._client
+
+    def create_stream(self, shards: int = 1, name: str | None = None) -> str:
+        """Create a stream and return its name; without one, a new unique one."""
+        name = f"s-{uuid.uuid4().hex[:12]}" if name is None else name
+        self.client.create_stream(StreamName=name, ShardCount=shards)
+        return name
+
+    def put(self, stream: str, rows: Sequence[tuple[str, bytes]]) -> None:
+        """Put (partition key, data) records, 500 at once."""
+        for begin in range(0, len(rows), 500):
+            records = [{"PartitionKey": key, "Data": data} for key, data in rows[begin : begin + 500]]
+            self.client.put_records(StreamName=stream, Records=records)
+
+    def shards(self, stream: str, *, only_open: bool = False) -> list[str]:
+        """Ids of the shards of a stream."""
+        found = self.client.list_shards(StreamName=stream)["Shards"]
+        over = [each for each in found if "EndingSequenceNumber" in each["SequenceNumberRange"]]
+        return [each["ShardId"] for each in found if not (only_open and each in over)]
+
+    def split(self, stream: str, shard: str) -> None:
+        """Split a shard in the middle."""
+        [found] = [each for each in self.client.list_shards(StreamName=stream)["Shards"] if each["ShardId"] == shard]
+        middle = sum(int(key) for key in found["HashKeyRange"].values()) // 2
+        self.client.split_shard(StreamName=stream, ShardToSplit=shard, NewStartingHashKey=str(middle))
+
+    def merge(self, stream: str, one: str, other: str) -> None:
+        """Merge two shards that lie beside each other."""
+        self.client.merge_shards(StreamName=stream, ShardToMerge=one, AdjacentShardToMerge=other)
+
+    def expire(self, stream: str, shard: str, records: int) -> None:
+        """Have the first records of a shard expire; a closed shard without any is gone."""
+        self._ask("expire", {"stream": stream, "shard": shard, "records": records})
+
+    def expire_iterator(self, shard: str) -> None:
+        """Have the next read of a shard with this id find its iterator expired."""
+        self._ask("iterators", {"shard": shard})
+
+    def _ask(self, what: str, asked: Mapping[str, object]) -> None:
+        request = urllib.request.Request(f"{self.url}/_service/{what}", json.dumps(asked).encode(), method="POST")
+        with _opener.open(request, timeout=10):
+            pass
+
+
+KINESIS_ACCESS = {
+    "region_name": "eu-west-1",
+    "aws_access_key_id": "AKIATESTTESTTESTTEST",
+    "aws_secret_access_key": "only-for-tests",
+}
+
+
+@contextmanager
+def kinesis_server(folder: Path) -> Iterator[Kinesis]:
+    """A server that speaks Kinesis, with its log in `folder`, stopped at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in range(3):
+        [port] = free_ports(1)
+        command = [sys.executable, "-m", "tests.live.kinesis_service", str(port)]
+        server = Kinesis(f"http://{LOCALHOST}:{port}", Process("Kinesis", command, folder / f"kinesis-{attempt}.log"))
+        try:
+            server.process.start(server.ready)
+            break
+        except ServerError as failed:
+            if attempt == 2 or "already in use" not in str(failed):
+                raise
+    else:
+        raise AssertionError("the last attempt raises")
+    try:
+        yield server
+    finally:
+        server.process.stop()
+
+
+class Proxy:
+    """A small HTTP proxy in front of a server, in threads of this process, that can be slow, refuse, or be away.
+
+    Attributes:
+        url: where it listens.
+        latency_seconds: before every answer.
+        refuse: (status, code) with which it answers instead of the server, None: it does not.
+        refuse_operation: only requests of this operation, such as "GetRecords"; None: all.
+        asked: (operation, shard id or iterator) of all requests, if `keep`.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = urllib.parse.urlsplit(target)
+        [self.port] = free_ports(1)
+        self.url = f"http://{LOCALHOST}:{self.port}"
+        self.latency_seconds = 0.0
+        self.refuse: tuple[int, str] | None = None
+        self.refuse_operation: str | None = None
+        self.refused = 0
+        self._server: http.server.ThreadingHTTPServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen, also again."""
+        self._server = http.server.ThreadingHTTPServer((LOCALHOST, self.port), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="proxy", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Be away: connections are refused."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            timeout = 5
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, headers, answer = proxy._answer(dict(self.headers), self.path, body)
+                self.send_response(status)
+                for name, value in headers:
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(answer)))
+                self.send_header("Connection", "close")
+                self.end_headers()
+                self.wfile.write(answer)
+                self.close_connection = True
+
+            def log_message(self, *args: object) -> None:
+                """Not between pytest's lines."""
+
+            def log_error(self, *args: object) -> None:
+                """The same."""
+
+        return Handler
+
+    def _answer(self, headers: dict[str, str], path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        operation = headers.get("X-Amz-Target", "").rpartition(".")[2]
+        if self.latency_seconds:
+            threading.Event().wait(self.latency_seconds)
+        if self.refuse is not None and self.refuse_operation in (None, operation):
+            self.refused += 1
+            status, code = self.refuse
+            answer = json.dumps({"__type": code, "message": "the proxy says so"}).encode()
+            return status, [("Content-Type", "application/x-amz-json-1.1")], answer
+        connection = http.client.HTTPConnection(self._target.hostname or LOCALHOST, self._target.port, timeout=30)
+        try:
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+            kept = [(name, value) for name, value in response.getheaders()
+                    if name.lower() in {"content-type", "date", "x-amzn-requestid"}]  # fmt: skip
+            return response.status, kept, response.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def proxied(target: str) -> Iterator[Proxy]:
+    """A proxy that listens, in front of a server."""
+    proxy = Proxy(target)
+    proxy.start()
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
 
 
 # --- Prometheus ---

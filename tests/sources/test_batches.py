@@ -25,7 +25,7 @@ from lowmark.sources import (
     SplitsAssignment,
 )
 from lowmark.sources.coordinator import SourceFailed
-from lowmark.sources.kit.simple import SimpleSource
+from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
@@ -447,6 +447,53 @@ def test_what_a_planner_cannot_promise_is_not_told(make: Any) -> None:
     planner.plan(planner.initial(), 50)
 
     assert set(peer.told[-1].claims_us.values()) == {990 * SECOND}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed(SourceSplit):
+    """A split whose system knows places by text.
+
+    Attributes:
+        place: where it goes on.
+        until: where a slice of it ends.
+    """
+
+    place: str = "head"
+    until: str = ""
+
+
+class Texts(Rows):
+    split_type = Placed
+
+    def discover(self) -> Sequence[SourceSplit]:
+        return [Placed(split_id=name) for name in sorted(self.times)]
+
+    def create_planner(self) -> Any:
+        return TextPlanner(self)
+
+
+class TextPlanner(SimplePlanner[Any]):
+    def cut(self, stops: Sequence[tuple[Any, int]]) -> Sequence[tuple[Any, Any]]:
+        self.asked = list(stops)
+        return [
+            (replace(split, stop=stop, until=f"after {stop}"), replace(split, start=stop, place=f"after {stop}"))
+            for split, stop in stops
+        ]
+
+
+def test_what_a_planner_adds_to_the_ends_of_a_batch_is_in_its_offset(make: Any) -> None:
+    source = Texts(a=range(10), b=range(3))
+    planner = make(source, max_rows=None)
+    one = planner.plan(planner.initial(), 8)
+    state = one.decode(source.split_serializer)
+    places = {placed.split.split_id: (placed.split.place, placed.split.until) for placed in state.slices}
+    stops = {placed.split.split_id: placed.split.stop for placed in state.slices}
+    assert places == {name: ("head", f"after {stop}") for name, stop in stops.items()}
+    assert {placed.split.place for placed in state.live} == {f"after {stop}" for stop in stops.values()}
+    # Another process goes on from there.
+    other = make(source)
+    two = other.plan(one, None).decode(source.split_serializer)
+    assert {placed.split.place for placed in two.slices} <= {f"after {stop}" for stop in stops.values()}
 
 
 def test_an_offset_of_another_source_or_a_broken_one_is_refused(make: Any) -> None:

@@ -489,6 +489,20 @@ def test_a_parent_at_its_end_that_is_not_finished_is_waited_for() -> None:
     assert plan(log, {"parent": 10}).without_rows == {"child": NoRowsReason.PARENTS}
 
 
+def test_a_child_without_rows_is_not_finished_before_its_parent_and_its_own_children_wait() -> None:
+    family = {
+        "parent": every_second(BEGIN_US, 10, finished=True),
+        "child": LogSplit(finished=True, parents=("parent",)),
+        "grandchild": every_second(BEGIN_US, 10, parents=("child",)),
+    }
+    waits = plan(Log(family))
+    assert {name for name, each in waits.slices.items() if each.finished} == {"parent"}
+    assert (stops(waits)["grandchild"], waits.without_rows) == (0, {"grandchild": NoRowsReason.PARENTS})
+    goes = plan(Log(family), {"parent": 10})
+    assert {name for name, each in goes.slices.items() if each.finished} == {"parent", "child"}
+    assert stops(goes)["grandchild"] == 10
+
+
 def test_a_run_ends_at_its_targets() -> None:
     log = Log(
         {"a": every_second(BEGIN_US, 100, finished=True), "b": every_second(BEGIN_US, 100), "new": every_second(0, 9)}

@@ -1,0 +1,139 @@
+"""The demo's rows on a real Pravega: one segment per split, read by `format("lowmark_pravega")`.
+
+Events are written in step with the queries, as on Kafka: while both run batch n, the rows of batch n + 1 are written.
+Each split has a routing key that Pravega puts into a segment of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lowmark.integration.errors import DemoImpossible
+from lowmark.sources.generator import StreamScript
+from lowmark.sources.spark import register
+from lowmark.watermark import LowmarkError
+
+from .comparison import TICKS_PER_BATCH
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
+
+__all__ = ["PravegaFeed"]
+
+_LANES = 2
+_SCOPE = "lowmark-demo"
+_EVENT = "struct<number:bigint,event_time_us:bigint>"
+
+
+class PravegaFeed:
+    """Creates a stream, fills it batch by batch, and reads it. Use as a context manager around the queries.
+
+    Args:
+        script, seed: the rows.
+        controller: "tcp://host:port".
+        jars: where Pravega's client is; "": where the environment says.
+
+    Raises:
+        DemoImpossible: Java or the client are missing, Pravega does not answer, or it refuses the stream.
+    """
+
+    split = "split_id"
+
+    def __init__(self, script: StreamScript, seed: int, *, controller: str, jars: str = "") -> None:
+        self.script, self.seed = script, seed
+        self.batches = -(-script.end // TICKS_PER_BATCH)
+        self._controller, self._jars = controller, jars
+        self._stream = f"demo-{uuid.uuid4().hex[:8]}"
+        self._written = 0  # batches
+        self._step = threading.Barrier(_LANES, action=self._write)
+        self._keys: list[str] = []
+        self._names: dict[str, str] = {}
+        self._admin: Any = None
+        self._writer: Any = None
+
+    def __enter__(self) -> Self:
+        from lowmark.sources.pravega.client import client_of
+        from lowmark.sources.pravega.settings import PravegaSettings
+
+        try:
+            client = client_of(PravegaSettings(self._controller, _SCOPE, (self._jars,) if self._jars else ()))
+            self._create(client)
+        except LowmarkError as failed:
+            raise DemoImpossible(str(failed).partition(" Hint: ")[0], getattr(failed, "hint", "see above.")) from failed
+        self._write()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writer.close()
+        self._admin.sealStream(_SCOPE, self._stream)
+        self._admin.deleteStream(_SCOPE, self._stream)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        register(spark)
+        options = {"controller": self._controller, "scope": _SCOPE, "streams": self._stream, "columns": "event"}
+        if self._jars:
+            options["jars"] = self._jars
+        reader = spark.readStream.format("lowmark_pravega").options(**options).option("splitColumn", self.split)
+        events = reader.load().select(self.split, F.from_json(F.col("event").cast("string"), _EVENT).alias("row"))
+        return events.select(self.split, "row.number", F.timestamp_micros("row.event_time_us").alias("event_time"))
+
+    def splits(self) -> Sequence[object] | None:
+        return list(self._names)
+
+    def name(self, value: object) -> str:
+        return self._names[str(value)]
+
+    def next(self, batch: int) -> None:
+        del batch  # both queries run the same one: that is what they wait for
+        self._step.wait()
+
+    def abandon(self) -> None:
+        self._step.abort()
+
+    def _create(self, client: Any) -> None:
+        from lowmark.sources.pravega.jvm import java_class
+        from lowmark.sources.pravega.segment import split_of
+
+        client.check()
+        config = client.java_config
+        self._admin = java_class("io.pravega.client.admin.StreamManager").create(config)
+        self._admin.createScope(_SCOPE)
+        policy = java_class("io.pravega.client.stream.ScalingPolicy").fixed(len(self.script.splits))
+        described = java_class("io.pravega.client.stream.StreamConfiguration").builder().scalingPolicy(policy).build()
+        self._admin.createStream(_SCOPE, self._stream, described)
+        factory = java_class("io.pravega.client.EventStreamClientFactory").withScope(_SCOPE, config)
+        serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
+        options = java_class("io.pravega.client.stream.EventWriterConfig").builder().build()
+        self._writer = factory.createEventWriter(self._stream, serializer, options)
+        keys: dict[int, str] = {}
+        tries = 0
+        while len(keys) < len(self.script.splits):  # a key that Pravega's hash puts into each of the segments
+            keys.setdefault(client.segment_of_key(self._stream, f"key{tries}"), f"key{tries}")
+            tries += 1
+        for split, (segment, key) in zip(self.script.splits, sorted(keys.items()), strict=True):
+            self._keys.append(key)
+            self._names[split_of(self._stream, segment).split_id] = split.name
+
+    def _write(self) -> None:
+        """Write the next batch's rows; they are in the stream when this returns."""
+        import jpype
+
+        start, end = self._written * TICKS_PER_BATCH, (self._written + 1) * TICKS_PER_BATCH
+        byte_array, writer = jpype.JArray(jpype.JByte), self._writer
+        for key, split in zip(self._keys, self.script.splits, strict=True):
+            times_us = self.script.times_us(split.name, start, end, seed=self.seed)
+            numbers = np.arange(len(times_us)) + self.script.count_rows(split.name, 0, start)
+            for number, time_us in zip(numbers.tolist(), times_us.tolist(), strict=True):
+                event = json.dumps({"number": number, "event_time_us": time_us})
+                writer.writeEvent(key, byte_array(event.encode()))
+        writer.flush()
+        self._written += 1

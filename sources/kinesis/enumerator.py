@@ -1,0 +1,164 @@
+"""Finds shards: of named streams, or of all whose name fits a pattern. Shards that split or merge are new ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lowmark.sources.api import SplitEnumeratorContext
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+
+from .client import KinesisClient, KinesisSettings
+from .positions import KinesisPosition
+from .split import TRIM_HORIZON, KinesisSplit, after, at_time, split_id, stream_name
+
+__all__ = ["StreamList", "StreamPattern", "Subscriber", "create_enumerator"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamList:
+    """Named streams, by name or ARN."""
+
+    streams: tuple[str, ...]
+
+    def wants(self, name: str) -> bool:
+        """Whether a stream is subscribed, be it there or not."""
+        return any(stream_name(stream) == name for stream in self.streams)
+
+    def find(self, client: KinesisClient) -> Sequence[str]:
+        """Return the streams, be they there or not."""
+        del client
+        return self.streams
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPattern:
+    """All streams whose whole name fits, also those that are made later."""
+
+    pattern: str
+
+    def wants(self, name: str) -> bool:
+        """Whether a stream is subscribed."""
+        return re.fullmatch(self.pattern, name) is not None
+
+    def find(self, client: KinesisClient) -> Sequence[str]:
+        """Return the streams that fit now."""
+        return [name for name in client.streams() if self.wants(name)]
+
+
+Subscriber = StreamList | StreamPattern
+
+
+def create_enumerator(
+    context: SplitEnumeratorContext[KinesisSplit],
+    settings: KinesisSettings,
+    subscriber: Subscriber,
+    *,
+    start: KinesisPosition,
+    stop: KinesisPosition | None,
+    period_seconds: float | None,
+    known: DiscoveredSplits[KinesisSplit] | None,
+    client: KinesisClient | None = None,
+) -> DiscoveringEnumerator[KinesisSplit]:
+    """Make the enumerator.
+
+    Args:
+        context: the coordinator's.
+        settings: how to reach the service.
+        subscriber: which streams.
+        start: where the first shards begin; later ones begin at their first record.
+        stop: where they end; None: they do not.
+        period_seconds: from one discovery to the next; None: one, at the start.
+        known: the state to go on from; None: there is none.
+        client: asks the service; by default a new one.
+    """
+    asks = client if client is not None else KinesisClient(settings)
+
+    def discover() -> list[KinesisSplit]:
+        return [split for stream in subscriber.find(asks) for split in _splits(stream, asks.shards(stream))]
+
+    return DiscoveringEnumerator(
+        context,
+        discover,
+        period_seconds=period_seconds,
+        bounded=stop is not None,
+        known=known,
+        prepare=lambda splits, late: _prepared(splits, TRIM if late else start, stop, asks.now_ms),
+        source=f"KinesisSource at {settings.place}",
+    )
+
+
+TRIM = KinesisPosition(TRIM_HORIZON)
+
+
+def _splits(stream: str, shards: Sequence[Mapping[str, Any]]) -> list[KinesisSplit]:
+    there = {str(shard["ShardId"]) for shard in shards}
+    return [
+        KinesisSplit(
+            split_id=split_id(stream, shard["ShardId"]),
+            stream=stream,
+            shard=shard["ShardId"],
+            # One that expired is not waited for.
+            parents=tuple(split_id(stream, parent) for parent in _parents(shard) if parent in there),
+            hash_from=shard["HashKeyRange"]["StartingHashKey"],
+            hash_to=shard["HashKeyRange"]["EndingHashKey"],
+        )
+        for shard in shards
+    ]
+
+
+def _parents(shard: Mapping[str, Any]) -> list[str]:
+    named = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+    return [str(parent) for parent in named if parent]
+
+
+def _prepared(
+    splits: Sequence[KinesisSplit],
+    start: KinesisPosition,
+    stop: KinesisPosition | None,
+    now_ms: Callable[[], int],
+) -> list[KinesisSplit]:
+    """Say where new shards begin and end; what follows from the time is decided here, once, and kept."""
+    present_ms = now_ms()
+    cursors = _cursors(splits, start, present_ms)
+    end_ms = None
+    if stop is not None:
+        end_ms = present_ms if stop.kind == "LATEST" else min(stop.time_us // 1_000, present_ms)
+    begun = [replace(split, cursor=cursors[split.split_id]) for split in splits]
+    # At the cursor of a time, nothing before that time is left.
+    timed = [replace(split, start=_time_ms(split.cursor)) for split in begun]
+    return timed if end_ms is None else [replace(split, stop=max(split.start, end_ms)) for split in timed]
+
+
+def _time_ms(cursor: str) -> int:
+    kind, _, where = cursor.partition(" ")
+    return int(where) if kind == "AT_TIMESTAMP" else 0
+
+
+def _cursors(splits: Sequence[KinesisSplit], start: KinesisPosition, present_ms: int) -> dict[str, str]:
+    if start.kind == "LATEST":
+        return {split.split_id: at_time(present_ms) for split in splits}
+    if start.kind == "AT_TIMESTAMP":
+        # Half milliseconds do not exist in Kinesis: the first one at the time or later.
+        return {split.split_id: at_time(max(0, -(-start.time_us // 1_000))) for split in splits}
+    cursors = {split.split_id: TRIM_HORIZON for split in splits}
+    read = {split_id(*key): sequence for key, sequence in start.after}
+    cursors.update((name, after(int(sequence))) for name, sequence in read.items() if name in cursors)
+    over = _ancestors(splits, read)
+    # What the others have read of those that were resharded is read: they end at once.
+    cursors.update((name, at_time(present_ms)) for name in over - read.keys())
+    return cursors
+
+
+def _ancestors(splits: Sequence[KinesisSplit], names: Mapping[str, str]) -> set[str]:
+    parents = {split.split_id: split.parents for split in splits}
+    found: set[str] = set()
+    waiting = [parent for name in names for parent in parents.get(name, ())]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += parents.get(name, ())
+    return found

@@ -1,0 +1,89 @@
+"""What the Kinesis connector raises.
+
+LowmarkError
+├── InvalidKinesisOption  (ValueError)    an option that cannot be
+├── KinesisStreamMissing  (LookupError)   a stream that was named is not there
+├── KinesisRefused        (RuntimeError)  credentials or rights: no waiting cures it
+├── KinesisUnavailable    (RuntimeError)  no answer within the time allowed
+└── KinesisDataLost       (RuntimeError)  records that were to be read are no longer there
+"""
+
+from __future__ import annotations
+
+from lowmark.sources.coordinator import SuppressRestarts
+from lowmark.watermark import LowmarkError
+
+__all__ = [
+    "InvalidKinesisOption",
+    "KinesisDataLost",
+    "KinesisRefused",
+    "KinesisStreamMissing",
+    "KinesisUnavailable",
+]
+
+
+class InvalidKinesisOption(LowmarkError, ValueError):
+    """An option of `KinesisSource` that makes no sense. Values of secrets are never in it."""
+
+    option: str  # its name
+    got: str  # what was given, as text
+    expected: str  # what would have been accepted
+    hint: str  # what to do
+    _fact = "KinesisSource, option {option}: expected {expected}, got {got:.200}"
+
+
+class KinesisStreamMissing(SuppressRestarts, LookupError):
+    """A stream, or a shard of one, is not there."""
+
+    place: str  # endpoint or region
+    missing: str  # what is not there
+    action: str  # what was asked
+    _fact = "Kinesis at {place}: {missing} not found when asked to {action}"
+    _hint = (
+        "check the name, the region and the account. If it was deleted and made anew, start with a new checkpoint: the "
+        "old one says where to go on in the old stream."
+    )
+
+
+class KinesisRefused(SuppressRestarts, RuntimeError):
+    """Credentials are missing, wrong or expired, or do not allow what was asked."""
+
+    place: str  # endpoint or region
+    action: str  # what was asked
+    cause: str  # the service's code and text
+    _fact = "Kinesis at {place}: refused to {action}: {cause}. Nothing was lost"
+    _hint = (
+        "credentials come from boto3's own chain (environment, profile, role of the machine), on the driver and on "
+        "every executor. Needed are kinesis:ListShards, DescribeStreamSummary, GetShardIterator and GetRecords, and "
+        "ListStreams for a pattern."
+    )
+
+
+class KinesisUnavailable(SuppressRestarts, RuntimeError):
+    """The service did not answer in time, or refused for as long to answer more often."""
+
+    place: str  # endpoint or region
+    action: str  # what was asked
+    after_seconds: float  # for how long it was tried
+    cause: str  # the last error
+    _fact = (
+        "Kinesis at {place}: cannot {action}, tried for {after_seconds:.0f} s: {cause}. Nothing was lost: the query "
+        "goes on from its checkpoint"
+    )
+    _hint = (
+        "is the endpoint reachable? If reading is throttled, others read the same shards: five reads a second and "
+        "2 MB/s of a shard are for all of them together."
+    )
+
+
+class KinesisDataLost(LowmarkError, RuntimeError):
+    """Records expired before they were read, or may have."""
+
+    split: str  # id of the split
+    cursor: str  # where reading should have gone on
+    reason: str  # what happened
+    _fact = "Kinesis split {split!r}: records from {cursor} on are lost: {reason}"
+    _hint = (
+        'to go on with what is left, use on_data_loss="go_on" (failOnDataLoss=false); to lose nothing next time, give '
+        "the stream a longer retention than the query may stand still."
+    )

@@ -1,0 +1,335 @@
+"""What a planner knows of one shard: the records that come next, where it ends now, and how many lie between.
+
+Kinesis cannot say how many records a shard has or which is the last one. So a few are looked at, from the place on
+where the split goes on (the run). If they reach the end, all is known, and exactly: that is so in a stream that is kept
+up with. If they do not, a second look, at what arrived last, finds an end; the rows between are estimated from how
+dense both looks found them, which decides how far a batch goes, and nothing else: its ends are places in the shard.
+
+Looking costs reads, of which a shard has five a second for all its readers: so it is done at most every `poll_seconds`,
+with one read while nothing is new, and some hundred records ahead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .client import IteratorExpired, KinesisClient, ShardGone, milliseconds
+from .columns import rows_in
+from .split import KinesisSplit, after, at, at_time
+
+__all__ = ["Seen", "ShardLook"]
+
+RUN_RECORDS = 500
+"""How far the planner looks ahead."""
+PAGE_RECORDS = 10_000
+MOST_KEPT = 1_000
+EXPIRIES = 5
+EMPTY_PAGES = 100
+"""The service answers with nothing now and then, though more is there."""
+RECENT_MS = 1_000
+"""How much of what arrived last is looked at to find an end, where the run does not reach it."""
+TAIL_PAGES = 20
+MOST_ROWS = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record that was looked at.
+
+    Attributes:
+        sequence: its sequence number.
+        time_ms: when it arrived.
+        rows: how many rows it gives.
+        size_bytes: of its data.
+        behind: the position behind it.
+    """
+
+    sequence: int
+    time_ms: int
+    rows: int
+    size_bytes: int
+    behind: int = 0
+
+
+@dataclass(slots=True)
+class ShardLook:
+    """What is known of one shard. For one thread at a time.
+
+    Attributes:
+        base: the place where the run begins.
+        run: the records that come next, in order.
+        closed: the run ends where the shard does, for good.
+        at_tip: the run reached the end of the shard.
+        tip: the last record that is known, where the run does not reach it.
+        behind_ms: how far the run is behind the newest record.
+        looked_ms: when, by the service's clock, the last look was.
+    """
+
+    base: str
+    start: int
+    run: list[Seen] = field(default_factory=list)
+    closed: bool = False
+    at_tip: bool = False
+    tip: Seen | None = None
+    behind_ms: int = 0
+    looked_ms: int = 0
+    looked_seconds: float | None = None
+    tail_seconds: float | None = None
+    dense: float = 0.0  # rows in a millisecond, the most that a look has found
+    dense_bytes: float = 0.0
+    highest_ms: int = 0
+    _iterator: str | None = None
+    _read: list[Seen] = field(default_factory=list)  # the run, and some records before it
+    _origin: str = ""  # the place where those begin
+
+    def __post_init__(self) -> None:
+        self._origin = self.base
+
+    # -- where the split stands
+
+    def align(self, split: KinesisSplit) -> None:
+        """Begin where a split goes on; forget what lies before. A step forward makes a new look due."""
+        if split.cursor == self.base:
+            if split.start != self.start:
+                self.start = split.start
+                self._renumber()
+            return
+        kept = self._from(split.cursor)
+        if self.tip is not None and not _is_before(split.cursor, self.tip.sequence):
+            self.tip = None
+        self.base, self.start = split.cursor, split.start
+        if kept is None:
+            self.run, self.closed, self.at_tip, self._iterator = [], False, False, None
+            self._read, self._origin = [], split.cursor
+            self.looked_seconds = None
+            return
+        self.run = kept
+        if not self.at_tip or not kept:
+            self.looked_seconds = None
+        self._renumber()
+
+    def _from(self, cursor: str) -> list[Seen] | None:
+        """The run from a place on, None if it was not looked at. Who plans a batch again asks for places before."""
+        if cursor == self._origin:
+            return list(self._read)
+        kind, _, number = cursor.partition(" ")
+        if kind not in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}:
+            return None
+        place = bisect_left(self._read, int(number), key=_sequence)
+        if place == len(self._read) or self._read[place].sequence != int(number):
+            return None
+        place += kind == "AFTER_SEQUENCE_NUMBER"
+        if place > MOST_KEPT:
+            self._read, place, self._origin = self._read[place:], 0, cursor
+        return self._read[place:]
+
+    def _renumber(self) -> None:
+        position, run = self.start, list[Seen]()
+        for seen in self.run:
+            position = max(position, seen.time_ms + 1, self.start + 1)
+            run.append(replace(seen, behind=position))
+        self.run = run
+        if self.tip is not None:
+            self.tip = replace(self.tip, behind=max(position + 1, self.tip.time_ms + 1))
+
+    # -- looking
+
+    def refresh(
+        self, client: KinesisClient, split: KinesisSplit, *, now_seconds: Callable[[], float], poll_seconds: float,
+        patience_seconds: float,
+    ) -> bool:  # fmt: skip
+        """Look, if a look is due; return whether there was one."""
+        now = now_seconds()
+        if self.looked_seconds is not None and (self.closed or now < self.looked_seconds + poll_seconds):
+            return False
+        self._read_on(client, split, patience_seconds)
+        if not self.at_tip and (self.tail_seconds is None or now >= self.tail_seconds + poll_seconds):
+            self._look_at_tail(client, split, patience_seconds)
+            self.tail_seconds = now
+        self.looked_seconds = now
+        return True
+
+    def _read_on(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
+        """Make the run longer, up to `RUN_RECORDS`."""
+        found: list[Seen] = []
+        self.at_tip = False
+        for _ in range(EMPTY_PAGES):
+            page = self._page(client, split, found, patience_seconds)
+            found += map(_seen, _from_time(split, page.records) if not self.run and not found else page.records)
+            self._iterator, self.behind_ms = page.iterator, page.behind_ms
+            self.closed = page.iterator is None
+            self.at_tip = self.closed or page.behind_ms == 0
+            if self.at_tip or len(self.run) + len(found) >= RUN_RECORDS:
+                break
+        self.looked_ms = client.now_ms()
+        self.run += found
+        self._read += found
+        if self.at_tip or (self.tip is not None and self.run and self.run[-1].sequence >= self.tip.sequence):
+            self.tip = None
+        self._renumber()
+        self._note(self.run)
+
+    def _page(self, client: KinesisClient, split: KinesisSplit, found: Sequence[Seen], patience_seconds: float) -> Any:
+        limit = max(1, RUN_RECORDS - len(self.run) - len(found))
+        known = found or self.run
+        place = after(known[-1].sequence) if known else self.base
+        for _ in range(EXPIRIES):
+            try:
+                if self._iterator is None:
+                    self._iterator = client.iterator(
+                        split.stream, split.shard, place, patience_seconds=patience_seconds
+                    )
+                return client.records(
+                    split.stream, split.shard, self._iterator, limit, patience_seconds=patience_seconds
+                )
+            except IteratorExpired:
+                self._iterator = None
+        raise ShardGone("its iterators expire at once")
+
+    def _look_at_tail(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
+        """Find a record near the end: what arrived in the last second, or if that is nothing, in longer and longer."""
+        back_ms, now_ms = RECENT_MS, client.now_ms()
+        while True:
+            place = at_time(max(0, now_ms - back_ms))
+            iterator = client.iterator(split.stream, split.shard, place, patience_seconds=patience_seconds)
+            found = self._tail(client, split, iterator, patience_seconds)
+            if found:
+                self._note(found)
+                newest = found[-1]
+                known = self.run[-1] if self.run else None
+                if known is None or newest.sequence > known.sequence:
+                    self.tip = newest
+                    self._renumber()
+                return
+            if back_ms > now_ms:
+                return
+            back_ms *= 4
+
+    @staticmethod
+    def _tail(client: KinesisClient, split: KinesisSplit, iterator: str, patience_seconds: float) -> list[Seen]:
+        found: list[Seen] = []
+        for _ in range(TAIL_PAGES):
+            page = client.records(split.stream, split.shard, iterator, PAGE_RECORDS, patience_seconds=patience_seconds)
+            found += map(_seen, page.records)
+            if page.iterator is None or page.behind_ms == 0:
+                break
+            iterator = page.iterator
+        return found
+
+    def _note(self, seen: Sequence[Seen]) -> None:
+        """Remember how dense records are, and the latest time."""
+        if not seen:
+            return
+        self.highest_ms = max(self.highest_ms, *(each.time_ms for each in seen))
+        span_ms = max(1, seen[-1].time_ms - seen[0].time_ms + 1)
+        self.dense = max(sum(each.rows for each in seen) / span_ms, self.dense / 2)
+        self.dense_bytes = max(sum(each.size_bytes for each in seen) / span_ms, self.dense_bytes / 2)
+
+    # -- what follows from it
+
+    @property
+    def end(self) -> int:
+        """The position behind the last record that is known."""
+        if self.tip is not None:
+            return self.tip.behind
+        return self.run[-1].behind if self.run else self.start
+
+    def rows_before(self, position: int) -> int:
+        """How many rows lie before a position: counted where they were looked at, else estimated."""
+        return self._count(position, lambda seen: seen.rows, self.dense)
+
+    def bytes_before(self, position: int) -> int:
+        """How many bytes, likewise."""
+        return self._count(position, lambda seen: seen.size_bytes, self.dense_bytes)
+
+    def _count(self, position: int, of: Callable[[Seen], int], dense: float) -> int:
+        counted = sum(of(seen) for seen in self.run if seen.behind <= position)
+        begin = self.run[-1].behind if self.run else self.start
+        if self.tip is None or position <= begin:
+            return counted
+        position = min(position, self.tip.behind)
+        span_ms = position - begin if self.run else min(position - begin, self.behind_ms + 1)
+        return counted + min(MOST_ROWS, max(1, round(dense * span_ms)))
+
+    def after_rows(self, rows: int, end: int) -> int:
+        """The position after about so many rows: a step holds all records that lie before one position."""
+        steps: dict[int, int] = {}
+        counted = 0
+        for seen in self.run:
+            counted += seen.rows
+            if seen.behind <= end:
+                steps[seen.behind] = counted
+        fits = [behind for behind, held in steps.items() if held <= rows]
+        if not fits:
+            return next(iter(steps), end)
+        if len(fits) < len(steps) or self.tip is None or fits[-1] >= end:
+            return fits[-1]
+        return min(end, fits[-1] + max(1, int((rows - counted) / self.dense) if self.dense else 1))
+
+    def first(self) -> Seen | None:
+        """The record that comes next, if it was looked at."""
+        return self.run[0] if self.run else None
+
+    def find_place(self, client: KinesisClient, split: KinesisSplit, stop: int) -> str | None:
+        """Return the place at a position, None if no record lies before it that is not read."""
+        before = [seen for seen in self.run if seen.behind <= stop]
+        last = self.run[-1] if self.run else None
+        if last is None and self.tip is None:
+            return None
+        if self.tip is not None and stop >= self.tip.behind:
+            return after(self.tip.sequence)
+        if last is not None and (stop < last.behind or self.tip is None):
+            return after(before[-1].sequence) if before else None
+        return self._search(client, split, stop)
+
+    def _search(self, client: KinesisClient, split: KinesisSplit, stop: int) -> str:
+        """Ask for the first record that arrived at a time or later."""
+        assert self.tip is not None, "else the run has it"
+        last = self.run[-1].sequence if self.run else -1
+        iterator: str | None = client.iterator(split.stream, split.shard, at_time(max(0, stop - 1)))
+        for _ in range(EMPTY_PAGES):
+            if iterator is None:
+                break
+            page = client.records(split.stream, split.shard, iterator, RUN_RECORDS)
+            for record in page.records:
+                sequence = int(record["SequenceNumber"])
+                if milliseconds(record["ApproximateArrivalTimestamp"]) >= stop:
+                    # Times that go back may answer with a record that was looked at, or is read already.
+                    return at(sequence) if sequence > last else after(last)
+                if sequence >= self.tip.sequence:
+                    return after(sequence)
+            if page.behind_ms == 0 and not page.records:
+                break
+            iterator = page.iterator
+        return after(self.tip.sequence)
+
+
+def _is_before(cursor: str, sequence: int) -> bool:
+    """Whether a record lies behind a place, as far as the place says."""
+    kind, _, number = cursor.partition(" ")
+    if kind == "AT_SEQUENCE_NUMBER":
+        return int(number) <= sequence
+    return kind != "AFTER_SEQUENCE_NUMBER" or int(number) < sequence
+
+
+def _sequence(seen: Seen) -> int:
+    return seen.sequence
+
+
+def _seen(record: dict[str, Any]) -> Seen:
+    time_ms = milliseconds(record["ApproximateArrivalTimestamp"])
+    return Seen(int(record["SequenceNumber"]), time_ms, rows_in(record), len(record["Data"]))
+
+
+def _from_time(split: KinesisSplit, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records from the split's cursor on: the service may begin a little before a time."""
+    kind, _, where = split.cursor.partition(" ")
+    if kind != "AT_TIMESTAMP":
+        return records
+    for index, record in enumerate(records):
+        if milliseconds(record["ApproximateArrivalTimestamp"]) >= int(where):
+            return records[index:]
+    return []

@@ -1,0 +1,299 @@
+"""Says how far shards can be read, where in them a time begins, and fixes by sequence numbers what a batch reads."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from lowmark.sources.api import SplitEnd, SplitPlanner
+from lowmark.sources.metric_group import MetricGroup
+
+from .client import KinesisClient, KinesisSettings, ShardGone
+from .errors import KinesisUnavailable
+from .look import ShardLook
+from .split import DataLoss, KinesisSplit, at, split_id, stream_name
+
+__all__ = ["KinesisPlanner"]
+
+THREADS = 16
+PATIENCE_SECONDS = 2.0
+"""How long a shard is asked for while others wait; the next batch asks again."""
+MARGIN_MS = 2_000
+"""How long after a time it is taken for over, in a shard in which nothing has arrived since."""
+RETENTION_SECONDS = 300.0
+COMPLAIN_SECONDS = 10.0
+
+_log = logging.getLogger("lowmark")
+
+ResultT = TypeVar("ResultT")
+
+
+class KinesisPlanner(SplitPlanner[KinesisSplit]):
+    """Plans shards. A position is an arrival time in milliseconds; see `split.py` and `look.py`.
+
+    A shard that was closed (split or merged) is finished when it is read to its end and all its children are known:
+    a moment without them would let the watermark pass what they still bring.
+
+    Attributes:
+        metrics: counts `data_losses`, `unanswered_shards`, `throttled_requests`; shows `millis_behind_latest`.
+
+    Args:
+        settings: how to reach the service.
+        go_on: whether records that are gone are logged and counted, instead of raised.
+        searchable: whether rows have the time that can be searched for.
+        bounded: whether the source ends.
+        poll_seconds: how often a shard is looked at.
+        disorder_us: how far arrival times may go back along a shard, microseconds: claims stay so far behind.
+        subscribes: whether the name of a stream is still to be read; None: all are.
+        client: asks the service; by default a new one.
+        now_seconds: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        settings: KinesisSettings,
+        *,
+        go_on: bool,
+        searchable: bool = True,
+        bounded: bool = False,
+        poll_seconds: float = 1.0,
+        disorder_us: int = 1_000_000,
+        subscribes: Callable[[str], bool] | None = None,
+        client: KinesisClient | None = None,
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.metrics = MetricGroup()
+        self._settings, self._searchable, self._bounded, self._poll_seconds = (
+            settings,
+            searchable,
+            bounded,
+            poll_seconds,
+        )
+        self._client = client if client is not None else KinesisClient(settings)
+        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._disorder_us, self._subscribes, self._now_seconds = max(disorder_us, 1_000), subscribes, now_seconds
+        self._looks: dict[str, ShardLook] = {}
+        self._children: dict[str, frozenset[str]] = {}  # closed split -> its children
+        self._retention: dict[str, tuple[float, int]] = {}
+        self._dropped: set[str] = set()
+        self._answered_seconds = now_seconds()
+        self._complained_seconds: float | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._unanswered = self.metrics.counter("unanswered_shards")
+        self.metrics.gauge("throttled_requests", lambda: self._client.throttled)
+        self.metrics.gauge(
+            "millis_behind_latest", lambda: max((look.behind_ms for look in self._looks.values()), default=0)
+        )
+
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
+
+    # -- how far shards can be read
+
+    def latest(self, splits: Sequence[KinesisSplit]) -> Mapping[str, SplitEnd]:
+        """Say where each shard ends now, as far as it was looked at.
+
+        A shard that does not answer within two seconds (it is throttled, say) is missing in the answer. If none
+        answers, that is an error after the time allowed (`give_up_after`).
+
+        Raises:
+            KinesisDataLost: records from a split's cursor on expired, or its shard or stream is gone.
+            KinesisRefused, KinesisUnavailable: see there.
+        """
+        ends: dict[str, SplitEnd] = {}
+        asked = [split for split in splits if not self._is_over(split, ends)]
+        failures = [failed for failed in self._at_once(self._look, asked) if failed is not None]
+        self._check_failures(failures, len(asked))
+        failed = {name for name, _ in failures}
+        known = {split.split_id for split in splits}
+        for split in asked:
+            if split.split_id not in failed:
+                ends[split.split_id] = self._end(split, self._looks.get(split.split_id), known)
+        return ends
+
+    def _is_over(self, split: KinesisSplit, ends: dict[str, SplitEnd]) -> bool:
+        over = split.stop is not None and split.start >= split.stop
+        if not over and self._subscribes is not None and not self._subscribes(stream_name(split.stream)):
+            over = True
+            if split.split_id not in self._dropped:
+                self._dropped.add(split.split_id)
+                _log.warning(
+                    "Kinesis at %s: %s is not subscribed any more: it is read no further and holds the watermark no "
+                    "longer.", self._settings.place, split.split_id,
+                )  # fmt: skip
+        if over:
+            ends[split.split_id] = SplitEnd(split.start, rows=0, finished=True)
+        return over
+
+    def _look(self, split: KinesisSplit) -> tuple[str, Exception] | None:
+        """Look at one shard; return why it did not answer."""
+        look = self._looks.get(split.split_id)
+        try:
+            if look is None:
+                look = ShardLook(split.cursor, split.start)
+                self._check_retention(split)
+            look.align(split)
+            look.refresh(
+                self._client, split, now_seconds=self._now_seconds, poll_seconds=self._poll_seconds,
+                patience_seconds=min(PATIENCE_SECONDS, self._settings.give_up_seconds),
+            )  # fmt: skip
+            if look.closed and split.split_id not in self._children:
+                self._children[split.split_id] = self._children_of(split)
+        except KinesisUnavailable as silent:
+            return split.split_id, silent
+        except ShardGone as gone:
+            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
+            self._looks[split.split_id] = ShardLook(split.cursor, split.start, closed=True, at_tip=True)
+            self._children[split.split_id] = frozenset()
+            return None
+        if split.cursor.startswith("AT_SEQUENCE_NUMBER") and (look.run or look.at_tip):
+            first = look.first()
+            if first is None or split.cursor != at(first.sequence):
+                there = "there is none behind it" if first is None else f"the first that is there is {first.sequence}"
+                self._loss.found(split, f"that record expired: {there}")
+        self._looks[split.split_id] = look
+        return None
+
+    def _check_retention(self, split: KinesisSplit) -> None:
+        """A split that nobody looked at for as long as records are kept may have lost some."""
+        if not split.looked_ms:
+            return
+        asked_seconds, retention_ms = self._retention.get(split.stream, (None, 0))
+        if asked_seconds is None or self._now_seconds() > asked_seconds + RETENTION_SECONDS:
+            retention_ms = self._client.retention_ms(split.stream)
+            self._retention[split.stream] = self._now_seconds(), retention_ms
+        if split.looked_ms < self._client.now_ms() - retention_ms:
+            hours = retention_ms / 3_600_000
+            self._loss.found(split, f"nobody looked for longer than the {hours:g} hours for which records are kept")
+
+    def _children_of(self, split: KinesisSplit) -> frozenset[str]:
+        return frozenset(
+            split_id(split.stream, shard["ShardId"])
+            for shard in self._client.shards(split.stream)
+            if split.shard in {shard.get("ParentShardId"), shard.get("AdjacentParentShardId")}
+        )
+
+    def _end(self, split: KinesisSplit, look: ShardLook | None, known: set[str]) -> SplitEnd:
+        assert look is not None, "it was looked at"
+        name = split.split_id
+        complete = look.closed and (self._bounded or self._children.get(name, frozenset()) <= known)
+        if look.closed and not complete:
+            del self._children[name]  # a child may have been split itself, and be gone: ask again
+        position, finished = look.end, complete
+        if split.stop is not None and not finished:
+            over = look.highest_ms >= split.stop or look.looked_ms >= split.stop + MARGIN_MS
+            there = look.at_tip or look.highest_ms >= split.stop
+            finished = over and there
+            position = split.stop if finished else min(position, split.stop - 1)
+        elif split.stop is not None:
+            position = split.stop
+        position = max(position, split.start)
+        if finished and split.stop is None and not look.at_tip:
+            finished = False
+        rows = 0 if position == split.start else look.rows_before(position)
+        return SplitEnd(position, rows=rows, size_bytes=look.bytes_before(position), finished=finished)
+
+    def _check_failures(self, failures: Sequence[tuple[str, Exception]], asked: int) -> None:
+        now = self._now_seconds()
+        if len(failures) < asked or not asked:
+            self._answered_seconds = now
+        if not failures:
+            return
+        name, error = failures[0]
+        self._unanswered.inc(len(failures))
+        silent_seconds = now - self._answered_seconds
+        if silent_seconds > self._settings.give_up_seconds and isinstance(error, KinesisUnavailable):
+            raise KinesisUnavailable(error.place, error.action, silent_seconds, error.cause)
+        if self._complained_seconds is None or now > self._complained_seconds + COMPLAIN_SECONDS:
+            self._complained_seconds = now
+            _log.warning(
+                "Kinesis at %s: %d shards cannot be read at present and are asked about again, such as %s: %s",
+                self._settings.place, len(failures), name, error,
+            )  # fmt: skip
+
+    # -- how many rows, and where a time begins
+
+    def after_rows(self, split: KinesisSplit, rows: int, end: SplitEnd) -> int:
+        look = self._aligned(split)
+        if look is None:
+            return end.position
+        return max(split.start + 1, min(look.after_rows(rows, end.position), end.position))
+
+    def rows_before(self, split: KinesisSplit, position: int) -> int:
+        look = self._aligned(split)
+        return 0 if look is None or position <= split.start else look.rows_before(position)
+
+    def find_time(self, splits: Sequence[KinesisSplit], time_us: int) -> Mapping[str, int | None] | None:
+        """Find the position of an arrival time: no question is asked, since that time is the position.
+
+        Whether a record follows is known from the last look.
+        """
+        if not self._searchable:
+            return None
+        position = max(0, -(-time_us // 1_000))
+        found: dict[str, int | None] = {}
+        for split in splits:
+            look = self._looks.get(split.split_id)
+            if look is not None:
+                highest = max(look.highest_ms, split.start - 1 if split.start else 0)
+                found[split.split_id] = position if position <= highest else None
+        return found
+
+    def claim_us(self, split: KinesisSplit, position: int, time_us: int) -> int:
+        """A time before that: the service does not promise that arrival times grow, and two records may share one."""
+        del split, position
+        return time_us - self._disorder_us
+
+    def _aligned(self, split: KinesisSplit) -> ShardLook | None:
+        look = self._looks.get(split.split_id)
+        if look is not None and (look.base, look.start) != (split.cursor, split.start):
+            look.align(split)
+            look.refresh(
+                self._client, split, now_seconds=self._now_seconds, poll_seconds=self._poll_seconds,
+                patience_seconds=self._settings.give_up_seconds,
+            )  # fmt: skip
+        return look
+
+    # -- what fixes the rows
+
+    def cut(self, stops: Sequence[tuple[KinesisSplit, int]]) -> Sequence[tuple[KinesisSplit, KinesisSplit]]:
+        """Cut splits at positions: each slice has the sequence numbers of its first record and of its end.
+
+        Where a batch ends beyond the records that were looked at, the record at that time is looked for.
+
+        Raises:
+            KinesisUnavailable: one of them could not be looked for in the time allowed.
+        """
+        return self._at_once(lambda each: self._cut(*each), stops)
+
+    def _cut(self, split: KinesisSplit, stop: int) -> tuple[KinesisSplit, KinesisSplit]:
+        look = self._aligned(split)
+        looked_ms = split.looked_ms
+        if look is not None and (look.at_tip or look.run):
+            looked_ms = max(looked_ms, look.looked_ms)
+        place = None
+        if look is not None and stop > split.start:
+            place = look.find_place(self._client, split, stop)
+        if place is None or look is None:  # nothing lies between
+            nothing = replace(split, stop=stop, until=split.cursor, records=0)
+            return nothing, replace(split, start=stop, until="", looked_ms=looked_ms)
+        first = look.first()
+        begin = split.cursor if first is None else at(first.sequence)
+        part = replace(split, stop=stop, cursor=begin, until=place, records=max(1, look.rows_before(stop)), looked_ms=0)
+        return part, replace(split, start=stop, cursor=place, until="", records=0, looked_ms=looked_ms)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _at_once(self, ask: Callable[..., ResultT], of: Sequence[object]) -> list[ResultT]:
+        """Ask about several shards side by side: an answer takes long, and each has limits of its own."""
+        if len(of) < 2:
+            return [ask(each) for each in of]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lowmark-kinesis")
+        return list(self._pool.map(ask, of))

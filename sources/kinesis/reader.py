@@ -1,0 +1,184 @@
+"""Reads slices of shards, exactly: from the record at the cursor up to the place where the slice ends.
+
+A slice is at its end when its last record was read, when a record behind it comes, or where the closed shard ends. A
+planner has seen the record at which a slice ends: where the shard is over before it comes, records are gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
+from lowmark.sources.metric_group import MetricGroup
+
+from .client import IteratorExpired, KinesisClient, KinesisSettings, ShardGone
+from .columns import KinesisColumns
+from .pace import Pace, Paces
+from .split import DataLoss, KinesisSplit, after, at
+
+__all__ = ["KinesisSplitReader"]
+
+MOST_RECORDS = 10_000
+"""In one read; the service's limit, as are 10 MB."""
+FEW_RECORDS = 100
+EMPTY_SECONDS = 30.0
+"""How long the end of what is there is believed not to be the end, when records that were planned do not come."""
+LONGEST_WAIT_SECONDS = 0.5
+"""A fetch that has to wait returns now and then."""
+
+PACES = Paces()
+
+
+@dataclass(slots=True)
+class _Slice:
+    """Where a slice stands."""
+
+    split: KinesisSplit
+    last: int | None = None  # sequence number of the last record that was read
+    left: int = 0
+    iterator: str | None = None
+    empty_since: float | None = None
+
+
+class KinesisSplitReader(SplitReader[KinesisSplit]):
+    """Reads slices one after the other, each fetch one read.
+
+    Args:
+        settings: how to reach the service.
+        columns: what rows look like.
+        go_on: whether records that are gone are logged and counted, instead of raised.
+        reads_per_second, bytes_per_second: of one shard; None: not limited.
+        client: asks the service; by default a new one.
+        now_seconds: a clock that never goes back.
+
+    Attributes:
+        metrics: counts `data_losses`.
+    """
+
+    def __init__(
+        self,
+        settings: KinesisSettings,
+        columns: KinesisColumns,
+        *,
+        go_on: bool,
+        reads_per_second: float | None = None,
+        bytes_per_second: float | None = None,
+        client: KinesisClient | None = None,
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.metrics = MetricGroup()
+        self._settings, self._columns, self._now_seconds = settings, columns, now_seconds
+        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._rates = reads_per_second, bytes_per_second
+        self._woken = threading.Event()
+        self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait)
+        self._slices: OrderedDict[str, _Slice] = OrderedDict()
+
+    def handle_splits_changes(self, change: SplitChange[KinesisSplit]) -> None:
+        for split in change.splits:
+            if isinstance(change, SplitsAddition):
+                self._slices[split.split_id] = _Slice(split, left=split.records)
+            else:
+                self._slices.pop(split.split_id, None)
+
+    def fetch(self) -> Fetched:
+        if not self._slices:
+            self._woken.wait(LONGEST_WAIT_SECONDS)
+            self._woken.clear()
+            return Fetched()
+        each = next(iter(self._slices.values()))
+        if each.split.cursor == each.split.until or each.split.start == each.split.stop:
+            return self._finish(each, [])
+        pace = PACES.of((self._settings.place, each.split.stream, each.split.shard), lambda: Pace(*self._rates))
+        wait_seconds = pace.wait_seconds(now_seconds=self._now_seconds())
+        if wait_seconds > 0 and self._woken.wait(min(wait_seconds, LONGEST_WAIT_SECONDS)):
+            self._woken.clear()
+            return Fetched()
+        if wait_seconds > LONGEST_WAIT_SECONDS:
+            return Fetched()
+        return self._read(each, pace)
+
+    def wake_up(self) -> None:
+        self._woken.set()
+
+    # -- one slice
+
+    def _read(self, each: _Slice, pace: Pace) -> Fetched:
+        split, began = each.split, self._now_seconds()
+        try:
+            if each.iterator is None:
+                place = split.cursor if each.last is None else after(each.last)
+                each.iterator = self._client.iterator(split.stream, split.shard, place)
+            limit = max(FEW_RECORDS, min(each.left + each.left // 8, MOST_RECORDS))
+            page = self._client.records(split.stream, split.shard, each.iterator, limit)
+        except IteratorExpired:
+            each.iterator = None
+            return Fetched()
+        except ShardGone as gone:
+            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
+            return self._finish(each, [])
+        pace.took(now_seconds=began, size_bytes=sum(len(record["Data"]) for record in page.records))
+        if page.records and each.last is None:
+            self._check_first(split, int(page.records[0]["SequenceNumber"]))
+        taken, over = _up_to(split.until, page.records)
+        each.iterator = page.iterator
+        if page.records:
+            each.last, each.empty_since = int(page.records[-1]["SequenceNumber"]), None
+            each.left = max(0, each.left - len(page.records))
+        if over:
+            return self._finish(each, taken)
+        if page.iterator is None or self._nothing_comes(each, page.behind_ms, bool(page.records)):
+            self._loss.found(split, f"what follows up to {split.until} did not come, and the shard is over")
+            return self._finish(each, taken)
+        return Fetched((self._rows(split, taken, split.start),) if taken else ())
+
+    def _nothing_comes(self, each: _Slice, behind_ms: int, some: bool) -> bool:  # noqa: FBT001  # read as a word
+        """Whether a slice whose last record was seen, once, has been waited for long enough."""
+        if some or behind_ms > 0:
+            return False
+        now = self._now_seconds()
+        if each.empty_since is None:
+            each.empty_since = now
+        return now > each.empty_since + EMPTY_SECONDS
+
+    def _check_first(self, split: KinesisSplit, first: int) -> None:
+        if split.cursor.startswith("AT_SEQUENCE_NUMBER") and split.cursor != at(first):
+            self._loss.found(split, f"that record expired: the first that is there is {first}")
+
+    def _rows(self, split: KinesisSplit, records: list[dict[str, Any]], position: int) -> SplitRows:
+        return SplitRows(split.split_id, self._columns.batch(split, records), position)
+
+    def _finish(self, each: _Slice, taken: list[dict[str, Any]]) -> Fetched:
+        split = each.split
+        del self._slices[split.split_id]
+        assert split.stop is not None, "slices have one"
+        rows = (self._rows(split, taken, split.stop),) if taken else ()
+        return Fetched(rows, frozenset([split.split_id]))
+
+
+def _up_to(until: str, records: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the records before a place, and whether the place was reached.
+
+    >>> _up_to("AT_SEQUENCE_NUMBER 7", [{"SequenceNumber": "5"}, {"SequenceNumber": "9"}])
+    ([{'SequenceNumber': '5'}], True)
+    >>> _up_to("AFTER_SEQUENCE_NUMBER 9", [{"SequenceNumber": "5"}, {"SequenceNumber": "9"}])[1]
+    True
+    """
+    kind, _, number = until.partition(" ")
+    end = int(number)
+    if not records:
+        return records, False
+    last = int(records[-1]["SequenceNumber"])
+    if last < end:
+        return records, False
+    if kind == "AFTER_SEQUENCE_NUMBER":
+        end += 1
+    keep = len(records)
+    while keep and int(records[keep - 1]["SequenceNumber"]) >= end:
+        keep -= 1
+    return records[:keep], True

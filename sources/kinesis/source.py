@@ -1,0 +1,262 @@
+"""Kinesis streams as a source: one split a shard, read by boto3 into Arrow batches.
+
+    from lowmark.sources.kinesis import KinesisSource
+    orders = KinesisSource(streams=["orders"], region="eu-west-1")
+
+Rows are as in Databricks' Kinesis source: partitionKey, data, stream, shardId, sequenceNumber and
+approximateArrivalTimestamp, which is the event time by which slices are planned. Shards may be split and merged while
+they are read: children begin when their parents are read to the end. Enhanced fan-out is not supported.
+
+Source: Flink's `KinesisStreamsSource`, the Kinesis API reference, amazon-kinesis-client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from lowmark.sources.api import (
+    Boundedness,
+    Fetching,
+    Source,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitPlanner,
+    SplitReader,
+)
+from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.serializer import DataclassSerializer
+from lowmark.watermark import LowmarkError
+
+from .client import KinesisSettings
+from .columns import DEFAULT_COLUMNS, KinesisColumns
+from .enumerator import StreamList, StreamPattern, Subscriber, create_enumerator
+from .errors import InvalidKinesisOption
+from .planner import KinesisPlanner
+from .positions import KinesisPosition, ShardKey
+from .reader import KinesisSplitReader
+from .split import KinesisSplit, stream_name
+
+__all__ = ["KinesisSource"]
+
+Position = str | datetime | KinesisPosition | Mapping[ShardKey, str]
+
+_ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:[a-z0-9-]+:[0-9]+:stream/[a-zA-Z0-9_.-]+")
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+
+
+class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
+    """A source that reads Kinesis streams. Exactly one of `streams` and `stream_pattern` says which.
+
+    Args:
+        streams: names or ARNs of streams, of which all shards are read, also those that come by resharding.
+        stream_pattern: a regular expression for whole names of streams, also of streams that are made later.
+        start: where shards begin that are there when the source is first read: "TRIM_HORIZON", "LATEST", a `datetime`
+            (before the first record that arrived then or later), or where somebody else has stopped: sequence numbers
+            of the last records read, by (stream, shard). Shards found later begin at their first record.
+        stop: None: it never ends. "LATEST": the present, when shards are first looked for; or a `datetime`, at most
+            the present.
+        discover_every: how often new shards are looked for, a duration; None: only at the start. A shard that was split
+            or merged holds the watermark until its children are found.
+        poll_every: how often the end of each shard is looked for, a duration.
+        on_data_loss: "error", or "go_on" with what is left, when records expired before they were read.
+        columns: the columns of rows, some of partitionKey, data, stream, shardId, sequenceNumber,
+            approximateArrivalTimestamp, subSequenceNumber (in a record of the KPL), explicitHashKey (likewise).
+            Without approximateArrivalTimestamp, slices cannot be planned by time.
+        disorder: how far arrival times may go back along a shard, a duration: the service promises no order. What a
+            plan claims to be passed stays so far behind.
+        threads: how many shards a task reads side by side, 1 or more.
+        reads_per_second, bytes_per_second: of one shard, by one task. The service allows five reads and 2 MB, to all
+            its readers together; one read is left for planning. None: not limited.
+        region, endpoint_url, profile: as boto3 has them, and by default its own.
+        role_arn, role_session_name, role_external_id: a role to assume, on the driver and on executors.
+        give_up_after: how long the service may be away, or throttle, before it is an error, a duration.
+
+    Raises:
+        InvalidKinesisOption: an option is not what it can be.
+
+    >>> source = KinesisSource(streams=["orders"], region="eu-west-1")
+    >>> source.event_time, source.fetching.threads
+    ('approximateArrivalTimestamp', 8)
+    >>> source
+    KinesisSource(eu-west-1, streams=orders)
+    """
+
+    def __init__(
+        self,
+        *,
+        streams: Sequence[str] | None = None,
+        stream_pattern: str | None = None,
+        start: Position = "TRIM_HORIZON",
+        stop: str | datetime | KinesisPosition | None = None,
+        discover_every: str | timedelta | None = "10 seconds",
+        poll_every: str | timedelta = "1 second",
+        on_data_loss: str = "error",
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        disorder: str | timedelta = "1 second",
+        threads: int = 8,
+        reads_per_second: float | None = 4.0,
+        bytes_per_second: float | None = 2 * 1024 * 1024,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        role_arn: str | None = None,
+        role_session_name: str | None = None,
+        role_external_id: str | None = None,
+        give_up_after: str | timedelta = "1 minute",
+    ) -> None:
+        self._subscriber = _subscriber(streams, stream_pattern)
+        self._start = KinesisPosition.of(start)
+        self._stop = None if stop is None else KinesisPosition.of(stop, option="stop")
+        if self._stop is not None and self._stop.kind not in {"LATEST", "AT_TIMESTAMP"}:
+            raise InvalidKinesisOption("stop", self._stop.kind, '"LATEST" or a datetime', "None: it never ends.")
+        if on_data_loss not in {"error", "go_on"}:
+            raise InvalidKinesisOption("on_data_loss", repr(on_data_loss), '"error" or "go_on"', "choose one.")
+        self._go_on = on_data_loss == "go_on"
+        self._period_seconds = None if discover_every is None else _seconds(discover_every, "discover_every")
+        self._poll_seconds = _seconds(poll_every, "poll_every")
+        self._disorder_us = int(_seconds(disorder, "disorder", least=0.0) * 1_000_000)
+        self._columns = KinesisColumns(columns)
+        if threads < 1:
+            raise InvalidKinesisOption("threads", str(threads), "1 or more", "8 read eight shards side by side.")
+        for name, rate in (("reads_per_second", reads_per_second), ("bytes_per_second", bytes_per_second)):
+            if rate is not None and not rate > 0:
+                raise InvalidKinesisOption(name, str(rate), "a number above 0", "None does not limit.")
+        self._rates = reads_per_second, bytes_per_second
+        self.fetching = Fetching.side_by_side(threads)
+        self._settings = KinesisSettings(
+            region=region,
+            endpoint_url=endpoint_url,
+            profile=profile,
+            role_arn=role_arn,
+            role_session_name=role_session_name,
+            role_external_id=role_external_id,
+            give_up_seconds=_seconds(give_up_after, "give_up_after"),
+        )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> KinesisSource:
+        """Make a source from options by Databricks' names; see `spark_options` for which.
+
+        Raises:
+            InvalidKinesisOption: an option is not what it can be, or is not known.
+
+        >>> KinesisSource.from_options({"streamName": "orders,returns", "region": "eu-west-1"})
+        KinesisSource(eu-west-1, streams=orders,returns)
+        """
+        from .spark_options import arguments
+
+        return cls(**arguments(options))
+
+    def __repr__(self) -> str:
+        each = self._subscriber
+        what = (
+            f"streams={','.join(each.streams)}" if isinstance(each, StreamList) else f"stream_pattern={each.pattern!r}"
+        )
+        return f"KinesisSource({self._settings.place}, {what})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._columns.schema
+
+    @property
+    def event_time(self) -> str | None:
+        name = "approximateArrivalTimestamp"
+        return name if name in self._columns.names else None
+
+    @property
+    def boundedness(self) -> Boundedness:
+        return Boundedness.CONTINUOUS_UNBOUNDED if self._stop is None else Boundedness.BOUNDED
+
+    @property
+    def split_serializer(self) -> DataclassSerializer[KinesisSplit]:
+        return DataclassSerializer(KinesisSplit)
+
+    @property
+    def enumerator_state_serializer(self) -> DiscoveredSerializer[KinesisSplit]:
+        return DiscoveredSerializer(KinesisSplit)
+
+    def create_enumerator(
+        self, context: SplitEnumeratorContext[KinesisSplit]
+    ) -> SplitEnumerator[KinesisSplit, DiscoveredSplits[KinesisSplit]]:
+        return self._enumerator(context, None)
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[KinesisSplit], state: DiscoveredSplits[KinesisSplit]
+    ) -> SplitEnumerator[KinesisSplit, DiscoveredSplits[KinesisSplit]]:
+        return self._enumerator(context, state)
+
+    def create_planner(self) -> SplitPlanner[KinesisSplit]:
+        return KinesisPlanner(
+            self._settings,
+            go_on=self._go_on,
+            searchable=self.event_time is not None,
+            bounded=self._stop is not None,
+            poll_seconds=self._poll_seconds,
+            disorder_us=self._disorder_us,
+            subscribes=self._subscriber.wants,
+        )
+
+    def create_split_reader(self) -> SplitReader[KinesisSplit]:
+        reads, size = self._rates
+        return KinesisSplitReader(
+            self._settings, self._columns, go_on=self._go_on, reads_per_second=reads, bytes_per_second=size
+        )
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[KinesisSplit], known: DiscoveredSplits[KinesisSplit] | None
+    ) -> SplitEnumerator[KinesisSplit, DiscoveredSplits[KinesisSplit]]:
+        return create_enumerator(
+            context,
+            self._settings,
+            self._subscriber,
+            start=self._start,
+            stop=self._stop,
+            period_seconds=self._period_seconds,
+            known=known,
+        )
+
+
+def _subscriber(streams: Sequence[str] | None, stream_pattern: str | None) -> Subscriber:
+    if (streams is None) == (stream_pattern is None):
+        got = "none of them" if streams is None else "both"
+        raise InvalidKinesisOption("streams, stream_pattern", got, "exactly one of them", "say what to read.")
+    if stream_pattern is not None:
+        try:
+            re.compile(stream_pattern)
+        except (re.error, OverflowError, RecursionError) as wrong:
+            raise InvalidKinesisOption(
+                "stream_pattern", repr(stream_pattern), "a regular expression", f"{wrong}; it is Python's syntax."
+            ) from None
+        return StreamPattern(stream_pattern)
+    named: Any = streams
+    if isinstance(named, str):
+        raise InvalidKinesisOption("streams", repr(named), "a list of names", f"write [{named!r}].")
+    names = [
+        stream_name(each)
+        for each in named
+        if isinstance(each, str) and (_ARN if each.startswith("arn:") else _NAME).fullmatch(each)
+    ]
+    if not names or len(names) < len(named) or len(set(names)) < len(names):
+        raise InvalidKinesisOption(
+            "streams",
+            repr(named),
+            "names or ARNs of streams, each name once",
+            "one source reads one account's streams.",
+        )
+    return StreamList(tuple(sorted(named)))
+
+
+def _seconds(given: str | timedelta, option: str, *, least: float | None = None) -> float:
+    from lowmark.watermark.duration import duration_us
+
+    try:
+        seconds = duration_us(given, what=option) / 1_000_000
+    except LowmarkError as wrong:
+        raise InvalidKinesisOption(option, repr(given), 'a duration such as "5 minutes"', str(wrong)) from None
+    if seconds < 0 or (least is None and seconds == 0):
+        raise InvalidKinesisOption(option, repr(given), "a duration above 0", "use None where it may be left out.")
+    return seconds

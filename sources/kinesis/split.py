@@ -1,0 +1,113 @@
+"""A shard as a split.
+
+A place in a shard is between two records, and is written as the service is asked for it, so that no digit of a sequence
+number (128 bits and more, as text) is lost:
+
+    TRIM_HORIZON                before its first record
+    AT_TIMESTAMP 1700000000000  before the first record that arrived at this time, in milliseconds, or later
+    AT_SEQUENCE_NUMBER n        before record n
+    AFTER_SEQUENCE_NUMBER n     behind record n
+
+The whole numbers by which batches are planned, positions, are arrival times in milliseconds: a split goes on at a
+position after all records are read that arrived before. They choose how far a batch goes; which rows that are is said
+by the two places of a slice alone (`cursor`, `until`), which are in the offset before a row is read. Arrival times need
+not grow along a shard: where they do not, a position still grows, by a millisecond with each batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from lowmark.sources.api import SourceSplit
+from lowmark.sources.metric_group import MetricGroup
+
+from .errors import KinesisDataLost
+
+__all__ = ["TRIM_HORIZON", "DataLoss", "KinesisSplit", "after", "at", "at_time", "split_id", "stream_name"]
+
+TRIM_HORIZON = "TRIM_HORIZON"
+
+_log = logging.getLogger("lowmark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisSplit(SourceSplit):
+    """A shard of a stream, or a slice of one.
+
+    Attributes:
+        stream: name or ARN of the stream.
+        shard: id of the shard.
+        cursor: the place to go on from.
+        until: the place where a slice ends; "" for a split that is no slice.
+        records: how many records a slice has, roughly: how much to ask for at once. 0 in a split that is no slice.
+        looked_ms: the service's time, milliseconds, at which nothing was missing behind `cursor`; 0: not known. What
+            is there then stays for the stream's retention.
+        hash_from, hash_to: the range of hash keys of the shard, as text.
+    """
+
+    stream: str
+    shard: str
+    cursor: str = TRIM_HORIZON
+    until: str = ""
+    records: int = 0
+    looked_ms: int = 0
+    hash_from: str = "0"
+    hash_to: str = "340282366920938463463374607431768211455"
+
+
+def split_id(stream: str, shard: str) -> str:
+    """Return a split's id.
+
+    >>> split_id("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "shardId-000000000003")
+    'orders/shardId-000000000003'
+    """
+    return f"{stream_name(stream)}/{shard}"
+
+
+def stream_name(stream: str) -> str:
+    """Return the name of a stream, given by name or ARN."""
+    return stream.rpartition("/")[2] if stream.startswith("arn:") else stream
+
+
+def at(sequence: int) -> str:
+    """The place before a record."""
+    return f"AT_SEQUENCE_NUMBER {sequence}"
+
+
+def after(sequence: int) -> str:
+    """The place behind a record."""
+    return f"AFTER_SEQUENCE_NUMBER {sequence}"
+
+
+def at_time(time_ms: int) -> str:
+    """The place before the first record that arrived then or later."""
+    return f"AT_TIMESTAMP {time_ms}"
+
+
+class DataLoss:
+    """What is done about records that are gone: an error, or a line in the log and a count (`data_losses`).
+
+    Args:
+        go_on: whether reading goes on without them.
+        metrics: where they are counted.
+    """
+
+    def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
+        self._go_on, self._told = go_on, set[tuple[str, str]]()
+        self._times = metrics.counter("data_losses")
+
+    def found(self, split: KinesisSplit, reason: str) -> None:
+        """Records from a split's cursor on are gone. The same loss is told once.
+
+        Raises:
+            KinesisDataLost: unless reading goes on.
+        """
+        lost = KinesisDataLost(split.split_id, split.cursor, reason)
+        if not self._go_on:
+            raise lost
+        if (split.split_id, split.cursor) in self._told:
+            return
+        self._told.add((split.split_id, split.cursor))
+        self._times.inc()
+        _log.warning("%s Reading goes on without them, as was asked.", str(lost).partition(" Hint: ")[0])

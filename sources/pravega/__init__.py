@@ -1,0 +1,32 @@
+"""Streams of Pravega as a source: one split a segment.
+
+`source.py` is what users call; `client.py` is what speaks to Java, in the driver's planner and in tasks.
+"""
+
+from .errors import (
+    InvalidPravegaOption,
+    PravegaAccessDenied,
+    PravegaClientMissing,
+    PravegaDataLost,
+    PravegaEventBroken,
+    PravegaStreamMissing,
+    PravegaUnavailable,
+)
+from .event_time import EventTime
+from .notes import NotedBound
+from .segment import PravegaSplit
+from .source import PravegaSource
+
+__all__ = [
+    "EventTime",
+    "InvalidPravegaOption",
+    "NotedBound",
+    "PravegaAccessDenied",
+    "PravegaClientMissing",
+    "PravegaDataLost",
+    "PravegaEventBroken",
+    "PravegaSource",
+    "PravegaSplit",
+    "PravegaStreamMissing",
+    "PravegaUnavailable",
+]

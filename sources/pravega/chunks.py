@@ -1,0 +1,85 @@
+"""A range of a segment, chunk by chunk, each with the ends of its events: what reading and indexing have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .client import PravegaClient, SegmentBytes
+from .errors import PravegaEventBroken
+from .events import HEADER_BYTES, NotAnEvent, ends_of_events
+from .segment import PravegaSplit
+
+__all__ = ["CHUNK_BYTES", "Chunk", "chunks"]
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole events. `data` is used again for the next chunk.
+
+    Attributes:
+        position: of the first event.
+        data: the bytes; there may be more of them than the events have.
+        ends: where in `data` each event ends.
+    """
+
+    position: int
+    data: bytearray
+    ends: npt.NDArray[np.int64]
+
+    @property
+    def after(self) -> int:
+        """The position behind the last event."""
+        return self.position + int(self.ends[-1])
+
+    @property
+    def begins(self) -> npt.NDArray[np.int64]:
+        """The position of each event."""
+        begins = np.empty_like(self.ends)
+        begins[0] = self.position
+        begins[1:] = self.ends[:-1] + self.position
+        return begins
+
+
+def chunks(
+    client: PravegaClient, split: PravegaSplit, start: int, stop: int, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Chunk]:
+    """Read the events from `start` up to `stop`, both of them positions between events.
+
+    Raises:
+        PravegaEventBroken: they are not.
+        Truncated, Gone: see `SegmentBytes.read_into`.
+        PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: see there.
+    """
+    if start >= stop:
+        return
+    with closing(client.open(split.stream, split.segment, start)) as source:
+        yield from _chunks(source, split.split_id, start, stop, chunk_bytes)
+
+
+def _chunks(source: SegmentBytes, split_id: str, start: int, stop: int, chunk_bytes: int) -> Iterator[Chunk]:
+    data, position, kept = bytearray(min(chunk_bytes, stop - start)), start, 0
+    while position < stop:
+        size = min(len(data), stop - position)
+        source.read_into(memoryview(data)[kept:size])
+        try:
+            ends = ends_of_events(data, size)
+        except NotAnEvent as wrong:
+            raise PravegaEventBroken(split_id, position + wrong.at, wrong.what) from None
+        used = int(ends[-1]) if len(ends) else 0
+        kept = size - used
+        if kept and position + size >= stop:
+            raise PravegaEventBroken(split_id, position + used, f"one that does not end at {stop}, as it should")
+        if not used:  # one event is larger than the chunk
+            needed = HEADER_BYTES + int.from_bytes(data[4:8], "big") if size >= HEADER_BYTES else HEADER_BYTES
+            data = bytearray(data[:size]) + bytearray(max(needed, 2 * size) - size)
+            continue
+        yield Chunk(position, data, ends)
+        data[:kept] = data[used:size]
+        position += used

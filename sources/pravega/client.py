@@ -1,0 +1,550 @@
+"""What is asked of Pravega, through the classes of its Java client: the only file that calls Java, `jvm` apart.
+
+One client a process and settings, shared by planner, enumerator and all readers, and kept: connections outlive a batch.
+Questions are asked again until `give_up_seconds` are over; what waiting does not cure is raised at once.
+
+`io.pravega.client.BatchClientFactory`, the public way to read ranges, hands out one event a call. The classes beneath
+it, which are used here (`ControllerImpl`, `SegmentMetadataClient`, `SegmentInputStream`), give bytes, ask many segments
+at once, and know predecessors. They are the same in 0.12 and 0.13.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .errors import (
+    InvalidPravegaOption,
+    PravegaAccessDenied,
+    PravegaStreamMissing,
+    PravegaUnavailable,
+)
+from .jvm import java_class, start_java
+from .notes import Mark
+from .segment import segment_name
+from .settings import PravegaSettings
+
+__all__ = ["Gone", "PravegaClient", "SegmentState", "StreamCut", "Truncated", "client_of"]
+
+log = logging.getLogger("lowmark")
+
+Answer = TypeVar("Answer")
+
+ANSWER_SECONDS = 10.0
+"""How long one question may take before it is asked again."""
+_PAUSES_SECONDS = (0.1, 0.3, 1.0)
+_SAY_AFTER_SECONDS = 5.0
+_DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED", "InvalidTokenException", "AuthenticationException", "TokenException")
+_MISSING = ("NoSuchSegmentException", "InvalidStreamException", "NOT_FOUND")
+_FOR_GOOD = ("IllegalArgumentException", "SSLHandshakeException", "CertificateException")
+
+
+class Gone(Exception):
+    """A segment is not there."""
+
+
+class Truncated(Exception):
+    """Bytes of a segment are not there any more."""
+
+
+class Silent(Exception):
+    """Nobody answered in time; the text is the last error."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentState:
+    """A segment as it is now.
+
+    Attributes:
+        head: its first byte that is there.
+        tail: the position after its last event.
+        sealed: whether nothing will be added.
+    """
+
+    head: int
+    tail: int
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCut:
+    """A position in a stream: of each of the segments that cover it.
+
+    Attributes:
+        stream: its name.
+        positions: segment -> byte.
+    """
+
+    stream: str
+    positions: Mapping[int, int]
+
+
+_clients: dict[PravegaSettings, PravegaClient] = {}
+_making = threading.Lock()
+
+
+def client_of(settings: PravegaSettings) -> PravegaClient:
+    """Return the client of this process.
+
+    Raises:
+        PravegaClientMissing, InvalidPravegaOption: there can be none.
+    """
+    with _making:
+        start_java(settings.jars, settings.jvm_options)
+        if settings not in _clients:
+            _clients[settings] = PravegaClient(settings)
+        return _clients[settings]
+
+
+class PravegaClient:
+    """Asks one Pravega about one scope. For many threads.
+
+    Args:
+        settings: where and how.
+        now_seconds, pause: a clock that never goes back, and waiting.
+    """
+
+    def __init__(
+        self,
+        settings: PravegaSettings,
+        *,
+        now_seconds: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.settings, self._now_seconds, self._pause = settings, now_seconds, pause
+        config = _config(settings)
+        pool = self._pool = java_class("io.pravega.client.connection.impl.ConnectionPoolImpl")(
+            config, java_class("io.pravega.client.connection.impl.SocketConnectionFactoryImpl")(config)
+        )
+        # Few tries of its own: `ask` tries again, and says so.
+        described = java_class("io.pravega.client.control.impl.ControllerImplConfig").builder().clientConfig(config)
+        executor = pool.getInternalExecutor()
+        self._controller = java_class("io.pravega.client.control.impl.ControllerImpl")(
+            described.retryAttempts(2).initialBackoffMillis(10).build(), executor
+        )
+        self._config, self._executor = config, executor
+        self._segment = java_class("io.pravega.client.segment.impl.Segment")
+        self._stream = java_class("io.pravega.client.stream.Stream")
+        self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(
+            self._controller, pool
+        )
+        self._inputs = java_class("io.pravega.client.segment.impl.SegmentInputStreamFactoryImpl")(
+            self._controller, pool
+        )
+        self._cut_helper = java_class("io.pravega.client.admin.impl.StreamCutHelper")(self._controller, pool)
+        self._tokens: dict[str, Any] = {}
+        self._watched: dict[tuple[str, int], Any] = {}  # of segments that are open: their metadata clients
+        self._marks: dict[str, _Marks] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def java_config(self) -> Any:
+        """Java's `ClientConfig`, for who needs more of its client than a source does."""
+        return self._config
+
+    def check(self) -> None:
+        """Ask something.
+
+        Raises:
+            PravegaAccessDenied, PravegaUnavailable: see there.
+        """
+        scope = self.settings.scope
+        self._ask(
+            f"look for scope {scope}", lambda: _result(self._controller.checkScopeExists(scope)), missing=lambda: None
+        )
+
+    # -- streams
+
+    def streams(self) -> list[str]:
+        """Return the names of the scope's streams, sorted."""
+
+        def listed() -> Any:
+            names: set[str] = set()
+            iterator = self._controller.listStreams(self.settings.scope)
+            while (stream := iterator.getNext().get(int(ANSWER_SECONDS), _seconds())) is not None:
+                names.add(str(stream.getStreamName()))
+            return names
+
+        found = self._ask(f"list the streams of scope {self.settings.scope}", listed, missing=self._scope_missing)
+        return sorted(name for name in found if not name.startswith("_"))
+
+    def head(self, stream: str) -> StreamCut:
+        """Return where a stream begins."""
+        at = self._java_stream(stream)
+        cut = self._future(stream, "look up the head of", lambda: self._cut_helper.fetchHeadStreamCut(at))
+        return StreamCut(stream, _positions(cut))
+
+    def tail(self, stream: str) -> StreamCut:
+        """Return where a stream ends; a sealed one ends nowhere."""
+        at = self._java_stream(stream)
+        cut = self._future(stream, "look up the tail of", lambda: self._cut_helper.fetchTailStreamCut(at))
+        return StreamCut(stream, _positions(cut))
+
+    def open_segments(self, stream: str) -> frozenset[int]:
+        """Return the segments that are written to."""
+        scope = self.settings.scope
+        found = self._future(
+            stream, "look up the segments of", lambda: self._controller.getCurrentSegments(scope, stream)
+        )
+        return frozenset(int(segment.getSegmentId()) for segment in found.getSegments())
+
+    def segment_of_key(self, stream: str, key: str) -> int:
+        """Return the segment into which events with a routing key go now."""
+        scope = self.settings.scope
+        found = self._future(
+            stream, "look up the segments of", lambda: self._controller.getCurrentSegments(scope, stream)
+        )
+        return int(found.getSegmentForKey(key).getSegmentId())
+
+    def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
+        """Return of each segment what carries it on: successor -> its predecessors; nothing while it is open."""
+
+        def asked() -> list[Any]:
+            return [self._controller.getSuccessors(self._java_segment(stream, segment)) for segment in segments]
+
+        answers = self._futures(stream, "look up the successors in", asked)
+        return {
+            segment: {
+                int(successor.getSegment().getSegmentId()): tuple(sorted(int(each) for each in predecessors))
+                for successor, predecessors in dict(answer.getSegmentToPredecessor()).items()
+            }
+            for segment, answer in zip(segments, answers, strict=True)
+        }
+
+    def between(self, start: StreamCut, stop: StreamCut) -> list[int]:
+        """Return the segments between two positions, sorted."""
+        first, last = self._java_cut(start), self._java_cut(stop)
+        found = self._future(
+            start.stream, "look up the segments between two StreamCuts of",
+            lambda: self._controller.getSegments(first, last),
+        )  # fmt: skip
+        return sorted(int(segment.getSegmentId()) for segment in found.getSegments())
+
+    def cut_of(self, text: str) -> StreamCut:
+        """Read a StreamCut's text.
+
+        Raises:
+            InvalidPravegaOption: it is none, or one of another scope.
+        """
+        import jpype
+
+        try:
+            cut = java_class("io.pravega.client.stream.StreamCut").from_(text).asImpl()
+            scope, stream = str(cut.getStream().getScope()), str(cut.getStream().getStreamName())
+            positions = _positions(cut)
+        except jpype.JException as wrong:
+            raise InvalidPravegaOption(
+                "start, stop",
+                repr(text[:60]),
+                "the text of a StreamCut",
+                f"{_told(wrong)}; StreamCut.asText() makes it.",
+            ) from None
+        if scope != self.settings.scope:
+            raise InvalidPravegaOption(
+                "start, stop", f"a StreamCut of {scope}/{stream}", f"one of scope {self.settings.scope}", "look it up."
+            )
+        return StreamCut(stream, positions)
+
+    def text_of(self, cut: StreamCut) -> str:
+        """Return a StreamCut as Pravega's text."""
+        return str(self._java_cut(cut).asText())
+
+    def marks(self, stream: str) -> tuple[Mark, ...]:
+        """Return what writers have noted of time in a stream, in order; nothing where they note none."""
+        with self._lock:
+            kept = self._marks.setdefault(stream, _Marks())
+        with kept.lock:
+            self._ask(
+                f"read the marks of time of stream {self.settings.scope}/{stream}",
+                lambda: self._read_marks(stream, kept), missing=lambda: None,
+            )  # fmt: skip
+            return tuple(kept.marks)
+
+    def _read_marks(self, stream: str, kept: _Marks) -> None:
+        if kept.reader is None:
+            factory = java_class("io.pravega.client.stream.impl.ClientFactoryImpl")(
+                self.settings.scope, self._controller, self._pool
+            )
+            kept.reader = factory.createRevisionedStreamClient(
+                java_class("io.pravega.shared.NameUtils").getMarkStreamForStream(stream),
+                java_class("io.pravega.client.watermark.WatermarkSerializer")(),
+                java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
+            )
+        if kept.revision is None:
+            kept.revision = kept.reader.fetchOldestRevision()
+        entries = kept.reader.readFrom(kept.revision)
+        while entries.hasNext():
+            entry = entries.next()
+            found = entry.getValue()
+            at = {int(each.getSegmentId()): int(byte) for each, byte in dict(found.getStreamCut()).items()}
+            kept.marks.append(Mark(int(found.getLowerTimeBound()), int(found.getUpperTimeBound()), at))
+            kept.revision = entry.getKey()
+
+    # -- segments
+
+    def states(
+        self, segments: Iterable[tuple[str, int]], *, patience_seconds: float
+    ) -> dict[tuple[str, int], SegmentState | None]:
+        """Return how segments are now, asked side by side; None for those that are gone.
+
+        Those that nobody answers for within `patience_seconds` are missing.
+
+        Raises:
+            PravegaAccessDenied: they may not be read.
+            Silent: nobody answered for any.
+        """
+        import jpype
+
+        deadline = self._now_seconds() + patience_seconds
+        asked = {key: self._watch(*key) for key in dict.fromkeys(segments)}
+        futures = {key: client.getSegmentInfo() for key, client in asked.items()}
+        found: dict[tuple[str, int], SegmentState | None] = {}
+        last = "no answer"
+        for key, future in futures.items():
+            left_ms = max(1, int((deadline - self._now_seconds()) * 1000))
+            try:
+                info = future.get(left_ms, _milliseconds())
+            except jpype.JException as failed:
+                said = _told(failed)
+                if _is(said, _DENIED):
+                    raise self._denied(f"read segment {key[0]}/{segment_name(key[1])}", said) from None
+                if _is(said, _MISSING):
+                    found[key] = None
+                    self._unwatch(*key)
+                else:
+                    last = said
+                    future.cancel(True)
+                    self._unwatch(*key)
+                continue
+            found[key] = SegmentState(int(info.getStartingOffset()), int(info.getWriteOffset()), bool(info.isSealed()))
+        if asked and not found:
+            raise Silent(last)
+        return found
+
+    def exists(self, stream: str) -> bool:
+        """Whether a stream is there."""
+        scope = self.settings.scope
+        return bool(
+            self._ask(
+                f"look for stream {scope}/{stream}",
+                lambda: _result(self._controller.checkStreamExists(scope, stream)),
+                missing=lambda: False,
+            )
+        )
+
+    def open(self, stream: str, segment: int, position: int) -> SegmentBytes:
+        """Begin to read the bytes of a segment."""
+        name = f"segment {stream}/{segment_name(segment)}"
+        token = self._token(stream)
+
+        def opened() -> Any:
+            _result(token.retrieveToken())
+            return self._inputs.createInputStreamForSegment(self._java_segment(stream, segment), token, position)
+
+        source = self._ask(f"read {name}", opened, missing=lambda: self._no_segment(stream, name))
+        return SegmentBytes(self, source, f"read {name}")
+
+    def forget(self, stream: str, segment: int) -> None:
+        """A segment will not be asked about any more."""
+        self._unwatch(stream, segment)
+
+    # -- asking
+
+    def _watch(self, stream: str, segment: int) -> Any:
+        with self._lock:
+            if (stream, segment) not in self._watched:
+                token = self._tokens.setdefault(stream, self._new_token(stream))
+                self._watched[stream, segment] = self._metadata.createSegmentMetadataClient(
+                    self._java_segment(stream, segment), token
+                )
+            return self._watched[stream, segment]
+
+    def _unwatch(self, stream: str, segment: int) -> None:
+        with self._lock:
+            client = self._watched.pop((stream, segment), None)
+        if client is not None:
+            client.close()
+
+    def _token(self, stream: str) -> Any:
+        with self._lock:
+            return self._tokens.setdefault(stream, self._new_token(stream))
+
+    def _new_token(self, stream: str) -> Any:
+        read = java_class("io.pravega.shared.security.auth.AccessOperation").READ
+        factory = java_class("io.pravega.client.security.auth.DelegationTokenProviderFactory")
+        return factory.create(self._controller, self.settings.scope, stream, read)
+
+    def _java_stream(self, stream: str) -> Any:
+        return self._stream.of(self.settings.scope, stream)
+
+    def _java_segment(self, stream: str, segment: int) -> Any:
+        return self._segment(self.settings.scope, stream, segment)
+
+    def _java_cut(self, cut: StreamCut) -> Any:
+        positions = java_class("java.util.HashMap")()
+        long = java_class("java.lang.Long")
+        for segment, position in cut.positions.items():
+            positions.put(self._java_segment(cut.stream, segment), long(position))
+        return java_class("io.pravega.client.stream.impl.StreamCutImpl")(self._java_stream(cut.stream), positions)
+
+    def _future(self, stream: str, action: str, call: Callable[[], Any]) -> Any:
+        return self._futures(stream, action, lambda: [call()])[0]
+
+    def _futures(self, stream: str, action: str, calls: Callable[[], Sequence[Any]]) -> list[Any]:
+        name = f"{action} stream {self.settings.scope}/{stream}"
+
+        def missing() -> Any:
+            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.controller, action)
+
+        return self._ask(name, lambda: [_result(future) for future in calls()], missing=missing)
+
+    def _ask(self, action: str, call: Callable[[], Answer], *, missing: Callable[[], Answer]) -> Answer:
+        """Ask until there is an answer.
+
+        Raises:
+            PravegaAccessDenied, PravegaUnavailable: see there; and what `missing` raises.
+        """
+        import jpype
+
+        began, said, tries = self._now_seconds(), False, 0
+        while True:
+            try:
+                return call()
+            except jpype.JException as failed:
+                cause = _told(failed)
+            if _is(cause, _DENIED):
+                raise self._denied(action, cause)
+            if _is(cause, _MISSING):
+                return missing()
+            waited = self._now_seconds() - began
+            if waited >= self.settings.give_up_seconds or _is(cause, _FOR_GOOD):
+                raise PravegaUnavailable(self.settings.controller, action, waited, cause)
+            if waited >= _SAY_AFTER_SECONDS and not said:
+                said = True
+                log.warning(
+                    "Pravega at %s: cannot %s, and tries again for %g seconds in all: %s",
+                    self.settings.controller, action, self.settings.give_up_seconds, cause,
+                )  # fmt: skip
+            self._pause(_PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)])
+            tries += 1
+
+    def _denied(self, action: str, cause: str) -> PravegaAccessDenied:
+        return PravegaAccessDenied(self.settings.controller, action, cause)
+
+    def _scope_missing(self) -> Any:
+        raise PravegaStreamMissing(self.settings.scope, "", self.settings.controller, "list its streams")
+
+    def _no_segment(self, stream: str, name: str) -> Any:
+        if not self.exists(stream):
+            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.controller, f"read {name}")
+        raise Gone(name)
+
+
+class _Marks:
+    """The marks of a stream, as far as they were read."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.marks: list[Mark] = []
+        self.reader: Any = None
+        self.revision: Any = None
+
+
+class SegmentBytes:
+    """The bytes of one segment, read on from a position."""
+
+    def __init__(self, client: PravegaClient, source: Any, action: str) -> None:
+        import jpype.nio
+
+        self._client, self._source, self._action = client, source, action
+        self._direct = jpype.nio.convertToDirectBuffer
+
+    def read_into(self, data: memoryview) -> None:
+        """Fill `data`: so many bytes are known to be there.
+
+        Raises:
+            Truncated: some are gone.
+            Gone: all are, with the segment.
+            PravegaAccessDenied, PravegaUnavailable: see there.
+        """
+        import jpype
+
+        target, filled = self._direct(data), 0
+        settings = self._client.settings
+        began = self._client._now_seconds()  # noqa: SLF001  # of one file
+        while filled < len(data):
+            try:
+                count = int(self._source.read(target, int(ANSWER_SECONDS * 1000)))
+            except jpype.JException as failed:
+                cause = _told(failed)
+                if "SegmentTruncatedException" in cause:
+                    raise Truncated(cause) from None
+                if _is(cause, _MISSING):
+                    raise Gone(cause) from None
+                if _is(cause, _DENIED):
+                    raise PravegaAccessDenied(settings.controller, self._action, cause) from None
+                if "EndOfSegmentException" in cause:
+                    raise Truncated(f"the segment ends {len(data) - filled} bytes before it should") from None
+                count = 0
+                self._client._pause(_PAUSES_SECONDS[-1])  # noqa: SLF001
+            else:
+                cause = "no bytes came"
+            filled += count
+            waited = self._client._now_seconds() - began  # noqa: SLF001
+            if count:
+                began += waited
+            elif waited >= settings.give_up_seconds:
+                raise PravegaUnavailable(settings.controller, self._action, waited, cause)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._source.close()
+
+
+def _config(settings: PravegaSettings) -> Any:
+    builder = java_class("io.pravega.client.ClientConfig").builder()
+    builder.controllerURI(java_class("java.net.URI")(settings.controller))
+    if settings.username:
+        credentials = java_class("io.pravega.shared.security.auth.DefaultCredentials")
+        builder.credentials(credentials(settings.password, settings.username))
+    if settings.trust_store:
+        builder.trustStore(settings.trust_store)
+    builder.validateHostName(settings.validate_host_name)
+    return builder.build()
+
+
+def _positions(cut: Any) -> dict[int, int]:
+    return {
+        int(segment.getSegmentId()): int(position) for segment, position in dict(cut.asImpl().getPositions()).items()
+    }
+
+
+def _result(future: Any) -> Any:
+    return future.get(int(ANSWER_SECONDS), _seconds())
+
+
+def _seconds() -> Any:
+    return java_class("java.util.concurrent.TimeUnit").SECONDS
+
+
+def _milliseconds() -> Any:
+    return java_class("java.util.concurrent.TimeUnit").MILLISECONDS
+
+
+def _told(error: Any) -> str:
+    """Return what Java raised, without its stack, from the outside in."""
+    said: list[str] = []
+    each: Any = error
+    while each is not None and len(said) < 8:
+        name, text = str(each.getClass().getSimpleName()), str(each.getMessage() or "").splitlines()
+        said.append(f"{name}: {text[0]}" if text else name)
+        each = each.getCause()
+    return " < ".join(said)
+
+
+def _is(said: str, kinds: Sequence[str]) -> bool:
+    return any(kind in said for kind in kinds)

@@ -1,0 +1,115 @@
+"""What the Pravega connector raises.
+
+LowmarkError
+├── InvalidPravegaOption  (ValueError)    an option that cannot be
+├── PravegaClientMissing  (RuntimeError)  no Java, no JPype, or no client's jars in this process
+├── PravegaStreamMissing  (LookupError)   a scope or a stream is not there, or not any more
+├── PravegaAccessDenied   (RuntimeError)  wrong credentials, or no right to read
+├── PravegaUnavailable    (RuntimeError)  no answer within the time allowed
+├── PravegaDataLost       (RuntimeError)  events that were to be read were truncated
+└── PravegaEventBroken    (RuntimeError)  bytes of a segment that are no event
+"""
+
+from __future__ import annotations
+
+from lowmark.sources.coordinator import SuppressRestarts
+from lowmark.watermark import LowmarkError
+
+__all__ = [
+    "InvalidPravegaOption",
+    "PravegaAccessDenied",
+    "PravegaClientMissing",
+    "PravegaDataLost",
+    "PravegaEventBroken",
+    "PravegaStreamMissing",
+    "PravegaUnavailable",
+]
+
+
+class InvalidPravegaOption(LowmarkError, ValueError):
+    """An option of `PravegaSource` that makes no sense. Values of secrets are never in it."""
+
+    option: str  # its name
+    got: str  # what was given, as text
+    expected: str  # what would have been accepted
+    hint: str  # what to do
+    _fact = "PravegaSource, option {option}: expected {expected}, got {got:.200}"
+
+
+class PravegaClientMissing(SuppressRestarts, RuntimeError):
+    """Pravega's Java client cannot be had in this process."""
+
+    what: str  # what is missing
+    hint: str  # what to do
+    _fact = "Pravega is read through its Java client, and {what}"
+
+
+class PravegaStreamMissing(SuppressRestarts, LookupError):
+    """A stream that is to be read is not there, or was deleted while it was read."""
+
+    scope: str
+    stream: str  # its name, "" where the scope is missing
+    controller: str  # where it was looked for
+    when: str  # what was asked
+    _fact = "Pravega at {controller}: {_what} not there ({when})"
+    _hint = (
+        "check the spelling, and the right to list; a stream that was deleted and made anew is read from its head "
+        "by a query with a new checkpoint."
+    )
+
+    @property
+    def _what(self) -> str:
+        return f"stream {self.scope}/{self.stream} is" if self.stream else f"scope {self.scope} is"
+
+
+class PravegaAccessDenied(SuppressRestarts, RuntimeError):
+    """Pravega knows the user not, or gives no right to read."""
+
+    controller: str  # the controller
+    action: str  # what was asked
+    cause: str  # what it answered
+    _fact = "Pravega at {controller}: cannot {action}: access is denied ({cause:.300})"
+    _hint = "check username and password, and the user's right to READ the scope and its streams."
+
+
+class PravegaUnavailable(SuppressRestarts, RuntimeError):
+    """Pravega did not answer in time."""
+
+    controller: str  # the controller
+    action: str  # what was asked
+    after_seconds: float  # for how long it was tried
+    cause: str  # the last error
+    _fact = (
+        "Pravega at {controller}: cannot {action}, tried for {after_seconds:.0f} s: {cause:.300}. Nothing was lost: "
+        "the query goes on from its checkpoint"
+    )
+    _hint = "is the address right, and the controller and every segment store reachable? give_up_after= waits longer."
+
+
+class PravegaDataLost(LowmarkError, RuntimeError):
+    """Events were truncated before they were read."""
+
+    split: str  # id of the split
+    position: int  # the byte of the segment that should have been read next
+    head: int | None  # the first byte that is there, None if the whole segment is gone
+    _fact = "Pravega split {split!r}: it was read up to byte {position}, and {_lost}: the stream was truncated"
+    _hint = (
+        'to go on with what is left, use on_data_loss="go_on"; to lose nothing next time, give the stream a longer '
+        "retention than the query may stand still."
+    )
+
+    @property
+    def _lost(self) -> str:
+        if self.head is None:
+            return "the whole segment is gone now"
+        return f"its head is byte {self.head} now, so bytes {self.position} to {self.head - 1} are lost"
+
+
+class PravegaEventBroken(LowmarkError, RuntimeError):
+    """Bytes where an event should begin are none."""
+
+    split: str  # id of the split
+    position: int  # the byte
+    what: str  # what is there
+    _fact = "Pravega split {split!r}, byte {position}: expected an event, found {what}"
+    _hint = "byte streams have no events; else position and segment do not belong together: is the StreamCut right?"

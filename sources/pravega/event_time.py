@@ -1,0 +1,141 @@
+"""Event time out of the bytes of events: Pravega keeps none itself.
+
+`EventTime.json("$.at")` reads one field of JSON without reading the rest; `EventTime.of(function)` is whatever you
+know of your events: Arrow's binary array in, one of times out. Both run where events are read and, once more, where
+batches are planned by time, so that slices and alignment know a time before a row is read.
+
+An event without a time, or with one that cannot be read, has none: it flows on and moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from .errors import InvalidPravegaOption
+
+__all__ = ["NO_TIME", "TIME", "UNITS_US", "EventTime"]
+
+TIME = pa.timestamp("us", tz="UTC")
+UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
+NO_TIME = -(2**63)
+_NUMBERS_US = range(-(2**62), 2**62)
+
+Decode = Callable[[pa.BinaryArray], Any]
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """How to find the time of an event. Picklable, if its function is.
+
+    Attributes:
+        path: of a field in JSON, such as "$.order.at"; "" where `decode` is given.
+        unit: of numbers there: "s", "ms" or "us". Text is ISO 8601, without a zone in UTC.
+        decode: events -> their times, as many: timestamps, or whole microseconds since the epoch.
+
+    Raises:
+        InvalidPravegaOption: path or unit are none.
+
+    >>> EventTime("$.at").times_us(pa.array([b'{"at": 7}', b'{"at": "1970-01-01T00:00:01Z"}'])).tolist()
+    [7000, 1000000]
+    """
+
+    path: str = ""
+    unit: str = "ms"
+    decode: Decode | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS_US:
+            raise InvalidPravegaOption("event_time_unit", repr(self.unit), "s, ms or us", "ms is usual.")
+        if self.decode is None and not (
+            self.path.startswith("$.") and all(part.isidentifier() for part in self.path[2:].split("."))
+        ):
+            raise InvalidPravegaOption(
+                "event_time", repr(self.path), 'a path such as "$.order.at", or a function', "fields of objects only."
+            )
+
+    @classmethod
+    def of(cls, given: str | Decode | EventTime, unit: str = "ms") -> EventTime:
+        """Take what a user gives: a path, a function, or one of these."""
+        if isinstance(given, EventTime):
+            return given
+        return cls(given, unit) if isinstance(given, str) else cls("", unit, given)
+
+    def times(self, events: pa.BinaryArray) -> pa.Array[Any]:
+        """Return the time of each event, null where it has none.
+
+        Raises:
+            InvalidPravegaOption: the function returns something else.
+        """
+        if self.decode is None:
+            return self._from_json(events)
+        found: Any = self.decode(events)
+        if isinstance(found, pa.ChunkedArray):
+            found = found.combine_chunks()
+        if not isinstance(found, pa.Array) or len(found) != len(events):
+            raise InvalidPravegaOption(
+                "event_time", f"{type(found).__name__} for {len(events)} events", "an array with a time for each",
+                "return one of pyarrow's arrays.",
+            )  # fmt: skip
+        # A time without a zone is one in UTC, which its number is, too.
+        kind = (
+            pa.timestamp("us", tz=getattr(found.type, "tz", None)) if pa.types.is_timestamp(found.type) else pa.int64()
+        )
+        times: pa.Array[Any] = found.cast(kind, safe=False).cast(pa.int64()).cast(TIME)
+        return times
+
+    def times_us(self, events: pa.BinaryArray) -> npt.NDArray[np.int64]:
+        """As `times`, microseconds since the epoch; `NO_TIME` where there is none."""
+        return np.asarray(self.times(events).cast(pa.int64()).fill_null(NO_TIME), np.int64)
+
+    def _from_json(self, events: pa.BinaryArray) -> pa.Array[Any]:
+        read, per_unit_us = self._decoder, UNITS_US[self.unit]
+        found = [_us(read(event), per_unit_us) for event in events.to_pylist()]
+        return pa.array(found, pa.int64()).cast(TIME)
+
+    @cached_property
+    def _decoder(self) -> Callable[[bytes | None], Any]:
+        *outer, last = self.path[2:].split(".")
+        kind: Any = msgspec.defstruct("Event", [(last, int | float | str | None, None)])
+        for name in reversed(outer):
+            kind = msgspec.defstruct("Event", [(name, kind | None, None)])
+        decode, path = msgspec.json.Decoder(kind).decode, (*outer, last)
+
+        def read(event: bytes | None) -> Any:
+            try:
+                value = decode(event or b"")
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                return None
+            for name in path:
+                if value is None:
+                    return None
+                value = getattr(value, name)
+            return value
+
+        return read
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "unit": self.unit, "decode": self.decode}  # the decoder is made anew
+
+
+def _us(value: float | str | None, per_unit_us: int) -> int | None:
+    try:
+        if isinstance(value, str):
+            found = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            found = found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
+            since = found - datetime(1970, 1, 1, tzinfo=timezone.utc)
+            return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        if value is None:
+            return None
+        us = int(value * per_unit_us)
+    except (ValueError, OverflowError):
+        return None
+    return us if us in _NUMBERS_US else None

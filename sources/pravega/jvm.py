@@ -1,0 +1,120 @@
+"""The Java machine inside a Python process: started once, by whoever needs it first, and never ended.
+
+A Python worker of Spark lives longer than a task, so the second batch finds the machine that the first one started
+(half a second). It cannot be started twice in a process, nor with other jars, nor does it survive a fork.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import InvalidPravegaOption, PravegaClientMissing
+
+__all__ = ["JARS_VARIABLE", "java_class", "leave_java", "resolve_jars", "start_java"]
+
+JARS_VARIABLE = "LOWMARK_PRAVEGA_JARS"
+DEFAULT_JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""The client copies bytes and waits; tasks beside it want the memory and the cores."""
+_SIGNALS_ARE_PYTHONS = "-Xrs"
+_LOGGING_IS_OURS = "java.util.logging.config.file"
+_CLIENT = "io.pravega.client.ClientConfig"
+
+_starting = threading.Lock()
+_started_by: int | None = None
+
+
+def resolve_jars(places: Sequence[str]) -> list[str]:
+    """Return the jars at some places: jars, folders of them, or patterns; without any, those of the environment.
+
+    Raises:
+        PravegaClientMissing: nothing is named, or nothing is there.
+    """
+    named = list(places) or [place for place in os.environ.get(JARS_VARIABLE, "").split(os.pathsep) if place]
+    if not named:
+        raise PravegaClientMissing(
+            "nobody says where its jars are",
+            f"pass jars=, or set {JARS_VARIABLE} for the driver and the executors, to a folder with pravega-client and "
+            "what it needs.",
+        )
+    found: list[str] = []
+    for place in named:
+        folder = Path(place)
+        jars = sorted(map(str, folder.glob("*.jar"))) if folder.is_dir() else sorted(glob.glob(place))  # noqa: PTH207
+        if not jars:
+            raise PravegaClientMissing(f"there is no jar at {place}", "jars= is a folder, a jar or a pattern.")
+        found += jars
+    return found
+
+
+def start_java(jars: Sequence[str], options: Sequence[str] | None) -> None:
+    """Start Java in this process, unless it runs.
+
+    Args:
+        jars: see `resolve_jars`.
+        options: of the machine; None: `DEFAULT_JVM_OPTIONS`. Those of the first who starts it hold.
+
+    Raises:
+        PravegaClientMissing: JPype, Java or the jars are missing, or the machine that runs does not know the client.
+        InvalidPravegaOption: Java refuses an option.
+    """
+    global _started_by  # there is one machine in a process
+    with _starting:
+        if _started_by == os.getpid():
+            return
+        try:
+            import jpype
+        except ImportError as missing:
+            raise PravegaClientMissing(
+                f"the package JPype1 is missing ({missing})", 'pip install "lowmark[pravega]", on executors too.'
+            ) from None
+        if _started_by is not None:
+            raise PravegaClientMissing(
+                f"Java was started in process {_started_by}, of which this one, {os.getpid()}, is a fork",
+                "start processes that read Pravega by spawn.",
+            )
+        if not jpype.isJVMStarted():
+            _start(jpype, resolve_jars(jars), DEFAULT_JVM_OPTIONS if options is None else options)
+        try:
+            jpype.JClass(_CLIENT)
+        except TypeError:
+            raise PravegaClientMissing(
+                f"the jars have no class {_CLIENT}",
+                "add pravega-client and what it needs; to those of who else has started Java in this process, too.",
+            ) from None
+        _started_by = os.getpid()
+
+
+def _start(jpype: Any, jars: Sequence[str], options: Sequence[str]) -> None:
+    try:
+        jpype.startJVM(_SIGNALS_ARE_PYTHONS, *options, classpath=list(jars), convertStrings=False, interrupt=False)
+    except jpype.JVMNotFoundException as missing:
+        raise PravegaClientMissing(
+            f"no Java was found ({str(missing).splitlines()[0]})", "install Java 11 or newer, or set JAVA_HOME."
+        ) from None
+    except (OSError, RuntimeError) as refused:
+        raise InvalidPravegaOption("jvm_options", " ".join(options), "options of this Java", str(refused)) from None
+    if not any(_LOGGING_IS_OURS in option for option in options):
+        # What matters of it is raised; the rest would be lines of Java between those of Python.
+        quiet = "".join(f"{name}.level=OFF\n" for name in ("io.pravega", "io.grpc", "io.netty"))
+        told = jpype.JClass("java.io.ByteArrayInputStream")(jpype.JArray(jpype.JByte)(quiet.encode()))
+        jpype.JClass("java.util.logging.LogManager").getLogManager().readConfiguration(told)
+
+
+def leave_java() -> None:
+    """Let Java forget the thread that calls this, which is about to end: Java would keep something of it for ever."""
+    import jpype
+
+    if threading.current_thread() is not threading.main_thread() and jpype.isJVMStarted():
+        jpype.JClass("java.lang.Thread").detach()
+
+
+def java_class(name: str) -> Any:
+    """Return a class of Java; it must have been started."""
+    import jpype
+
+    return jpype.JClass(name)

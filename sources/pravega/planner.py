@@ -1,0 +1,288 @@
+"""Says how far segments can be read, where in them events begin, and where a time does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
+from lowmark.sources.metric_group import MetricGroup
+
+from .chunks import Chunk, chunks
+from .client import Gone, PravegaClient, SegmentState, Silent, Truncated, client_of
+from .errors import PravegaStreamMissing, PravegaUnavailable
+from .event_time import NO_TIME, EventTime
+from .events import payloads
+from .index import Integers, SegmentIndex
+from .jvm import leave_java
+from .loss import DataLoss
+from .notes import SegmentNotes, notes_of
+from .segment import PravegaSplit, split_of
+from .settings import PravegaSettings
+
+__all__ = ["Noted", "PravegaPlanner"]
+
+log = logging.getLogger("lowmark")
+
+PATIENCE_SECONDS = 2.0
+"""How long segment stores are waited for in one plan; the next one asks again."""
+EXACT_BYTES = 64 << 10
+"""So much of a segment is read rather than guessed how many events it holds."""
+READERS = 4
+
+
+@dataclass(frozen=True)
+class Noted:
+    """That the time is read that writers note.
+
+    Attributes:
+        unit_us: microseconds in what they note.
+    """
+
+    unit_us: int
+
+    def of(self, client: PravegaClient, split: PravegaSplit) -> SegmentNotes:
+        """Return what is noted of a segment by now."""
+        return notes_of(client.marks(split.stream), split.segment, self.unit_us)
+
+
+class PravegaPlanner(SplitPlanner[PravegaSplit]):
+    """Plans segments: a position is a byte between two events.
+
+    A sealed segment is finished only when all of its successors are among the splits that are planned: until they are
+    found, it holds the watermark at which they will begin.
+
+    Attributes:
+        metrics: counts `lost_bytes`, `data_losses` and `unanswered_segments`, and shows `indexed_events`, those whose
+            positions and times were read by the planner.
+
+    Args:
+        settings: where Pravega is.
+        event_time: how to find the time of an event; None: segments are searched by what is noted, or not by time.
+        noted: whether segments are read only as far as writers have noted the time; None: further.
+        go_on: whether events that are gone are logged and counted, instead of raised.
+        client: asks Pravega; by default that of the process, when it is needed.
+        now_seconds: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        settings: PravegaSettings,
+        *,
+        event_time: EventTime | None,
+        noted: Noted | None = None,
+        go_on: bool,
+        client: PravegaClient | None = None,
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.metrics = MetricGroup()
+        self._settings, self._event_time, self._noted, self._given_client = settings, event_time, noted, client
+        self._notes: dict[str, SegmentNotes] = {}
+        self._silence_told = False
+        self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._go_on, self._now_seconds = go_on, now_seconds
+        self._unanswered = self.metrics.counter("unanswered_segments")
+        self._silent_since: float | None = None
+        self._indexes: dict[str, SegmentIndex] = {}
+        self._ends: dict[str, SplitEnd] = {}
+        self._heads: dict[str, int] = {}
+        self._successors: dict[str, frozenset[str]] = {}  # of segments that are sealed
+        self.metrics.gauge("indexed_events", lambda: sum(index.rows for index in self._indexes.values()))
+
+    @property
+    def _client(self) -> PravegaClient:
+        return self._given_client if self._given_client is not None else client_of(self._settings)
+
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
+
+    def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
+        """Say where each segment ends now.
+
+        Segments that nobody answers for are missing; where that lasts for `give_up_seconds`, it is an error.
+
+        Raises:
+            PravegaDataLost: events from a split's start on were truncated, and that is not to be borne.
+            PravegaStreamMissing: a stream was deleted.
+            PravegaAccessDenied, PravegaUnavailable: see there.
+        """
+        if not splits:
+            return {}
+        asked = {split.split_id: (split.stream, split.segment) for split in splits}
+        try:
+            states = self._client.states(asked.values(), patience_seconds=PATIENCE_SECONDS)
+        except Silent as silent:
+            self._wait(len(splits), str(silent))
+            return {}
+        self._silent_since = None
+        self._note(splits)
+        self._unanswered.inc(len(set(asked.values()) - states.keys()))
+        names = {split.split_id for split in splits}
+        ends: dict[str, SplitEnd] = {}
+        for split in splits:
+            key = asked[split.split_id]
+            if key in states:
+                ends[split.split_id] = self._end(split, states[key], names)
+        self._ends |= ends
+        for name in self._indexes.keys() - names:
+            del self._indexes[name]
+        return ends
+
+    def after_rows(self, split: PravegaSplit, rows: int, end: SplitEnd) -> int:
+        index = self._index(split)
+        start = self._from(split)
+        index.extend(start)
+        wanted = index.rows_before(start) + max(1, rows)
+        index.extend(end.position, rows=wanted)
+        return min(index.after_rows(wanted), end.position)
+
+    def rows_before(self, split: PravegaSplit, position: int) -> int:
+        start = self._from(split)
+        if position <= start:
+            return 0
+        index = self._index(split)
+        if position - index.end <= EXACT_BYTES and position <= self._known_end(split):
+            index.extend(position)
+        elif index.end < start:
+            return -(-(position - start) // 8)
+        return index.rows_before(position) - index.rows_before(start)
+
+    def find_time(self, splits: Sequence[PravegaSplit], time_us: int) -> Mapping[str, int | None] | None:
+        """Find the first event with that time or a later one: what is not indexed yet is read, once.
+
+        Of a split that was not asked about in `latest` nothing is known.
+        """
+        known = [split for split in splits if split.split_id in self._ends]
+        if self._event_time is None:
+            return None if self._noted is None else {split.split_id: self._noted_at(split, time_us) for split in known}
+        self._index_all(known)
+        return {split.split_id: self._index(split).find_time(time_us) for split in known}
+
+    def claim_us(self, split: PravegaSplit, position: int, time_us: int) -> int:
+        """That time, or what writers have noted, where that is less."""
+        if self._noted is None or self._event_time is None:
+            return time_us
+        notes = self._notes.get(split.split_id)
+        noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
+        return min(time_us, noted_us) if noted_us > EARLIEST_US else EARLIEST_US
+
+    def close(self) -> None:
+        """The client is the process's, and stays."""
+
+    # -- ends
+
+    def _end(self, split: PravegaSplit, state: SegmentState | None, names: set[str]) -> SplitEnd:
+        start = split.start
+        if split.stop is not None and start >= split.stop:
+            return SplitEnd(start, rows=0, finished=True)
+        if state is None:
+            if not self._client.exists(split.stream):
+                scope, controller = self._settings.scope, self._settings.controller
+                raise PravegaStreamMissing(
+                    scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
+                )
+            self._loss.found(split.split_id, start, None)
+            return SplitEnd(start, rows=0, finished=self._over(split, names))
+        if state.head > start:
+            lost_to = state.head if split.stop is None else min(state.head, split.stop)
+            self._loss.found(split.split_id, start, lost_to)
+            self._heads[split.split_id] = state.head
+        tail = min(state.tail, self._notes[split.split_id].known) if split.split_id in self._notes else state.tail
+        stop = max(start, tail if split.stop is None else min(tail, split.stop))
+        over = stop == split.stop or (state.sealed and stop == state.tail and self._over(split, names))
+        exact = replace(split, stop=None)
+        self._ends[split.split_id] = SplitEnd(stop)
+        first = self._from(split)
+        rows = self.rows_before(exact, stop)
+        return SplitEnd(stop, rows=rows, size_bytes=max(0, stop - first), finished=over)
+
+    def _note(self, splits: Sequence[PravegaSplit]) -> None:
+        """See how far writers have noted the time."""
+        if self._noted is None:
+            return
+        self._notes = {split.split_id: self._noted.of(self._client, split) for split in splits}
+        if not self._silence_told and not any(notes.known for notes in self._notes.values()):
+            self._silence_told = True
+            log.warning(
+                "Pravega at %s: no writer of %s has noted a time (noteTime) yet, so nothing is read. Hint: let writers "
+                "note it, or read without noted_time.",
+                self._settings.controller, ", ".join(sorted({split.stream for split in splits})[:10]),
+            )  # fmt: skip
+
+    def _noted_at(self, split: PravegaSplit, time_us: int) -> int | None:
+        at = self._notes[split.split_id].find_time(time_us) if split.split_id in self._notes else None
+        return at if at is not None and at < self._known_end(split) else None
+
+    def _over(self, split: PravegaSplit, names: set[str]) -> bool:
+        """Whether all that carries a sealed segment on is known."""
+        if split.split_id not in self._successors:
+            found = self._client.successors(split.stream, [split.segment])[split.segment]
+            self._successors[split.split_id] = frozenset(split_of(split.stream, each).split_id for each in found)
+        return self._successors[split.split_id] <= names
+
+    def _wait(self, segments: int, cause: str) -> None:
+        self._unanswered.inc(segments)
+        now = self._now_seconds()
+        if self._silent_since is None:
+            self._silent_since = now
+        waited = now - self._silent_since
+        if waited >= self._settings.give_up_seconds:
+            action = f"look up where {segments} segments end"
+            raise PravegaUnavailable(self._settings.controller, action, waited, cause)
+
+    # -- indexes
+
+    def _from(self, split: PravegaSplit) -> int:
+        """Where its events begin now: behind its start, if that was truncated."""
+        return max(split.start, self._heads.get(split.split_id, 0))
+
+    def _known_end(self, split: PravegaSplit) -> int:
+        end = self._ends.get(split.split_id)
+        return split.start if end is None else end.position
+
+    def _index(self, split: PravegaSplit) -> SegmentIndex:
+        start, index = self._from(split), self._indexes.get(split.split_id)
+        if index is None or start < index.begin or (self._event_time is None and start > index.end):
+            times_us = None if self._event_time is None else partial(_times_us, self._event_time)
+            index = self._indexes[split.split_id] = SegmentIndex(start, partial(self._events, split), times_us)
+        return index
+
+    def _events(self, split: PravegaSplit, start: int, stop: int) -> Iterator[Chunk]:
+        try:
+            yield from chunks(self._client, split, start, stop)
+        except (Truncated, Gone):
+            head = self._head(split)
+            self._loss.found(split.split_id, start, head)
+            self._indexes.pop(split.split_id, None)  # the next plan begins behind what is gone
+
+    def _head(self, split: PravegaSplit) -> int | None:
+        key = split.stream, split.segment
+        try:
+            state = self._client.states([key], patience_seconds=PATIENCE_SECONDS)[key]
+        except Silent:
+            return None
+        return None if state is None else state.head
+
+    def _index_all(self, splits: Sequence[PravegaSplit]) -> None:
+        """Read what is not indexed of some splits, a few at a time."""
+        behind = [split for split in splits if self._index(split).end < self._known_end(split)]
+        for split in behind if len(behind) == 1 else ():
+            self._index(split).extend(self._known_end(split))
+        if len(behind) > 1:
+            with ThreadPoolExecutor(min(READERS, len(behind))) as pool:
+                list(pool.map(self._index_one, behind))
+
+    def _index_one(self, split: PravegaSplit) -> None:
+        try:
+            self._index(split).extend(self._known_end(split))
+        finally:
+            leave_java()
+
+
+def _times_us(event_time: EventTime, chunk: Chunk) -> Integers:
+    return event_time.times_us(payloads(chunk.data, chunk.ends))

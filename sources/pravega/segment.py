@@ -1,0 +1,70 @@
+"""A segment of a stream as a split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowmark.sources.api import SourceSplit
+
+__all__ = ["PravegaSplit", "segment_epoch", "segment_name", "segment_of", "split_of"]
+
+_EPOCH_BITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PravegaSplit(SourceSplit):
+    """A segment of a stream; positions are its bytes, and lie between events.
+
+    Pravega never uses a segment's number twice, also where a stream is deleted and made anew.
+
+    Attributes:
+        stream: name of the stream, in the scope of the source.
+        segment: Pravega's 64 bits: the epoch in the upper half, the number in the lower.
+    """
+
+    stream: str
+    segment: int
+
+
+def segment_name(segment: int) -> str:
+    """Return a segment's name, as Pravega writes it.
+
+    >>> segment_name(3 << 32 | 17)
+    '17.#epoch.3'
+    """
+    return f"{segment & (1 << _EPOCH_BITS) - 1}.#epoch.{segment >> _EPOCH_BITS}"
+
+
+def segment_epoch(segment: int) -> int:
+    """Return after how many scalings a segment was made."""
+    return segment >> _EPOCH_BITS
+
+
+def split_of(
+    stream: str, segment: int, start: int = 0, stop: int | None = None, parents: tuple[int, ...] = ()
+) -> PravegaSplit:
+    """Return the split of a segment.
+
+    >>> split = split_of("orders", 1 << 32 | 2, parents=(0,))
+    >>> split.split_id, split.parents
+    ('orders/2.#epoch.1', ('orders/0.#epoch.0',))
+    """
+    return PravegaSplit(
+        split_id=f"{stream}/{segment_name(segment)}",
+        start=start,
+        stop=stop,
+        parents=tuple(f"{stream}/{segment_name(parent)}" for parent in sorted(parents)),
+        stream=stream,
+        segment=segment,
+    )
+
+
+def segment_of(split_id: str) -> tuple[str, int]:
+    """Return stream and segment of a split's id.
+
+    >>> segment_of("orders/2.#epoch.1")
+    ('orders', 4294967298)
+    """
+    stream, _, name = split_id.rpartition("/")
+    number, _, epoch = name.partition(".#epoch.")
+    return stream, int(epoch) << _EPOCH_BITS | int(number)

@@ -1,0 +1,40 @@
+"""Where Pravega is, and how to speak to it. Picklable; secrets are in no text of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["PravegaSettings"]
+
+
+@dataclass(frozen=True)
+class PravegaSettings:
+    """How to reach the streams of a scope.
+
+    Attributes:
+        controller: "tcp://host:port", or "tls://host:port".
+        scope: the scope.
+        jars: where Pravega's client is, see `jvm.resolve_jars`.
+        jvm_options: of the Java in this process; None: a small machine.
+        give_up_seconds: for how long Pravega may be away before it is an error.
+        username, password: for Pravega's basic authentication; "" where there is none.
+        trust_store: a PEM file with the authority that signed Pravega's certificates; "" for those that Java trusts.
+        validate_host_name: whether a certificate must name the host.
+
+    >>> PravegaSettings("tls://h:9090", "shop", username="me", password="s3cret")
+    PravegaSettings(controller='tls://h:9090', scope='shop', username='me')
+    """
+
+    controller: str
+    scope: str
+    jars: tuple[str, ...] = ()
+    jvm_options: tuple[str, ...] | None = None
+    give_up_seconds: float = 60.0
+    username: str = ""
+    password: str = field(default="", repr=False)
+    trust_store: str = ""
+    validate_host_name: bool = True
+
+    def __repr__(self) -> str:
+        user = f", username={self.username!r}" if self.username else ""
+        return f"PravegaSettings(controller={self.controller!r}, scope={self.scope!r}{user})"

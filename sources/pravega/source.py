@@ -1,0 +1,296 @@
+"""Streams of Pravega as a source: one split a segment, read through Pravega's Java client into Arrow batches.
+
+    from lowmark.sources.pravega import PravegaSource
+    orders = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"], event_time="$.at")
+
+Rows have the stream, the segment, the offset (the byte of the segment at which the event begins), the event's bytes
+and, with `event_time=`, its time. Positions are bytes, so a batch can be read again; segments that carry on others
+begin when these are read, at the lowest of their watermarks.
+
+Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Pravega segment as the unit of a split").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from lowmark.sources.api import Fetching, SplitEnd, SplitEnumerator, SplitEnumeratorContext
+from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
+from lowmark.sources.metric_group import MetricGroup
+from lowmark.watermark import LowmarkError, duration_us
+
+from .chunks import chunks
+from .client import Gone, Silent, Truncated, client_of
+from .columns import EVENT_TIME, PravegaColumns
+from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
+from .errors import InvalidPravegaOption, PravegaUnavailable
+from .event_time import UNITS_US, EventTime
+from .jvm import leave_java
+from .loss import DataLoss
+from .notes import NOTED_TIME
+from .planner import Noted, PravegaPlanner
+from .segment import PravegaSplit
+from .settings import PravegaSettings
+
+__all__ = ["PravegaSource"]
+
+Position = str | Sequence[str] | Mapping[str, str]
+
+
+class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
+    """Reads in a thread that may end with it."""
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            leave_java()
+
+
+class PravegaSource(SimpleSource[PravegaSplit]):
+    """A source that reads streams of one scope. Exactly one of `streams` and `stream_pattern` says which.
+
+    Args:
+        controller: "tcp://host:port" of Pravega's controller, "tls://host:port" with TLS.
+        scope: the scope.
+        streams: names of streams.
+        stream_pattern: a regular expression for whole names of streams, also of those that are made later: these begin
+            at their head.
+        start: where streams begin when they are first read: "head", "tail", the text of a StreamCut
+            (`StreamCut.asText()`) or several, or {stream: one of these}.
+        stop: None: it never ends. Otherwise as `start`: where each stream ends; "tail" is where it ends now.
+        event_time: where the time of an event is: a field of JSON such as "$.order.at", or a function from Arrow's
+            binary array to one of times, picklable. Rows get a column `event_time`, and batches are cut by it; for
+            that the driver reads every event once, too. None: batches are cut by numbers of events.
+        event_time_unit: of numbers in JSON, and of what writers note: "s", "ms" or "us".
+        noted_time: whether to read Pravega's own time, which writers note (`noteTime`): rows get a column `noted_time`,
+            a time that no event of the segment from there on is before, null before the first. It is the source's event
+            time where `event_time` is not given, and then costs the driver nothing. Segments are read up to the newest
+            mark, which Pravega makes every ten seconds, and no further; where writers note nothing, nothing is read.
+        columns: the columns of rows, some of stream, segment, offset, event, event_time, noted_time; by default all.
+        discover_every: how often scalings and new streams are looked for, a duration. Until the successors of a sealed
+            segment are found, it holds the watermark.
+        on_data_loss: "error", or "go_on" with what is left, when events are truncated before they were read.
+        give_up_after: how long Pravega may be away before it is an error, a duration.
+        fetchers: how many segments a task reads side by side, 1 or more.
+        jars: where pravega-client and the jars that it needs are: a folder, a jar, a pattern, or several. By default
+            what the environment variable LOWMARK_PRAVEGA_JARS names, of the driver and of each executor.
+        jvm_options: of the Java in each process that reads; by default a heap of 256 MB.
+        username, password: for Pravega's basic authentication. Where they are not given, its client looks into the
+            environment itself (`pravega_client_auth_method`, `pravega_client_auth_token`).
+        trust_store: a PEM file with the authority of Pravega's certificates, on every host that reads.
+        validate_host_name: whether a certificate must name the host.
+
+    Raises:
+        InvalidPravegaOption: an option is not what it can be.
+
+    >>> source = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"], event_time="$.at")
+    >>> source.schema.names, source.event_time
+    (['stream', 'segment', 'offset', 'event', 'event_time'], 'event_time')
+    >>> source
+    PravegaSource(tcp://pravega:9090, shop/orders)
+    """
+
+    split_type = PravegaSplit
+
+    def __init__(
+        self,
+        *,
+        controller: str,
+        scope: str,
+        streams: Sequence[str] | None = None,
+        stream_pattern: str | None = None,
+        start: Position = "head",
+        stop: Position | None = None,
+        event_time: str | Callable[[pa.BinaryArray], pa.Array[Any]] | EventTime | None = None,
+        event_time_unit: str = "ms",
+        noted_time: bool = False,
+        columns: Sequence[str] | None = None,
+        discover_every: str | timedelta = "1 second",
+        on_data_loss: str = "error",
+        give_up_after: str | timedelta = "1 minute",
+        fetchers: int = 2,
+        jars: str | Sequence[str] = (),
+        jvm_options: Sequence[str] | None = None,
+        username: str = "",
+        password: str = "",
+        trust_store: str = "",
+        validate_host_name: bool = True,
+    ) -> None:
+        if not re.fullmatch(r"(tcp|tls)://[^/\s]+:\d+", controller):
+            raise InvalidPravegaOption(
+                "controller", repr(controller), '"tcp://host:port" or "tls://host:port"', "9090 is usual."
+            )
+        if not scope:
+            raise InvalidPravegaOption("scope", "nothing", "the name of a scope", "name the scope of the streams.")
+        if on_data_loss not in {"error", "go_on"}:
+            raise InvalidPravegaOption("on_data_loss", repr(on_data_loss), '"error" or "go_on"', "choose one.")
+        if bool(username) != bool(password):
+            raise InvalidPravegaOption("username, password", "one of them", "both or none", "give both.")
+        if fetchers < 1:
+            raise InvalidPravegaOption("fetchers", str(fetchers), "1 or more", "each is a thread of a task.")
+        self._streams = _streams(streams, stream_pattern)
+        self._start = _positions("start", start)
+        self._stop = None if stop is None else _positions("stop", stop)
+        if self._stop is not None and self._stop.otherwise == "head" and not (self._stop.cuts or self._stop.texts):
+            raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
+        self.bounded = stop is not None
+        self.discover_every = discover_every
+        _seconds(discover_every, "discover_every")  # refused now rather than later
+        self._event_time = None if event_time is None else EventTime.of(event_time, event_time_unit)
+        self._noted = Noted(UNITS_US[event_time_unit]) if noted_time and event_time_unit in UNITS_US else None
+        self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
+        self._go_on = on_data_loss == "go_on"
+        self.fetching = Fetching.one_by_one() if fetchers == 1 else Fetching.side_by_side(fetchers)
+        self.settings = PravegaSettings(
+            controller,
+            scope,
+            (jars,) if isinstance(jars, str) else tuple(jars),
+            None if jvm_options is None else tuple(jvm_options),
+            _seconds(give_up_after, "give_up_after"),
+            username,
+            password,
+            trust_store,
+            validate_host_name,
+        )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> PravegaSource:
+        """Make a source from options of `format("lowmark_pravega")`; see `spark_options` for which.
+
+        Raises:
+            InvalidPravegaOption: an option is not what it can be, or is not known.
+        """
+        from .spark_options import arguments
+
+        return cls(**arguments(options))
+
+    def __repr__(self) -> str:
+        each, scope = self._streams, self.settings.scope
+        what = ",".join(f"{scope}/{name}" for name in each.names) if isinstance(each, StreamList) else each.pattern
+        return f"PravegaSource({self.settings.controller}, {what})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._columns.schema
+
+    @property
+    def event_time(self) -> str | None:
+        return next((name for name in (EVENT_TIME, NOTED_TIME) if name in self._columns.names), None)
+
+    def discover(self) -> Sequence[PravegaSplit]:
+        return self._walk(DiscoveredSplits())()
+
+    def create_planner(self) -> PravegaPlanner:
+        searched = self._event_time if self.event_time == EVENT_TIME else None
+        return PravegaPlanner(self.settings, event_time=searched, noted=self._noted, go_on=self._go_on)
+
+    def create_split_reader(self) -> PravegaSplitReader:
+        return PravegaSplitReader(self)
+
+    def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
+        return self.create_planner().latest(splits)
+
+    def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        assert split.stop is not None, "slices have one"
+        client, position = client_of(self.settings), split.start
+        notes = None if self._noted is None else self._noted.of(client, split)
+        while position < split.stop:
+            try:
+                for chunk in chunks(client, split, position, split.stop):
+                    yield self._columns.rows(split, chunk, notes), chunk.after
+                    position = chunk.after
+            except (Truncated, Gone):
+                lost_to = self._lost(split, position)
+                yield _nothing(self.schema), lost_to
+                position = lost_to
+
+    def _lost(self, split: PravegaSplit, position: int) -> int:
+        """Where a slice goes on of which something was truncated after it was planned.
+
+        Raises:
+            PravegaDataLost: unless it is to be borne.
+        """
+        assert split.stop is not None, "slices have one"
+        client = client_of(self.settings)
+        key = split.stream, split.segment
+        try:
+            state = client.states([key], patience_seconds=self.settings.give_up_seconds).get(key)
+        except Silent as silent:
+            raise PravegaUnavailable(
+                self.settings.controller, f"look up the head of {split.split_id}", self.settings.give_up_seconds,
+                str(silent),
+            ) from None  # fmt: skip
+        head = None if state is None else state.head
+        DataLoss(go_on=self._go_on, metrics=MetricGroup()).found(split.split_id, position, head)
+        return split.stop if head is None else min(max(head, position), split.stop)
+
+    def _walk(self, known: DiscoveredSplits[PravegaSplit]) -> SegmentWalk:
+        ids = [*known.assigned, *(split.split_id for split in known.pending)]
+        return SegmentWalk(
+            partial(client_of, self.settings), self._streams, self._start, self._stop, ids, late=known.discovered
+        )
+
+    def _enumerator(
+        self, context: SplitEnumeratorContext[PravegaSplit], known: DiscoveredSplits[PravegaSplit] | None
+    ) -> SplitEnumerator[PravegaSplit, DiscoveredSplits[PravegaSplit]]:
+        return DiscoveringEnumerator(
+            context,
+            self._walk(DiscoveredSplits() if known is None else known),
+            period_seconds=_seconds(self.discover_every or "1 second", "discover_every"),
+            bounded=self.bounded,
+            known=known,
+            max_failures=1,  # the client has tried for `give_up_after`
+            source=repr(self),
+        )
+
+
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)
+
+
+def _streams(streams: Sequence[str] | None, pattern: str | None) -> Streams:
+    if (streams is None) == (pattern is None):
+        got = "none of them" if streams is None else "both"
+        raise InvalidPravegaOption("streams, stream_pattern", got, "exactly one of them", "say what to read.")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as wrong:
+            raise InvalidPravegaOption(
+                "stream_pattern", repr(pattern), "a regular expression", f"{wrong}; it is Python's syntax."
+            ) from None
+        return StreamPattern(pattern)
+    if isinstance(streams, str):
+        raise InvalidPravegaOption("streams", repr(streams), "a list of names", f"write [{streams!r}].")
+    names = [] if streams is None else list(streams)
+    if not names or len(set(names)) < len(names) or not all(re.fullmatch(r"[0-9A-Za-z.-]+", name) for name in names):
+        raise InvalidPravegaOption(
+            "streams", repr(names), "names, each once, of letters, digits, dots and hyphens", "say what to read."
+        )
+    return StreamList(tuple(sorted(names)))
+
+
+def _positions(option: str, given: Position) -> Positions:
+    if isinstance(given, str):
+        otherwise = "head" if option == "start" else "tail"
+        return Positions(given, {}) if given in {"head", "tail"} else Positions(otherwise, {}, (given,))
+    if isinstance(given, Mapping):
+        return Positions("head" if option == "start" else "tail", dict(given))
+    return Positions("head" if option == "start" else "tail", {}, tuple(given))
+
+
+def _seconds(given: str | timedelta, option: str) -> float:
+    try:
+        seconds = duration_us(given, what=option) / 1_000_000
+    except LowmarkError as wrong:
+        raise InvalidPravegaOption(option, repr(given), 'a duration such as "1 minute"', str(wrong)) from None
+    if seconds <= 0:
+        raise InvalidPravegaOption(option, repr(given), "a duration above 0", "say how long.")
+    return seconds

@@ -1,0 +1,253 @@
+"""A real Pravega for tests: everything in one process, on free ports, in memory; and a writer with its Java client.
+
+The client runs in the Java of the test's own process, as it does in that of a worker.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowmark.sources.pravega import PravegaSource
+from lowmark.sources.pravega.client import PravegaClient, StreamCut, client_of
+from lowmark.sources.pravega.jvm import java_class
+from lowmark.sources.pravega.settings import PravegaSettings
+
+from .servers import CACHE, LOCALHOST, Process, ServerError, free_ports, require_jars, require_java
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+JARS = str(CACHE / "jars" / "pravega-client")
+SERVER_OPTIONS = ("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
+                  "-Dcontroller.watermarking.frequency.seconds=1")  # fmt: skip
+USER, PASSWORD = "admin", "1111_aaaa"
+STRANGER = "stranger"  # has the same password, and no right in the scope of the tests
+
+SERVER_PROPERTIES = """\
+singlenode.zk.port={zk}
+singlenode.controller.rpc.port={controller}
+singlenode.segmentStore.port={store}
+singlenode.controller.rest.enable=false
+singlenode.admin.gateway.enable=false
+"""
+AUTH_PROPERTIES = """\
+singlenode.security.auth.enable=true
+singlenode.security.auth.credentials.username={user}
+singlenode.security.auth.credentials.pwd={password}
+singlenode.security.auth.pwdAuthHandler.accountsDb.location={accounts}
+"""
+QUIET = """<configuration><appender name="E" class="ch.qos.logback.core.ConsoleAppender"><target>System.err</target>
+<encoder><pattern>%d %-5level %logger{36} %msg%n</pattern></encoder></appender>
+<logger name="io.pravega.local" level="INFO"/>
+<root level="WARN"><appender-ref ref="E"/></root>
+</configuration>"""
+
+
+@dataclass
+class Pravega:
+    """A running Pravega. What it holds is in memory: it is gone when the process ends."""
+
+    controller: str
+    process: Process
+    username: str = ""
+    password: str = ""
+    scope: str = "shop"
+
+    @property
+    def settings(self) -> PravegaSettings:
+        return PravegaSettings(self.controller, self.scope, (JARS,), username=self.username, password=self.password)
+
+    @functools.cached_property
+    def client(self) -> PravegaClient:
+        """Our client, for what the tests ask that a source asks, too."""
+        require_jars("pravega-client")
+        return client_of(self.settings)
+
+    @functools.cached_property
+    def admin(self) -> Any:
+        """Java's StreamManager."""
+        config = self.client.java_config  # Java runs now
+        manager = java_class("io.pravega.client.admin.StreamManager").create(config)
+        manager.createScope(self.scope)
+        return manager
+
+    @functools.cached_property
+    def _writers(self) -> Any:
+        self.admin  # noqa: B018  # the scope
+        return java_class("io.pravega.client.EventStreamClientFactory").withScope(self.scope, self.client.java_config)
+
+    def source(self, *streams: str, **options: Any) -> PravegaSource:
+        """A source of some streams."""
+        given: dict[str, Any] = {"controller": self.controller, "scope": self.scope, "jars": JARS}
+        if self.username:
+            given |= {"username": self.username, "password": self.password}
+        if streams:
+            given["streams"] = streams
+        return PravegaSource(**given, **options)
+
+    def create_stream(self, segments: int = 1, name: str | None = None) -> str:
+        """Make a stream of so many segments and return its name."""
+        self.admin  # noqa: B018  # Java, and the scope
+        name = f"t-{uuid.uuid4().hex[:12]}" if name is None else name
+        policy = java_class("io.pravega.client.stream.ScalingPolicy").fixed(segments)
+        config = java_class("io.pravega.client.stream.StreamConfiguration").builder().scalingPolicy(policy).build()
+        assert self.admin.createStream(self.scope, name, config)
+        return name
+
+    def delete_stream(self, stream: str) -> None:
+        self.admin.sealStream(self.scope, stream)
+        self.admin.deleteStream(self.scope, stream)
+
+    def seal_stream(self, stream: str) -> None:
+        self.admin.sealStream(self.scope, stream)
+
+    def truncate(self, cut: StreamCut) -> None:
+        assert self.admin.truncateStream(self.scope, cut.stream, self.client._java_cut(cut))
+
+    def writer(self, stream: str) -> Writer:
+        """A writer of events."""
+        return Writer(self, stream)
+
+    def write(self, stream: str, events: Iterable[tuple[str, bytes]]) -> int:
+        """Write events, each (routing key, bytes), and return how many when they are there."""
+        with self.writer(stream) as writer:
+            return writer.write(events)
+
+    def write_json(self, stream: str, rows: Iterable[Mapping[str, object]], key: str = "key") -> int:
+        """Write one JSON object a row; the field `key` is the routing key."""
+        return self.write(stream, ((str(row.get(key, "")), json.dumps(row, sort_keys=True).encode()) for row in rows))
+
+    def scale(self, stream: str, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]) -> None:
+        """Replace segments by others, with these ranges of keys."""
+        long, double = java_class("java.lang.Long"), java_class("java.lang.Double")
+        old, new = java_class("java.util.ArrayList")(), java_class("java.util.HashMap")()
+        for segment in sealed:
+            old.add(long(segment))
+        for low, high in ranges:
+            new.put(double(low), double(high))
+        java_stream = self.client._java_stream(stream)
+        done = self.client._controller.scaleStream(java_stream, old, new, self.client._executor).getFuture().get()
+        assert bool(done), f"{stream} was not scaled"
+
+    def ranges(self, stream: str) -> dict[int, tuple[float, float]]:
+        """Segment -> its range of keys, of those that are open."""
+        collection = self.client._controller.getCurrentSegments(self.scope, stream).get()
+        # Java keeps them by the upper end of their ranges, and shows them by a key only.
+        field_ = java_class("io.pravega.client.control.impl.SegmentCollection").class_.getDeclaredField("segments")
+        field_.setAccessible(True)  # Java's
+        spans = [(each.getSegment(), each.getRange()) for each in field_.get(collection).values()]
+        return {int(segment.getSegmentId()): (float(span.getLow()), float(span.getHigh())) for segment, span in spans}
+
+    def split_one(self, stream: str) -> None:
+        """Scale up: the open segment with the widest range becomes two."""
+        segment, (low, high) = max(self.ranges(stream).items(), key=lambda each: each[1][1] - each[1][0])
+        self.scale(stream, [segment], [(low, (low + high) / 2), ((low + high) / 2, high)])
+
+    def merge_two(self, stream: str) -> None:
+        """Scale down: the two first neighbours become one."""
+        ordered = sorted((span, segment) for segment, span in self.ranges(stream).items())
+        ((low, _), first), ((_, high), second) = ordered[:2]
+        self.scale(stream, [first, second], [(low, high)])
+
+    def ready(self) -> bool:
+        """Whether it says that it runs: its ports are open before, and what is asked then is never answered."""
+        log = self.process.log
+        return log.exists() and "Pravega Sandbox is running" in log.read_text(errors="replace")
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+class Writer:
+    """Writes events to one stream, in order."""
+
+    def __init__(self, pravega: Pravega, stream: str) -> None:
+        serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")
+        config = java_class("io.pravega.client.stream.EventWriterConfig").builder().build()
+        self._writer = pravega._writers.createEventWriter(stream, serializer(), config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def write(self, events: Iterable[tuple[str, bytes]]) -> int:
+        """Write events, each (routing key, bytes); return when they are there."""
+        import jpype
+
+        byte_array, count = jpype.JArray(jpype.JByte), 0
+        for key, event in events:
+            self._writer.writeEvent(key, byte_array(event))
+            count += 1
+        self._writer.flush()
+        return count
+
+    def note_time(self, time_ms: int) -> None:
+        """Promise that no event before this time will be written by this writer."""
+        self._writer.noteTime(time_ms)
+
+
+@contextmanager
+def pravega_server(folder: Path, *, auth: bool = False) -> Iterator[Pravega]:
+    """A Pravega with its log in `folder`, stopped at the end.
+
+    Skips or fails the test where Java or the jars are missing.
+    """
+    java = require_java()
+    # Two old copies of what bcprov-ext has: the first on the class path is taken, and with these its store breaks.
+    old = ("bc-fips", "bcprov-jdk15on")
+    classpath = ":".join(str(jar) for jar in require_jars("pravega") if not jar.name.startswith(old))
+    require_jars("pravega-client")
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in range(3):
+        try:
+            server = _start(java, classpath, folder / f"pravega-{attempt}", auth=auth)
+            break
+        except ServerError as failed:
+            if attempt == 2 or "Address already in use" not in str(failed):
+                raise
+    else:
+        raise AssertionError("the last attempt raises")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _start(java: str, classpath: str, folder: Path, *, auth: bool) -> Pravega:
+    folder.mkdir()
+    zk, controller, store = free_ports(3)
+    properties, quiet = folder / "pravega.properties", folder / "logback.xml"
+    text = SERVER_PROPERTIES.format(zk=zk, controller=controller, store=store)
+    if auth:
+        accounts = folder / "accounts"
+        rights = {USER: "prn::*,READ_UPDATE;", STRANGER: "prn::/scope:elsewhere,READ;"}
+        accounts.write_text("".join(f"{user}:{encoded(PASSWORD)}:{right}\n" for user, right in rights.items()))
+        text += AUTH_PROPERTIES.format(user=USER, password=PASSWORD, accounts=accounts)
+    properties.write_text(text)
+    quiet.write_text(QUIET)
+    command = [
+        java, *SERVER_OPTIONS, f"-Dsinglenode.configurationFile={properties}", f"-Dlogback.configurationFile={quiet}",
+        f"-Djava.io.tmpdir={folder}", "-cp", classpath, "io.pravega.local.LocalPravegaEmulator",
+    ]  # fmt: skip
+    process = Process("Pravega", command, folder / "pravega.log")
+    server = Pravega(f"tcp://{LOCALHOST}:{controller}", process, *([USER, PASSWORD] if auth else []))
+    server.process.start(server.ready)
+    return server
+
+
+def encoded(password: str) -> str:
+    """A password as Pravega keeps it: iterations, salt and hash, in hexadecimal twice."""
+    salt = os.urandom(32)
+    digest = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 5_000, 64)
+    return f"5000:{salt.hex()}:{digest.hex()}".encode().hex()

@@ -1,0 +1,298 @@
+"""The Kinesis source against a server that speaks its protocol: laws, positions, resharding, and rows that expired.
+
+The server is moto's, mended where it is not like the service (`kinesis_service.py`). Numbered rows are put. What is
+read has each of them once, and those of one partition key in order, whatever was split, merged or restarted meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
+from lowmark.sources import check_source
+from lowmark.sources.kinesis import KinesisDataLost, KinesisSource
+from lowmark.sources.planning.planner import PlanningFailed
+
+from tests.live.kinesis_reading import Reading, Writer, source_of
+from tests.live.servers import Kinesis, wait_until
+
+pytestmark = [pytest.mark.live]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def reading(stack: ExitStack, source: KinesisSource, **options: Any) -> Reading:
+    return stack.enter_context(closing(Reading(source, **options)))
+
+
+def assert_all_once_in_order(read: Reading, writer: Writer) -> None:
+    assert sorted(map(int, read.values())) == list(range(len(writer.sent))), "each row once"
+    for key, numbers in read.by_key().items():
+        assert numbers == sorted(numbers), f"rows of {key} in order"
+
+
+def test_the_laws_hold_also_in_a_stream_that_was_resharded(kinesis: Kinesis) -> None:
+    stream = kinesis.create_stream(2)
+    writer = Writer(kinesis, stream)
+    for _ in range(10):
+        writer.put(8)
+    kinesis.split(stream, kinesis.shards(stream)[0])
+    writer.put(30)
+    checked = check_source(source_of(kinesis, stream), most_rows=28, other_process=True)
+    assert (len(checked.splits), checked.found_by_time > 3) == (4, True)
+    assert checked.rows > 40
+
+
+def test_all_rows_are_read_once_in_slices_and_after_restarts(kinesis: Kinesis, stack: ExitStack) -> None:
+    stream = kinesis.create_stream(3)
+    writer = Writer(kinesis, stream)
+    read = reading(stack, source_of(kinesis, stream), max_rows=50)
+    for _ in range(4):
+        writer.put(100)
+        read.until(len(writer.sent) - 20)
+        read.restart()
+    read.until(len(writer.sent))
+    assert not read.batch()
+    assert_all_once_in_order(read, writer)
+    columns = read.rows[0][1]
+    assert columns["stream"][0].as_py() == stream
+    assert re.fullmatch("[0-9]{56}", columns["sequenceNumber"][0].as_py()), "no digit is lost"
+    assert len(read.rows) > 6, "in more batches than one a round"
+
+
+def test_a_batch_that_is_read_again_has_the_same_rows_whatever_came_since(kinesis: Kinesis, stack: ExitStack) -> None:
+    stream = kinesis.create_stream(2)
+    writer = Writer(kinesis, stream)
+    writer.put(40)
+    read = reading(stack, source_of(kinesis, stream))
+    end = read.plan()
+    first = read.read(end)
+    writer.put(40)
+    kinesis.split(stream, kinesis.shards(stream)[0])
+    read.restart()
+    again = read.read(end)
+    assert {name: table.to_pylist() for name, table in again.items()} == {
+        name: table.to_pylist() for name, table in first.items()
+    }
+    read.rows += again.items()
+    read.commit(end)
+    read.until(80)
+    assert_all_once_in_order(read, writer)
+
+
+def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack) -> None:
+    rng = random.Random(seed := random.randrange(2**32))
+    stream = kinesis.create_stream(2)
+    writer = Writer(kinesis, stream)
+    read = reading(stack, source_of(kinesis, stream), max_rows=60)
+    parents: dict[str, tuple[str, ...]] = {}
+    for how in ("split", "merge", "split", "split", "merge"):
+        writer.put(rng.randrange(30, 120))
+        for _ in range(rng.randrange(4)):
+            read.batch()
+        found = {each["ShardId"]: each for each in kinesis.client.list_shards(StreamName=stream)["Shards"]}
+        there = sorted(
+            kinesis.shards(stream, only_open=True), key=lambda s: int(found[s]["HashKeyRange"]["StartingHashKey"])
+        )
+        if how == "split":
+            kinesis.split(stream, rng.choice(there))
+        else:
+            at = rng.randrange(len(there) - 1)
+            kinesis.merge(stream, there[at], there[at + 1])
+        writer.put(rng.randrange(30, 120))
+    read.until(len(writer.sent))
+    wait_until(lambda: read.batch() or len(read.live) == len(kinesis.shards(stream, only_open=True)), "parents end")
+    assert_all_once_in_order(read, writer)
+    # No child is read before its parents are finished.
+    finished: set[str] = set()
+    for planned in read.told:
+        parents.update(planned.splits)
+        finished.update(set(planned.finished) - planned.rows.keys())  # they had nothing left
+        for name in planned.rows:
+            live = set(planned.splits) - finished
+            assert live.isdisjoint(parents[name]), f"{name} before {parents[name]}, seed {seed}"
+        finished.update(planned.finished)
+    assert len(finished) == 7
+
+
+def test_resharded_twice_while_the_query_is_down(kinesis: Kinesis, stack: ExitStack) -> None:
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(50)
+    read = reading(stack, source_of(kinesis, stream), max_rows=20)
+    read.batch()
+    read.close()
+    kinesis.split(stream, "shardId-000000000000")
+    writer.put(50)
+    kinesis.split(stream, "shardId-000000000001")
+    kinesis.merge(stream, "shardId-000000000004", "shardId-000000000002")
+    writer.put(50)
+    read.restart()
+    read.until(len(writer.sent))
+    assert_all_once_in_order(read, writer)
+    wait_until(
+        lambda: read.batch() or read.live == {f"{stream}/shardId-00000000000{n}" for n in (3, 5)}, "the last shards"
+    )
+
+
+def test_a_shard_is_not_finished_before_its_children_are_known(kinesis: Kinesis, stack: ExitStack) -> None:
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(10)
+    read = reading(stack, source_of(kinesis, stream, discover_every="1 hour"))
+    read.until(10)
+    kinesis.split(stream, "shardId-000000000000")
+    writer.put(10)
+    for _ in range(3):
+        read.batch()
+    assert read.live == {f"{stream}/shardId-000000000000"}, "it holds the watermark until they are found"
+    read.restart()  # which looks for them
+    read.until(20)
+    assert_all_once_in_order(read, writer)
+
+
+def test_a_parent_that_expired_while_the_query_was_down_is_told_or_passed(kinesis: Kinesis, stack: ExitStack) -> None:
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(20)
+    read = reading(stack, source_of(kinesis, stream), max_rows=10)
+    read.batch()
+    taken = len(read.values())
+    read.close()
+    kinesis.split(stream, "shardId-000000000000")
+    kinesis.expire(stream, "shardId-000000000000", 20)
+    writer.put(20)
+    read.restart()
+    with pytest.raises(PlanningFailed, match=r"shardId-000000000000': records from .* are lost: the shard") as lost:
+        read.batch()
+    assert isinstance(lost.value.__cause__, KinesisDataLost)
+    read.restart(source_of(kinesis, stream, on_data_loss="go_on"))
+    read.until(taken + 20)
+    assert sorted(map(int, read.values())) == [*range(taken), *range(20, 40)]
+
+
+def test_records_that_expired_before_a_planned_batch_is_read_again_are_told(kinesis: Kinesis, stack: ExitStack) -> None:
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(20)
+    read = reading(stack, source_of(kinesis, stream))
+    end = read.plan()
+    kinesis.expire(stream, "shardId-000000000000", 5)
+    with pytest.raises(KinesisDataLost, match="that record expired"):
+        read.read(end)
+    read.restart(source_of(kinesis, stream, on_data_loss="go_on"))
+    read.rows += read.read(end).items()
+    assert read.values() == writer.sent[5:]
+
+
+def test_starts_and_stops(kinesis: Kinesis, stack: ExitStack) -> None:
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(10)
+    [first] = kinesis.client.get_records(
+        ShardIterator=kinesis.client.get_shard_iterator(
+            StreamName=stream, ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"], Limit=1,
+    )["Records"]  # fmt: skip
+    latest = reading(stack, source_of(kinesis, stream, start="LATEST"))
+    wait_until(lambda: latest.batch() or latest.live, "the shard in an offset")
+    between = datetime.now(timezone.utc) + timedelta(milliseconds=20)
+    wait_until(lambda: datetime.now(timezone.utc) > between, "a moment between")
+    writer.put(10)
+    latest.until(10)
+    assert latest.values() == writer.sent[10:]
+
+    timed = reading(stack, source_of(kinesis, stream, start=between))
+    timed.until(10)
+    assert timed.values() == writer.sent[10:]
+
+    saved = {(stream, "shardId-000000000000"): first["SequenceNumber"]}
+    after = reading(stack, source_of(kinesis, stream, start=saved))
+    after.until(19)
+    assert after.values() == writer.sent[1:]
+
+    for stop, expected in ((between, writer.sent[:10]), ("LATEST", writer.sent)):
+        bounded = reading(stack, source_of(kinesis, stream, stop=stop))
+        wait_until(lambda read=bounded: read.batch() or (read.rows and not read.live), "its end")  # type: ignore[misc]
+        assert bounded.values() == expected
+        if stop == "LATEST":
+            continue
+        writer.put(1)
+        assert not bounded.batch()
+
+
+def test_discovery_by_names_arn_and_pattern(kinesis: Kinesis, stack: ExitStack) -> None:
+    one, other = kinesis.create_stream(1, "orders-eu-1"), kinesis.create_stream(1, "orders-us-1")
+    kinesis.create_stream(1, "returns-eu-1")
+    arn = kinesis.client.describe_stream_summary(StreamName=one)["StreamDescriptionSummary"]["StreamARN"]
+    for stream in (one, other):
+        Writer(kinesis, stream).put(3)
+    named = reading(stack, source_of(kinesis, one, other))
+    named.until(6)
+    assert named.live == {f"{name}/shardId-000000000000" for name in (one, other)}
+    by_arn = reading(stack, source_of(kinesis, arn))
+    by_arn.until(3)
+    assert by_arn.live == {f"{one}/shardId-000000000000"}
+    assert set(by_arn.rows[0][1]["stream"].to_pylist()) == {one}
+    pattern = reading(stack, source_of(kinesis, stream_pattern="orders-.*-1"))
+    pattern.until(6)
+    assert pattern.live == named.live
+    Writer(kinesis, kinesis.create_stream(1, "orders-ap-1")).put(3)
+    pattern.until(9)
+    # One that is not named any more holds nobody.
+    named.restart(source_of(kinesis, one))
+    wait_until(lambda: named.batch() or named.live == {f"{one}/shardId-000000000000"}, "the other one over")
+
+
+def test_an_iterator_that_expired_is_asked_for_anew(kinesis: Kinesis, stack: ExitStack) -> None:
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(10)
+    read = reading(stack, source_of(kinesis, stream))
+    for _ in range(3):
+        kinesis.expire_iterator("shardId-000000000000")
+        read.until(len(writer.sent))
+        writer.put(10)
+    end = read.plan()
+    kinesis.expire_iterator("shardId-000000000000")
+    read.rows += read.read(end).items()
+    assert_all_once_in_order(read, writer)
+
+
+def test_aggregated_records_are_undone_and_what_is_not_of_the_shard_is_left_out(
+    kinesis: Kinesis, stack: ExitStack
+) -> None:
+    stream = kinesis.create_stream(1)
+    packer = RecordAggregator()
+    for number in range(50):
+        packer.add_user_record(f"k{number % 5}", f"{number}".encode(), None)
+    key, _, data = packer.clear_and_get().get_contents()
+    kinesis.put(stream, [("plain", b"50"), (key, data), ("plain", b"51"), ("odd", data[:-1] + b"?")])
+    names = ["partitionKey", "data", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp"]
+    read = reading(stack, source_of(kinesis, stream, columns=names))
+    read.until(53)
+    rows = [row for _, table in read.rows for row in table.to_pylist()]
+    assert [row["data"] for row in rows[:-1]] == [b"50", *(b"%d" % n for n in range(50)), b"51"]
+    assert rows[-1]["data"] == data[:-1] + b"?", "what only looks like one stays as it is"
+    assert [row["subSequenceNumber"] for row in rows[:3]] == [None, 0, 1]
+    assert len({row["sequenceNumber"] for row in rows}) == 4
+    assert rows[1]["partitionKey"] == "k0"
+
+    # A producer that has not heard of a split packs for the parent, and sends what went astray again.
+    kinesis.split(stream, "shardId-000000000000")
+    kinesis.put(stream, [(key, data)])
+    wait_until(lambda: read.batch() or len(read.live) == 2, "the children")
+    read.batch()
+    astray = [row for _, table in read.rows for row in table.to_pylist()][53:]
+    assert 0 < len(astray) < 50
+    assert len({row["partitionKey"] for row in astray}) < 5

@@ -1,0 +1,351 @@
+"""The Pravega source on a real Pravega, without Spark: positions, scalings, truncation, transactions, errors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from lowmark.sources import check_source
+from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.pravega import PravegaDataLost, PravegaSource, PravegaStreamMissing, PravegaUnavailable
+from lowmark.sources.pravega.client import StreamCut
+from lowmark.sources.pravega.jvm import java_class
+
+from tests.live.pravega_reading import Reading, events_of
+from tests.live.pravega_server import JARS, Pravega
+from tests.live.servers import free_ports, wait_until
+
+START_MS = 1_700_000_000_000
+
+
+def rows(begin: int, end: int, keys: int = 20) -> list[dict[str, object]]:
+    """Rows by number, a second apart, each key in order."""
+    return [{"key": f"k{n % keys}", "at": START_MS + n * 1_000, "n": n} for n in range(begin, end)]
+
+
+def as_events(given: Sequence[dict[str, object]]) -> list[bytes]:
+    return sorted(json.dumps(row, sort_keys=True).encode() for row in given)
+
+
+def by_number(events: pa.BinaryArray) -> pa.Array[Any]:
+    """A time as a user's own function finds it."""
+    return pa.array([json.loads(each or b"")["at"] * 1_000 for each in events.to_pylist()], pa.int64())
+
+
+@pytest.mark.parametrize("event_time", [None, "$.at", by_number])
+def test_the_law_holds(pravega: Pravega, event_time: Any) -> None:
+    stream = pravega.create_stream(2)
+    pravega.write_json(stream, rows(0, 600))
+    pravega.split_one(stream)
+    pravega.write_json(stream, rows(600, 900))
+    pravega.merge_two(stream)
+    pravega.write_json(stream, rows(900, 1_000))
+    if event_time == "$.at":
+        pravega.write(stream, [("k1", b'{"n": 1}'), ("k2", b'{"at": "what?"}'), ("k3", b"no JSON")])
+
+    source = pravega.source(stream, event_time=event_time)
+    checked = check_source(source, most_rows=120, other_process=event_time == "$.at")
+
+    assert len(checked.splits) == 5
+    assert checked.rows >= 400
+    assert (checked.found_by_time > 0) == (event_time is not None)
+
+
+def test_a_stream_cut_ends_and_begins_what_is_read(pravega: Pravega) -> None:
+    stream, other = pravega.create_stream(2), pravega.create_stream()
+    pravega.write_json(stream, rows(0, 50))
+    pravega.write_json(other, rows(1_000, 1_010))
+    first = pravega.client.tail(stream)
+    pravega.split_one(stream)
+    pravega.write_json(stream, rows(50, 120))
+    second = pravega.client.text_of(pravega.client.tail(stream))
+    pravega.write_json(stream, rows(120, 130))
+
+    def read(**options: Any) -> list[bytes]:
+        query = Reading(pravega.source(stream, other, **options))
+        found = query.events()
+        query.close()
+        return found
+
+    other_rows = as_events(rows(1_000, 1_010))
+    assert read() == as_events([*rows(0, 130)]) + other_rows or read() == sorted(as_events(rows(0, 130)) + other_rows)
+    text = pravega.client.text_of(first)
+    assert pravega.client.cut_of(text) == first, "a StreamCut's text is read back as it was"
+    assert read(start={stream: text, other: "tail"}) == as_events(rows(50, 130))
+    bounded = pravega.source(stream, start=text, stop=second)
+    assert bounded.boundedness.value == "bounded"
+    query = Reading(bounded)
+    assert query.events() == as_events(rows(50, 120)), "parents and children end in one batch"
+    assert query.splits == {}, "it is over"
+    with pytest.raises(Exception, match="StreamCut"):
+        Reading(pravega.source(stream, start="nonsense"))
+
+
+def test_a_sealed_segment_holds_until_its_successors_are_known(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    query = Reading(pravega.source(stream))
+    pravega.split_one(stream)
+    pravega.write_json(stream, rows(10, 30))
+
+    assert query.events() == as_events(rows(0, 10))
+    assert query.finished == [], "nobody knows of its children yet: it still holds the watermark"
+    assert len(query.discover()) == 2
+    found = query.plan()
+    assert [cut.finished for cut in found.slices.values() if cut.start == cut.stop] == [True]
+    assert query.events() == as_events(rows(10, 30))
+    assert query.finished == [f"{stream}/0.#epoch.0"]
+    [*children] = query.splits.values()
+    assert {child.parents for child in children} == {(f"{stream}/0.#epoch.0",)}
+
+
+def test_children_wait_for_all_that_they_carry_on(pravega: Pravega) -> None:
+    stream = pravega.create_stream(2)
+    pravega.write_json(stream, rows(0, 200))
+    pravega.merge_two(stream)
+    pravega.write_json(stream, rows(200, 300))
+    query, got = Reading(pravega.source(stream)), list[bytes]()
+    child = next(split for split in query.splits.values() if split.parents)
+    assert len(child.parents) == 2
+    while query.splits.keys() - {child.split_id}:
+        before = query.finished.copy()
+        for name, table in query.batch(rows=17).items():
+            assert name != child.split_id or len(before) == 2 or not table.num_rows, "it was read beside its parents"
+            got += events_of(table)
+    while len(got) < 300:
+        got += query.events(17)
+    assert sorted(got) == as_events(rows(0, 300))
+
+
+def test_scalings_that_nobody_saw_are_found_after_a_restart(pravega: Pravega) -> None:
+    stream = pravega.create_stream(2)
+    pravega.write_json(stream, rows(0, 40))
+    source = pravega.source(stream)
+    query = Reading(source)
+    got = query.events()
+    for n, change in enumerate([pravega.split_one, pravega.merge_two, pravega.split_one], start=1):
+        pravega.write_json(stream, rows(40 * n, 40 * n + 40))
+        change(stream)
+    pravega.write_json(stream, rows(160, 200))
+
+    again = Reading(source, query)
+    for _ in range(8):
+        got += again.events()
+    assert sorted(got) == as_events(rows(0, 200))
+    assert not again.discover()
+
+
+def test_a_sealed_stream_ends(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    source = pravega.source(stream)
+    query = Reading(source)
+    pravega.split_one(stream)
+    pravega.write_json(stream, rows(10, 20))
+    pravega.seal_stream(stream)
+    query.discover()
+    got = [event for _ in range(3) for event in query.events()]
+    assert sorted(got) == as_events(rows(0, 20))
+    assert query.splits == {}
+
+
+def test_new_streams_of_a_pattern_begin_at_their_head(pravega: Pravega) -> None:
+    prefix = pravega.create_stream(1)
+    pravega.write_json(prefix, rows(0, 5))
+    query = Reading(pravega.source(stream_pattern=f"{prefix}.*", start="tail"))
+    assert query.events() == []
+    later = pravega.create_stream(1, f"{prefix}-later")
+    pravega.write_json(later, rows(5, 9))
+    pravega.write_json(prefix, rows(9, 10))
+    assert query.discover() == [f"{later}/0.#epoch.0"]
+    assert query.events() == as_events(rows(5, 10))
+
+
+def test_truncated_events_are_an_error_or_are_counted(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    cut = pravega.client.tail(stream)
+    source = pravega.source(stream)
+    query, bearing = Reading(source), Reading(pravega.source(stream, on_data_loss="go_on"))
+    pravega.write_json(stream, rows(10, 20))
+    pravega.truncate(cut)
+
+    with pytest.raises(PravegaDataLost) as lost:
+        query.batch()
+    assert (lost.value.position, lost.value.head) == (0, cut.positions[0])
+    assert f"byte {cut.positions[0]}" in str(lost.value)
+    assert bearing.events() == as_events(rows(10, 20))
+    assert bearing.planner.metric_values()["lost_bytes"] == cut.positions[0]
+    assert Reading(source).events() == as_events(rows(10, 20)), "who begins at the head has lost nothing"
+
+
+def test_a_generation_that_nobody_saw_and_that_is_gone_is_a_loss(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    source = pravega.source(stream)
+    query = Reading(source)
+    query.events()
+    pravega.split_one(stream)
+    pravega.write_json(stream, rows(10, 20))
+    pravega.merge_two(stream)
+    pravega.write_json(stream, rows(20, 30))
+    pravega.truncate(pravega.client.tail(stream))
+    pravega.write_json(stream, rows(30, 40))
+
+    again = Reading(source, query)
+    with pytest.raises(PravegaDataLost, match=r"whole segment|head is byte"):
+        [again.batch() for _ in range(4)]
+    bearing, got = Reading(pravega.source(stream, on_data_loss="go_on"), query), list[bytes]()
+    for _ in range(5):
+        got += bearing.events()
+    assert sorted(got) == as_events(rows(30, 40))
+
+
+def test_a_stream_that_is_deleted_or_not_there_is_named(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    query = Reading(pravega.source(stream))
+    query.events()
+    pravega.delete_stream(stream)
+    with pytest.raises(PravegaStreamMissing, match=f"{stream}.*deleted"):
+        query.batch()
+    with pytest.raises(Exception, match="no-such-stream"):
+        Reading(pravega.source("no-such-stream"))
+
+
+def test_only_committed_transactions_are_read(pravega: Pravega) -> None:
+    import jpype
+
+    stream = pravega.create_stream(1)
+    builder = java_class("io.pravega.client.stream.EventWriterConfig").builder()
+    config = builder.transactionTimeoutTime(10_000).build()
+    serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
+    writer = pravega._writers.createTransactionalEventWriter(stream, serializer, config)
+    byte_array = jpype.JArray(jpype.JByte)
+
+    def begun(text: bytes) -> Any:
+        transaction = writer.beginTxn()
+        for n in range(3):
+            transaction.writeEvent("k", byte_array(text + b"%d" % n))
+        transaction.flush()
+        return transaction
+
+    committed, aborted, left_open = begun(b"committed"), begun(b"aborted"), begun(b"open")
+    query = Reading(pravega.source(stream))
+    assert query.events() == []
+    committed.commit()
+    aborted.abort()
+    got, deadline = list[bytes](), time.monotonic() + 20
+    while len(got) < 3 and time.monotonic() < deadline:
+        got += query.events()
+    assert got == [b"committed0", b"committed1", b"committed2"]
+    assert query.events() == []
+    left_open.abort()
+    writer.close()
+
+
+def test_events_of_all_sizes_come_whole(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    sent = [b"", b"a", b"\0" * 9, *(bytes([n % 251]) * (n * 7_919 % 300_000) for n in range(40)), b"x" * 3_000_000]
+    pravega.write(stream, [("k", event) for event in sent])
+    query = Reading(pravega.source(stream, columns=["offset", "event"]))
+    [table] = query.batch().values()
+    assert table["event"].to_pylist() == sent
+    offsets = table["offset"].to_pylist()
+    assert offsets == [sum(len(event) + 8 for event in sent[:n]) for n in range(len(sent))]
+
+
+def test_slices_by_time_stay_below_a_cap_and_say_what_they_have_reached(pravega: Pravega) -> None:
+    fast, slow = pravega.create_stream(1), pravega.create_stream(1)
+    pravega.write_json(fast, rows(5_000, 9_000))
+    pravega.write_json(slow, rows(0, 3_000))
+    query = Reading(pravega.source(fast, slow, event_time="$.at"))
+    cap_us = (START_MS + 2_000_000) * 1_000
+    tables = query.batch(cap_us=cap_us)
+    assert tables[f"{fast}/0.#epoch.0"].num_rows == 0
+    times = tables[f"{slow}/0.#epoch.0"]["event_time"].cast(pa.int64())
+    assert (len(times), pc.max(times).as_py()) == (2_000, cap_us - 1_000_000)
+    plan = query.plan(rows=700)
+    assert plan.rows <= 700
+    assert plan.slices[f"{slow}/0.#epoch.0"].claim_us == plan.time_us
+
+
+def test_secrets_are_in_no_text(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    given: dict[str, Any] = {
+        "controller": pravega.controller,
+        "scope": pravega.scope,
+        "jars": JARS,
+        "streams": [stream],
+    }
+    source = PravegaSource(**given, username="me", password="s3cret-pass")
+    options = PlanOptions()
+    planner = BatchPlanner(source, name="orders", options=options, now_us=lambda: time.time_ns() // 1_000)
+    pravega.write_json(stream, rows(0, 3))
+    offset = planner.plan(planner.initial(), None)
+    planner.close()
+    for text in (repr(source), repr(source.settings), json.dumps(offset.to_json()), repr(source.discover())):
+        assert "s3cret-pass" not in text
+    assert pickle.loads(pickle.dumps(source)).settings == source.settings  # noqa: TID251  # our own
+
+
+def test_nobody_answering_is_an_error_in_time(pravega: Pravega) -> None:
+    pravega.client  # noqa: B018  # Java runs
+    [port] = free_ports(1)
+    away = PravegaSource(
+        controller=f"tcp://127.0.0.1:{port}", scope="shop", streams=["orders"], jars=JARS, give_up_after="1 second"
+    )
+    with pytest.raises(Exception, match="cannot look up the head") as refused:
+        Reading(away)
+    assert isinstance(refused.value, PravegaUnavailable) or isinstance(refused.value.__cause__, PravegaUnavailable)
+
+
+def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
+    stream, other = pravega.create_stream(1), pravega.create_stream(1)
+    text = pravega.client.text_of(StreamCut(other, {0: 0}))
+    with pytest.raises(Exception, match=f"a StreamCut of {other} for {stream}"):
+        Reading(pravega.source(stream, start={stream: text}))
+
+
+def marked(pravega: Pravega, stream: str, count: int) -> None:
+    """Return when the controller has made so many marks."""
+    wait_until(lambda: len(pravega.client.marks(stream)) >= count, "the controller's mark", seconds=40)
+
+
+def test_what_writers_note_is_the_time_of_what_follows(pravega: Pravega) -> None:
+    stream = pravega.create_stream(2)
+    with pravega.writer(stream) as writer:
+        for round_ in range(3):
+            some = rows(round_ * 100, round_ * 100 + 100)
+            writer.write((str(row["key"]), json.dumps(row, sort_keys=True).encode()) for row in some)
+            writer.note_time(START_MS + (round_ + 1) * 100_000)
+            marked(pravega, stream, round_ + 1)
+            if round_ == 1:
+                pravega.split_one(stream)
+        writer.write([("k1", b"behind the newest mark")])
+        source = pravega.source(stream, noted_time=True)
+        checked = check_source(source, most_rows=400)
+        assert (checked.rows, checked.found_by_time > 0) == (300, True)
+        query = Reading(source)
+        tables = [query.batch() for _ in range(2)]
+        found = pa.concat_tables([table for batch in tables for table in batch.values()])
+        assert as_events(rows(0, 300)) == sorted(events_of(found)), "up to the newest mark, and no further"
+        noted_us = found["noted_time"].cast(pa.int64()).to_pylist()
+        for event, at_us in zip(events_of(found), noted_us, strict=True):
+            own_us = json.loads(event)["at"] * 1_000
+            assert at_us is None or at_us <= own_us, "no event is before what was noted where it is"
+        assert set(noted_us) == {None, (START_MS + 100_000) * 1_000, (START_MS + 200_000) * 1_000}
+
+        both = Reading(pravega.source(stream, noted_time=True, event_time="$.at"))
+        plan = both.plan(rows=150)
+        assert plan.time_us is not None
+        for name, cut in plan.slices.items():
+            if cut.claim_us is not None and not cut.finished:
+                lower_us = [at_us for at_us in noted_us if at_us is not None and at_us <= plan.time_us]
+                assert cut.claim_us <= max(lower_us, default=0), f"{name}: beyond what writers have noted"

@@ -1,0 +1,250 @@
+"""`LowWatermarkService.read` and the format `lowmark_pravega` on a real Pravega, through scalings and a restart."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
+from lowmark.sources.spark import register
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.live.pravega_server import JARS, Pravega, pravega_server
+from tests.live.servers import wait_until
+
+START_MS = 1_700_000_000_000
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
+SHUFFLE_MS = 8_000
+Windows = Counter[tuple[str, int]]
+
+
+def rows(rng: random.Random, begin: int, end: int, behind_ms: int = 0) -> list[dict[str, object]]:
+    """Rows by number, half a second apart, shuffled within what the strategy allows, of 40 keys."""
+    return [
+        {"key": f"k{rng.randrange(40)}", "at": START_MS + n * 500 - behind_ms - rng.randrange(SHUFFLE_MS), "n": n}
+        for n in range(begin, end)
+    ]
+
+
+def last(number: int) -> list[dict[str, object]]:
+    """Rows that close every window before, one of each of many keys, so that every segment has one."""
+    return [{"key": f"last{n}", "at": START_MS + number * 500 + 600_000, "n": -1} for n in range(400)]
+
+
+def windows(df: DataFrame) -> DataFrame:
+    counted = df.groupBy("stream", F.window("event_time", "1 minute").alias("w")).count()
+    return counted.select("stream", F.unix_millis("w.start").alias("start_ms"), "count")
+
+
+def expected(sent: list[tuple[str, dict[str, object]]], before_ms: int) -> Windows:
+    counts: Windows = Counter()
+    for stream, row in sent:
+        at = row["at"]
+        assert isinstance(at, int)
+        if (start_ms := at // 60_000 * 60_000) + 60_000 <= before_ms:
+            counts[stream, start_ms] += 1
+    return counts
+
+
+class Sink:
+    """Windows as they were emitted."""
+
+    def __init__(self) -> None:
+        self.windows: Windows = Counter()
+        self.rows = 0
+
+    def take(self, batch: DataFrame, _batch_id: int) -> None:
+        for stream, start_ms, count in batch.collect():
+            assert (stream, start_ms) not in self.windows, "a window came twice"
+            self.windows[stream, start_ms] = count
+
+
+@pytest.fixture
+def service(spark: SparkSession) -> Iterator[LowWatermarkService]:
+    with LowWatermarkService(spark) as service:
+        yield service
+        for query in spark.streams.active:
+            query.stop()
+
+
+def late(query: Any) -> int:
+    return sum(op["numRowsDroppedByWatermark"] for p in query.recentProgress for op in dict(p)["stateOperators"])
+
+
+def test_five_scalings_while_it_runs_and_two_while_it_is_down_lose_nothing(
+    spark: SparkSession, pravega: Pravega, tmp_path: Path
+) -> None:
+    seed = 7
+    rng, sent, number = random.Random(seed), list[tuple[str, dict[str, object]]](), 0
+    fast, slow = pravega.create_stream(2), pravega.create_stream(2)  # slow: ten minutes behind
+    source = pravega.source(fast, slow, event_time="$.at")
+    sink = Sink()
+
+    def write(count: int) -> None:
+        nonlocal number
+        for stream, behind_ms in ((fast, 0), (slow, 600_000)):
+            some = rows(rng, number, number + count, behind_ms)
+            pravega.write_json(stream, some)
+            sent.extend((stream, row) for row in some)
+        number += count
+
+    def start(service: LowWatermarkService) -> Any:
+        df = service.read(source, name="orders", strategy=STRATEGY, max_rows_per_batch=400)
+        writer = windows(df).writeStream.outputMode("append").foreachBatch(sink.take)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    write(300)
+    with LowWatermarkService(spark) as service:
+        query = start(service)
+        for change in (pravega.split_one, pravega.merge_two, pravega.split_one, pravega.merge_two, pravega.split_one):
+            change(fast if rng.random() < 0.5 else slow)
+            write(200)
+        query.processAllAvailable()
+        dropped = late(query)
+        query.stop()
+    for change in (pravega.merge_two, pravega.split_one):
+        change(fast)
+        change(slow)
+        write(150)
+    ends = last(number)
+    for stream in (fast, slow):
+        pravega.write_json(stream, ends)
+    with LowWatermarkService(spark) as service:
+        query = start(service)
+        wanted = expected(sent, START_MS + number * 500 + 590_000 - 60_000)
+        wait_until(
+            lambda: not query.exception() and sum(sink.windows.values()) >= len(sent), "every window", seconds=90
+        )
+        status = service.status("orders")
+        assert (dropped, late(query), status.returned_late) == (0, 0, 0), f"seed {seed}"
+        query.stop()
+    got = Counter({window: count for window, count in sink.windows.items() if window in wanted})
+    assert got == wanted, f"seed {seed}"
+    assert sum(wanted.values()) == len(sent)
+
+
+def test_time_in_a_payload_that_the_source_does_not_know(
+    spark: SparkSession, service: LowWatermarkService, pravega: Pravega, tmp_path: Path
+) -> None:
+    rng = random.Random(3)
+    stream, sink = pravega.create_stream(3), Sink()
+    sent = rows(rng, 0, 900)
+    pravega.write_json(stream, sent)
+    pravega.write_json(stream, last(900))
+
+    def prepare(df: DataFrame) -> DataFrame:
+        return df.selectExpr(
+            "split_id", "stream",
+            "timestamp_millis(get_json_object(cast(event as string), '$.at')::bigint) as event_time",
+        )  # fmt: skip
+
+    df = service.read(
+        pravega.source(stream), name="orders", strategy=STRATEGY, event_time="event_time", prepare=prepare,
+        max_rows_per_batch=200,
+    )  # fmt: skip
+    writer = windows(df).writeStream.outputMode("append").foreachBatch(sink.take)
+    query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+    wait_until(lambda: not query.exception() and sum(sink.windows.values()) >= 900, "every window", seconds=90)
+    assert sink.windows == expected([(stream, row) for row in sent], START_MS + 1_000_000)
+    assert late(query) == 0
+
+
+def test_a_plain_stream_reads_the_format(spark: SparkSession, pravega: Pravega, tmp_path: Path) -> None:
+    stream = pravega.create_stream(2)
+    pravega.write_json(stream, rows(random.Random(1), 0, 100))
+    register(spark)
+    reader = spark.readStream.format("lowmark_pravega").option("controller", pravega.controller)
+    reader = reader.option("scope", pravega.scope).option("streams", stream).option("jars", JARS)
+    seen: list[tuple[str, bytes]] = []
+    writer = reader.option("splitColumn", "split_id").option("maxRowsPerBatch", "30").load().writeStream
+    writer = writer.foreachBatch(lambda batch, _: seen.extend((r["split_id"], r["event"]) for r in batch.collect()))
+    query = writer.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "cp")).start()
+    query.awaitTermination(60)
+    assert (len(seen), len(set(seen))) == (100, 100)
+    assert {split for split, _ in seen} == {f"{stream}/0.#epoch.0", f"{stream}/1.#epoch.0"}
+
+
+def test_in_one_group_with_another_stream_neither_runs_ahead_of_the_drift(
+    spark: SparkSession, service: LowWatermarkService, pravega: Pravega, tmp_path: Path
+) -> None:
+    stream = pravega.create_stream(2)
+    pravega.write_json(stream, rows(random.Random(5), 0, 2_400))  # twenty minutes
+    drift = "2 minutes"
+    strategy = STRATEGY.with_watermark_alignment(group="g", max_drift=drift)
+    script = StreamScript((SplitScript("a", 5),), START_MS * 1_000, 120, 10_000_000, 1)
+    generated = GeneratorSource(script, seed=1, ticks_per_batch=2)  # twenty seconds a batch
+    queries = []
+    for name, source in (("pravega", pravega.source(stream, event_time="$.at")), ("generated", generated)):
+        df = service.read(source, name=name, strategy=strategy)
+        writer = df.writeStream.format("noop")
+        queries.append(writer.option("checkpointLocation", str(tmp_path / name)).start())
+    apart: list[int] = []
+
+    def over() -> bool:
+        marks = [service.status(name).low_watermark_us for name in ("pravega", "generated")]
+        first, second = marks
+        if first is not None and second is not None:
+            apart.append(first - second)
+        return any(query.exception() for query in queries) or (first or 0) > (START_MS + 1_080_000) * 1_000
+
+    wait_until(over, "Pravega read to its end", seconds=120)
+    assert not any(query.exception() for query in queries)
+    assert max(apart) <= 120_000_000 + 1_000, f"it ran ahead by {max(apart) / 1e6} s"
+
+
+def test_a_stream_that_is_deleted_while_it_is_read_ends_the_query_with_its_name(
+    service: LowWatermarkService, pravega: Pravega, tmp_path: Path
+) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(random.Random(1), 0, 50))
+    df = service.read(pravega.source(stream, event_time="$.at"), name="orders", strategy=STRATEGY)
+    query = df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
+    query.processAllAvailable()
+    pravega.delete_stream(stream)
+    failed = wait_until(query.exception, "the query ended", seconds=60)
+    assert f"stream shop/{stream} is not there" in str(failed)
+    assert "it was deleted" in str(failed) or "look up the segments" in str(failed)
+
+
+def test_a_server_that_hangs_is_waited_for_and_one_that_is_killed_is_an_error(
+    service: LowWatermarkService, tmp_path: Path
+) -> None:
+    with pravega_server(tmp_path / "server") as server:
+        stream = server.create_stream(1)
+        server.write_json(stream, rows(random.Random(1), 0, 50))
+        source = server.source(stream, event_time="$.at", give_up_after="20 seconds")
+        df = service.read(source, name="orders", strategy=STRATEGY)
+        query = df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
+        query.processAllAvailable()
+        running = server.process.running
+        assert running is not None
+        os.kill(running.pid, signal.SIGSTOP)
+        try:
+            threading.Event().wait(5)  # how long it hangs
+            assert query.isActive
+        finally:
+            os.kill(running.pid, signal.SIGCONT)
+        server.write_json(stream, rows(random.Random(2), 50, 90))
+        wait_until(lambda: not query.isActive or seen(query) == 90, "the rows after the pause", seconds=60)
+        assert (query.exception(), seen(query)) == (None, 90)
+        server.process.kill()
+        began = time.monotonic()
+        failed = wait_until(query.exception, "the query ended", seconds=90)
+        assert time.monotonic() - began > 10, "it was waited for"
+        assert "Pravega at tcp://127.0.0.1" in str(failed)
+        assert "tried for" in str(failed)
+
+
+def seen(query: Any) -> int:
+    return sum(dict(progress)["numInputRows"] for progress in query.recentProgress)

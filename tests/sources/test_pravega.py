@@ -1,0 +1,222 @@
+"""The parts of the Pravega source that need no Pravega: events in bytes, their times, indexes, options."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import struct
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from lowmark.sources.formats import FormatOptions
+from lowmark.sources.pravega import EventTime, InvalidPravegaOption, NotedBound, PravegaClientMissing, PravegaSource
+from lowmark.sources.pravega.chunks import Chunk
+from lowmark.sources.pravega.event_time import NO_TIME
+from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
+from lowmark.sources.pravega.index import BLOCK_ROWS, SegmentIndex
+from lowmark.sources.pravega.jvm import JARS_VARIABLE, resolve_jars
+from lowmark.sources.pravega.notes import Mark, notes_of
+
+GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
+
+
+def framed(events: list[bytes]) -> bytes:
+    return b"".join(struct.pack(">ii", 0, len(event)) + event for event in events)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_events_come_out_as_they_went_in(seed: int) -> None:
+    rng = random.Random(seed)
+    events = [rng.randbytes(rng.randrange(30)) for _ in range(rng.randrange(1, 50))]
+    data = framed(events)
+    size = rng.randrange(len(data) + 1)
+    whole, at = [], 0
+    for event in events:
+        at += 8 + len(event)
+        if at <= size:
+            whole.append(event)
+    found = ends_of_events(bytearray(data), size)
+    assert payloads(bytearray(data), found).to_pylist() == whole, f"seed {seed}"
+
+
+@pytest.mark.parametrize(("data", "at"), [(b"\0\0\0\1\0\0\0\0", 0), (framed([b"ab"]) + b"\0\0\0\0\xff\0\0\0", 10)])
+def test_what_is_no_event_is_named(data: bytes, at: int) -> None:
+    with pytest.raises(NotAnEvent) as wrong:
+        ends_of_events(bytearray(data), len(data))
+    assert wrong.value.at == at
+
+
+class Segment:
+    """Events in memory, each with a time, and how many bytes of them were read."""
+
+    def __init__(self, rng: random.Random, count: int) -> None:
+        sizes = [rng.randrange(40) for _ in range(count)]
+        self.data = framed([bytes(size) for size in sizes])
+        self.begins = np.concatenate(([0], np.cumsum([size + 8 for size in sizes]))).astype(np.int64)
+        self.times = [NO_TIME if rng.random() < 0.05 else n * 10 - rng.randrange(60) for n in range(count)]
+        self.read_bytes = 0
+        self._rng = rng
+
+    def read(self, start: int, stop: int) -> Iterator[Chunk]:
+        while start < stop:
+            first = int(np.searchsorted(self.begins, start))
+            last = min(first + self._rng.randrange(1, 900), int(np.searchsorted(self.begins, stop)))
+            ends = self.begins[first + 1 : last + 1] - start
+            self.read_bytes += int(ends[-1])
+            yield Chunk(start, bytearray(self.data[start : start + int(ends[-1])]), ends)
+            start += int(ends[-1])
+
+    def times_us(self, chunk: Chunk) -> np.ndarray[Any, np.dtype[np.int64]]:
+        first = int(np.searchsorted(self.begins, chunk.position))
+        return np.array(self.times[first : first + len(chunk.ends)], np.int64)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_index_answers_as_who_looks_at_every_event(seed: int) -> None:
+    rng = random.Random(seed)
+    segment = Segment(rng, rng.choice([1, 255, 256, 257, 3_000]))
+    count = len(segment.times)
+    first = rng.randrange(max(1, count // 3))
+    index = SegmentIndex(int(segment.begins[first]), segment.read, segment.times_us)
+    for _ in range(60):
+        index.extend(
+            int(segment.begins[rng.randrange(first, count + 1)]), rows=rng.choice([None, rng.randrange(2_000)])
+        )
+        known = first + index.rows
+        assert index.end == segment.begins[known]
+        number = rng.randrange(first, known + 1)
+        assert index.rows_before(int(segment.begins[number])) == number - first, f"seed {seed}"
+        assert index.after_rows(number - first) == segment.begins[number], f"seed {seed}"
+        time_us = rng.randrange(-100, count * 10 + 100)
+        there = [int(segment.begins[n]) for n in range(first, known) if segment.times[n] >= time_us]
+        assert index.find_time(time_us) == (there[0] if there else None), f"seed {seed}"
+        beyond = int(segment.begins[count])
+        assert index.rows_before(beyond) >= count - first, "an upper bound where nothing is known"
+
+
+def test_an_index_reads_every_byte_once() -> None:
+    segment = Segment(random.Random(7), 10 * BLOCK_ROWS)
+    index = SegmentIndex(0, segment.read, segment.times_us)
+    for stop in range(100, len(segment.begins), 100):
+        index.extend(int(segment.begins[stop]))
+        index.find_time(stop * 10)
+    assert segment.read_bytes == index.end
+
+
+def test_times_are_found_in_json_and_by_functions() -> None:
+    events: pa.BinaryArray = pa.array(
+        [b'{"a": {"at": 1.5}}', b'{"a": {"at": "1970-01-01T01:00:00+01:00"}}', b'{"a": null}', b'{"a": 3}', b"\xff",
+         b"",
+         b'{"a": {"at": 1e300}}', b'{"a": {"at": "yesterday"}}', None], pa.binary()
+    )  # fmt: skip
+    found = EventTime("$.a.at", "s").times_us(events).tolist()
+    assert found == [1_500_000, 0, *[NO_TIME] * 7]
+    assert pickle.loads(pickle.dumps(EventTime("$.a.at", "s"))).times_us(events).tolist() == found  # noqa: TID251
+    naive = EventTime.of(lambda given: pa.array([7] * len(given), pa.timestamp("ms")))
+    assert naive.times_us(events).tolist() == [7_000] * 9
+    with pytest.raises(InvalidPravegaOption, match="an array with a time for each"):
+        EventTime.of(lambda given: pa.array([7])).times(events)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"controller": "pravega:9090"}, "controller: expected"),
+        ({"streams": "orders"}, "streams: expected a list of names"),
+        ({"stream_pattern": "o.*"}, "exactly one of them, got both"),
+        ({"streams": None}, "exactly one of them, got none"),
+        ({"streams": None, "stream_pattern": "("}, "stream_pattern: expected a regular expression"),
+        ({"streams": ["a/b"]}, "streams: expected names"),
+        ({"stop": "head"}, "stop: expected"),
+        ({"event_time": "at"}, "event_time: expected a path"),
+        ({"event_time": "$.at", "event_time_unit": "h"}, "event_time_unit: expected s, ms or us"),
+        ({"columns": ["event_time"]}, "columns: expected some of"),
+        ({"on_data_loss": "cry"}, "on_data_loss: expected"),
+        ({"username": "me"}, "username, password: expected both or none, got one of them"),
+        ({"give_up_after": "soon"}, "give_up_after: expected a duration"),
+        ({"discover_every": timedelta(0)}, "discover_every: expected a duration above 0"),
+        ({"fetchers": 0}, "fetchers: expected 1 or more"),
+        ({"scope": ""}, "scope: expected the name"),
+    ],
+)
+def test_a_wrong_option_is_named(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidPravegaOption, match=said):
+        PravegaSource(**{**GIVEN, **change})
+
+
+def test_the_format_takes_the_same_options() -> None:
+    options = {"controller": "tcp://h:9090", "scope": "shop", "streams": "orders,returns", "eventTime": "$.at",
+               "password": "s3cret", "username": "me", "fetchers": "3", "validateHostName": "false", "tasks": "2",
+               "columns": "event_time,event"}  # fmt: skip
+    source = FormatOptions.read("lowmark_pravega", options).source
+    assert isinstance(source, PravegaSource)
+    assert repr(source) == "PravegaSource(tcp://h:9090, shop/orders,shop/returns)"
+    assert (source.schema.names, source.fetching.threads) == (["event_time", "event"], 3)
+    assert "s3cret" not in repr(source.settings)
+    for wrong, said in [
+        ({"strams": "x"}, "strams"),
+        ({"fetchers": "many"}, "fetchers"),
+        ({"validateHostName": "1"}, "true"),
+    ]:
+        with pytest.raises(InvalidPravegaOption, match=said):
+            FormatOptions.read("lowmark_pravega", {**options, **wrong})
+    with pytest.raises(InvalidPravegaOption, match="scope"):
+        FormatOptions.read("lowmark_pravega", {"controller": "tcp://h:9090"})
+
+
+def test_a_watermark_stays_within_what_writers_have_noted() -> None:
+    told: list[int] = []
+    output: Any = type("Output", (), {"emit_watermark": lambda _, watermark_us: told.append(watermark_us)})()
+    generator = NotedBound(1_000_000)
+    noted = datetime(1970, 1, 1, 0, 0, 5, tzinfo=timezone.utc)
+    for at_us, column in [(9_000_000, None), (9_000_000, noted), (5_500_000, noted), (20_000_000, noted)]:
+        generator.on_event({"noted_time": column}, at_us, output)
+        generator.on_periodic_emit(output)
+    assert told == [4_999_000, 4_999_000, 4_999_000]
+    late = NotedBound(10_000_000)
+    late.on_event({"noted_time": noted}, 9_000_000, output)
+    late.on_periodic_emit(output)
+    assert told[-1] == -1_001_000
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
+    """Events are written to one segment, then to its two successors; a mark says where writers were, and when."""
+    rng = random.Random(seed)
+    left, right = 1 << 32 | 1, 1 << 32 | 2
+    ends, now, times = {0: 0}, 0, {0: list[tuple[int, int]](), left: [], right: []}
+    marks: list[Mark] = []
+    for step in range(120):
+        if step == 60:
+            ends = {left: 0, right: 0}
+        segment = rng.choice(sorted(ends))
+        now += rng.randrange(3)
+        times[segment].append((ends[segment], now))
+        ends[segment] += 10
+        if rng.random() < 0.2 and (not marks or marks[-1].lower < now):
+            marks.append(Mark(now, now, dict(ends)))
+    for segment, written in times.items():
+        notes = notes_of(marks, segment, 1)
+        positions = np.array([byte for byte, _ in written], np.int64)
+        noted = notes.at_us(positions)
+        assert all(at >= us for us, (_, at) in zip(noted.tolist(), written, strict=True)), f"seed {seed}"
+        assert (noted[1:] >= noted[:-1]).all()
+        for mark in marks:  # what was known when fewer marks were there is still so
+            before = notes_of(marks[: marks.index(mark) + 1], segment, 1)
+            final = positions < before.known
+            assert (before.at_us(positions)[final] == noted[final]).all(), f"seed {seed}"
+
+
+def test_missing_jars_are_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.delenv(JARS_VARIABLE, raising=False)
+    with pytest.raises(PravegaClientMissing, match=f"nobody says where its jars are.*{JARS_VARIABLE}"):
+        resolve_jars([])
+    with pytest.raises(PravegaClientMissing, match="there is no jar at"):
+        resolve_jars([str(tmp_path)])
+    (tmp_path / "a.jar").touch()
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
+    assert resolve_jars([]) == [str(tmp_path / "a.jar")] == resolve_jars([str(tmp_path / "*.jar")])
