@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import datetime as dt
+import inspect
 import logging
 import os
 import threading
@@ -79,16 +80,6 @@ log = logging.getLogger("lowmark")
 Result = TypeVar("Result")
 
 _RUNNING = Running()
-_DEFAULTS: dict[str, Any] = {
-    "metrics_port": None,
-    "metrics_host": "127.0.0.1",
-    "coordinator": None,
-    "coordinator_ca": None,
-    "coordinator_token_file": None,
-    "require_coordinator": False,
-    "job": None,
-    "job_queries": 1,
-}
 _MAX_SPLITS = 4_096
 _CALL_SECONDS = 60.0
 _ROUND_SECONDS = 2.5  # two rounds of a coordinator, and a little
@@ -135,7 +126,7 @@ class LowWatermarkService:
 
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
         """Return the service of the session, where it has one that was made with these arguments."""
-        found = None if beside else _RUNNING.find(spark, {**_DEFAULTS, **arguments})
+        found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
         return super().__new__(cls) if found is None else cast("Self", found)
 
     def __init__(
@@ -156,7 +147,7 @@ class LowWatermarkService:
         self._holders += 1
         if self._made:
             return
-        arguments = {name: value for name, value in locals().items() if name in _DEFAULTS}
+        arguments = {name: value for name, value in locals().items() if name in _defaults(type(self))}
         _check_session(spark)
         if job is not None and coordinator is None:
             raise ValueError(
@@ -631,6 +622,12 @@ class LowWatermarkService:
 
 def _in_words(status: StreamStatus, others: Sequence[str]) -> str:
     return "\n".join([explain(status), *map(printable, others)])
+
+
+def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:
+    """What a service is made with where nothing is said; `beside` says nothing of the service itself."""
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty and each.name != "beside"}
 
 
 def _check_session(spark: object) -> None:
