@@ -157,7 +157,14 @@ def read(
     if measured:
         accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
         tracks = TrackShelf(accumulator)
-        recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
+        recorder = AccumulatorRecorder(
+            time,
+            strategy.future_guard_us,
+            key,
+            accumulator,
+            source.event_serializer,
+            lateness=strategy.adaptive is not None,
+        )
     peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
     df = load(spark, Binding(source, name, options, split_column, peer, recorder))
     if prepare is not None:
