@@ -354,7 +354,13 @@ class _Reading:
         for number in empty:
             cut.end(number)
         self.audit = Audit(
-            [of.name(partition) for partition in known], cut, question, of.now_us, timed=self._appended, empty=empty
+            [of.name(partition) for partition in known],
+            cut,
+            question,
+            of.now_us,
+            timed=self._appended,
+            stamped=of.path is not None,  # else a split that is behind would look silent
+            empty=empty,
         )
 
     def _append_order(self, splits: int, question: Question) -> Cut:
