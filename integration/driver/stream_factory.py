@@ -76,7 +76,14 @@ def wrapped(
 
 
 def audited(
-    df: DataFrame, *, name: str, event_time: str, split: str | Sequence[str], max_splits: int, detail: bool
+    df: DataFrame,
+    *,
+    name: str,
+    event_time: str,
+    split: str | Sequence[str],
+    splits: Iterable[object] | None,
+    max_splits: int,
+    detail: bool,
 ) -> Stream:
     """Return the stream that rows under a watermark of their own are; see `LowWatermarkService.audit`."""
     strategy = WatermarkStrategy.for_monotonous_timestamps()
@@ -87,7 +94,8 @@ def audited(
     kafka = (
         set(key.columns) <= logical_plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
     )
-    names = not (kafka or key.integral)
+    declared = {} if splits is None else key.declared(name, splits)
+    names = not (kafka or declared or key.integral)
     return Stream(
         name=name,
         stream_id=_new_id(),
@@ -96,8 +104,8 @@ def audited(
         measurement=_measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names),
         sources=logical_plan.count_sources(plan_),
         kafka=kafka,
-        declared={},
-        names={},
+        declared=declared,
+        names=dict(declared),
         withholds=logical_plan.withholds_rows(plan_),
     )
 
