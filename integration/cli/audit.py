@@ -104,6 +104,7 @@ def kafka(
     Ctrl-C ends the reading, and the answer is of what was read by then.
     """
     _log_to_stderr(debug)
+    _need_kafka()
     from lowmark.integration.audit.event_time import json_path
     from lowmark.integration.audit.kafka import KafkaAudit, Wanted
 
@@ -168,6 +169,18 @@ def files(
 
 def _log_to_stderr(debug: bool) -> None:  # noqa: FBT001  # passed on
     logging.basicConfig(level=logging.DEBUG if debug else logging.ERROR, format="lowmark: %(message)s")
+
+
+def _need_kafka() -> None:
+    from importlib.util import find_spec
+
+    from lowmark.integration.errors import AuditImpossible
+
+    if find_spec("confluent_kafka") is None:
+        raise AuditImpossible(
+            "an audit of a topic needs the package confluent-kafka, which is not installed",
+            'pip install "lowmark[kafka]".',
+        )
 
 
 def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, interrupted: bool) -> None:
