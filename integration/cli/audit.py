@@ -106,7 +106,8 @@ def kafka(
     _log_to_stderr(debug)
     _need_kafka()
     from lowmark.integration.audit.event_time import json_path
-    from lowmark.integration.audit.kafka import KafkaAudit, Wanted
+    from lowmark.integration.audit.kafka import KafkaAudit
+    from lowmark.integration.audit.kafka_range import Wanted
 
     path = None if event_time is None else json_path(event_time)
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
@@ -155,7 +156,7 @@ def files(
     """
     _log_to_stderr(debug)
     from lowmark.integration.audit.files import FilesAudit
-    from lowmark.integration.audit.kafka import Wanted
+    from lowmark.integration.audit.kafka_range import Wanted
 
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
     wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))

@@ -20,7 +20,7 @@ import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
-from lowmark.integration.audit.kafka import Wanted
+from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.demo.comparison import LaneResult, SplitResult, demo_script
 
 from tests.integration.audit_example import write
