@@ -64,7 +64,7 @@ GOOD = encode(NUMBERS)
         (GOOD[:14], "truncated: the data ends too early"),
         (GOOD + b"x", "1 trailing bytes"),
         (b"JUNK" + GOOD[4:], "it begins with b'JUNK'"),
-        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 2"),
+        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 3"),
         (GOOD[:5] + struct.pack("<I", 2**31) + GOOD[9:], "it claims to unpack to 2147483648 bytes"),
         (GOOD[:5] + struct.pack("<I", 9) + GOOD[9:], "damaged: it unpacks to more than 9 bytes"),
         (GOOD[:9] + b"\0\0\0\0" + GOOD[13:], "damaged: the checksum does not match"),
