@@ -22,9 +22,11 @@ RESHARDED = StreamSnapshot(
     {7: (SplitState.FINISHED, 5), 2**64 - 1: (SplitState.PENDING, None)},
     ancestry={2**64 - 1: ((7, 8), -(2**63)), 7: ((0,), None)},
 )
+BOUNDED = StreamSnapshot(5, {"a": (SplitState.ACTIVE, 5), "b": (SplitState.IDLE, 4)}, bounds_us={"b": 0, "a": 2**62})
+EVERY = {"numbers": NUMBERS, "names": NAMES, "empty": EMPTY, "resharded": RESHARDED, "bounded": BOUNDED}
 
 
-@pytest.mark.parametrize("snapshot", [NUMBERS, NAMES, EMPTY, RESHARDED], ids=["numbers", "names", "empty", "resharded"])
+@pytest.mark.parametrize("snapshot", EVERY.values(), ids=EVERY)
 def test_a_snapshot_survives_the_round_trip(snapshot: StreamSnapshot) -> None:
     assert snapshot == decode(encode(snapshot))
 
