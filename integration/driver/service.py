@@ -357,6 +357,7 @@ class LowWatermarkService:
         name: str,
         event_time: str,
         split: str | Sequence[str],
+        splits: Iterable[object] | None = None,
         max_splits: int = _MAX_SPLITS,
         detail: bool = True,
     ) -> DataFrame:
@@ -372,6 +373,7 @@ class LowWatermarkService:
             name: of the stream, unique in this service; used in metrics and status.
             event_time: its TIMESTAMP column.
             split: the column or columns that say which split a row came from.
+            splits: ids of the splits, where they are known, as in `wrap`: it gives them their names.
             max_splits: how many splits there may be; of more nothing is told.
             detail: measure rows and earliest event time per split, too, without which no late row has a split.
 
@@ -384,9 +386,9 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         self._begin("audit", name, None, max_splits)
-        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=None)
+        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
         stream = stream_factory.audited(
-            df, name=name, event_time=event_time, split=split, max_splits=max_splits, detail=detail
+            df, name=name, event_time=event_time, split=split, splits=splits, max_splits=max_splits, detail=detail
         )
         assert stream.measurement is not None, "an audited stream is observed"
         observed = df.observe(stream.metric, *stream.measurement.columns())

@@ -58,12 +58,14 @@ class BatchTrack:
         watermarks_us: the largest watermark that a generator emitted, by split id.
         names: id -> name of every split seen.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
+        lateness: rows by bucket of how late they are, by split and task.
     """
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
     watermarks_us: dict[SplitId, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
+    lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
@@ -72,7 +74,11 @@ class BatchTrack:
             known_us = watermarks_us.get(split)
             watermarks_us[split] = watermark_us if known_us is None else max(known_us, watermark_us)
         return BatchTrack(
-            self.tracker.merge(other.tracker), watermarks_us, self.names | other.names, self.events | other.events
+            self.tracker.merge(other.tracker),
+            watermarks_us,
+            self.names | other.names,
+            self.events | other.events,
+            self.lateness | other.lateness,
         )
 
     def counts(self) -> BatchCounts:
@@ -91,7 +97,16 @@ class BatchTrack:
             self.names,
             {} if latest_us is None else latest_us,
             tuple(event for task in sorted(self.events) for event in self.events[task]),
+            self._lateness_by_split(),
         )
+
+    def _lateness_by_split(self) -> dict[SplitId, dict[int, int]]:
+        by_split: dict[SplitId, dict[int, int]] = {}
+        for (split, _), counted in self.lateness.items():
+            known = by_split.setdefault(split, {})
+            for bucket, rows in counted.items():
+                known[bucket] = known.get(bucket, 0) + rows
+        return by_split
 
 
 Assigner = Callable[[Any, "int | None"], object]
