@@ -199,7 +199,6 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
         "verdict": verdict(dict(stream), now),
         "holder": holder,
         "holder_shown": None if holder is None else _shown(holder),
-        "holder_state": None if holder is None else stream["splits"].get(holder, {}).get("state"),
         **{what: _shown(stream[what], most=2_000) for what in _SENTENCES},
         **{what: stream[what] for what in _NUMBERS},
         "left_out": [[_shown(name), _shown(why, most=2_000)] for name, why in stream["left_out"][:_LIST_MOST]],

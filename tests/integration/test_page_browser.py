@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.page.endpoint import PageServer
 from lowmark.integration.page.look import AllServices
@@ -155,6 +157,19 @@ def test_a_service_that_ends_is_told_on_its_own_page_and_on_that_of_all(
             own.close()
     finally:
         everyone.stop()
+
+
+def test_a_service_whose_page_cannot_be_served_leaves_nothing_behind(spark: SparkSession) -> None:
+    def threads() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("lowmark")}
+
+    before, taken = threads(), PageServer(AllServices())
+    try:
+        with pytest.raises(PageUnavailable, match="another service of this one"):
+            LowWatermarkService(spark, metrics_port=0, page_port=taken.port)
+    finally:
+        taken.stop()
+    wait_until(lambda: threads() <= before, "the threads of the service that could not start ended", seconds=20)
 
 
 # --- what it can do, over fake services ---
