@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from lowmark.integration.driver import page as driver_page
 from lowmark.integration.errors import ExtraMissing, PageUnavailable
+from lowmark.integration.page import picture
 from lowmark.integration.page.endpoint import PageServer
 from lowmark.integration.page.picture import SPLIT_FIELDS, Picture
 from lowmark.integration.run_status import run_json
@@ -155,6 +156,29 @@ def test_a_split_that_is_gone_is_told() -> None:
     other.report({"b": 11 * SECOND_US})
     seen.services.runs[ADDRESS] = [other]
     assert seen.next()["gone"] == ["a"]
+
+
+def test_splits_that_come_and_go_for_ever_take_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "_GONE_SPLITS_MOST", 3)
+    seen = pictured(two_splits())
+    seen.next()
+    for n in range(10):
+        other = FakeRun("t1")
+        other.report({f"only-{n}": 1})
+        seen.services.runs[ADDRESS] = [other]
+        answer = seen.next()
+        assert len(seen.picture._splits["t1"].gone) <= 3
+        assert [row[NAME] for row in answer["splits"]] == [f"only-{n}"]
+        assert answer["whole"] or answer["gone"]  # either way the browser forgets the one before
+
+
+def test_a_clock_that_is_set_back_stops_nothing() -> None:
+    seen = pictured(two_splits())
+    seen.next()
+    asked = len(seen.services.asked)
+    seen.clock.us -= 3_600 * SECOND_US
+    seen.next()
+    assert len(seen.services.asked) > asked
 
 
 def test_names_that_look_alike_stay_two_and_are_shown_as_explain_writes_them() -> None:
