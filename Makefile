@@ -108,6 +108,7 @@ java:
 # Java first: the rest needs it. Each step says in one line what it could not get; the tests that need it then skip by name.
 servers: .cache/java.asked jars
 	@tests/live/provide prometheus
+	@tests/live/provide alertmanager
 	@tests/live/provide chromium
 	@$(MAKE) --no-print-directory java
 

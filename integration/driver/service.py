@@ -113,6 +113,8 @@ class LowWatermarkService:
         ValueError: a job without a coordinator, or of no queries.
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
         CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
+        MetricsUnavailable, PageUnavailable: nothing can listen at the port.
+        ExtraMissing: a page is asked for, and ``lowmark[page]`` is not installed.
 
     Use it as a context manager around the queries::
 
