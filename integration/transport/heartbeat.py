@@ -32,14 +32,20 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
-from lowmark.sources.spark.versions import SupportsTriggerAvailableNow
 from lowmark.watermark.errors import shown
 from lowmark.watermark.printable import printable
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
     from .driver_rpc import Client, HeartbeatReply
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # before 4.2; not from `lowmark.sources.spark.versions`: executors may lack what sources need
+        SupportsTriggerAvailableNow = object
 
 __all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
 

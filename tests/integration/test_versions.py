@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ def test_a_version_outside_is_refused_with_the_range() -> None:
     for outside in ("3.5.7", "5.0.0", "5.0.0.dev1", "nightly"):
         with pytest.raises(UnsupportedSpark, match=rf"pyspark is version {re.escape(outside)}, .* Spark >=4\.0,<5\. H"):
             check_version(outside)
+
+
+@pytest.mark.parametrize(
+    "asked", ["from lowmark.integration import LowWatermarkService", "import lowmark.sources.spark"]
+)
+def test_an_older_spark_is_refused_before_it_lacks_anything(asked: str, tmp_path: Path) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text('__version__ = "3.5.7"\n')
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{asked}"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pyspark is version 3.5.7, and lowmark works with Spark >=4.0,<5. Hint: " in ran.stderr
 
 
 def test_what_is_declared_is_what_is_checked() -> None:
