@@ -34,7 +34,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka check test lint format bench fuzz torture java jars servers clean again sparks
+.PHONY: help venv demo demo-kafka check test lint format bench fuzz torture java jars servers clean again sparks versions
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -67,6 +67,9 @@ lint: .venv/.installed-test ## ruff and mypy --strict
 
 bench: java .venv/.installed-test jars $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) ## native Spark against lowmark, as a table and as JSON
 	@$(spark_bin)/python -m tests.bench $(BENCH_ARGS)
+
+versions: java sparks ## what works on which Spark, by trying it
+	@$(bin)/python -m tests.integration.version_table $(SPARK)
 
 fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
 	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
-import json
-import os
 import re
 import subprocess
 import sys
@@ -24,10 +22,10 @@ from lowmark.sources.spark.versions import UnsupportedSpark, check_version
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts
 
+from tests.integration.version_table import PINNED, environments, tried
 from tests.live.servers import require_java, unavailable
 
-ROOT = Path(__file__).resolve().parents[2]
-OTHERS = re.findall(r"[0-9.]+", re.findall(r"^SPARKS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0])
+OTHERS = [version for version in environments() if version != PINNED]
 STEP = 0.001
 SECONDS = 240  # 25 on two idle cores
 
@@ -37,26 +35,19 @@ SECONDS = 240  # 25 on two idle cores
 @pytest.mark.parametrize("version", OTHERS)
 def test_wrap_restart_and_read(version: str, tmp_path: Path) -> None:
     require_java()
-    python = ROOT / f".venv-{version}" / "bin" / "python"
-    if not python.exists():
+    if not environments()[version].exists():
         unavailable(f"the environment of Spark {version}", "run make sparks")
-    command = [str(python), "-m", "tests.integration.version_app", str(tmp_path)]
-    own = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH")}
-    ran = subprocess.run(
-        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=SECONDS, check=False
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-4_000:]
-    came: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    came = tried(environments()[version], tmp_path, seconds=SECONDS)
     assert came["pyspark"] == version
 
     # The same on every version: what it measures, when windows come out, that nothing is dropped.
     slow, fast = [[at, "slow", 1] for at in (20.0, 30.0, 40.0)], [[at, "fast", 1] for at in (500.0, 510.0, 520.0)]
-    assert came["restarted"] == {"rows": slow + fast, "dropped": 0, "low": 1000 - 10 - STEP, "measured": 8}
+    assert came["restarted"] == {"rows": slow + fast, "dropped": 0, "low": 1000 - 10 - STEP, "measured": 2}
     assert came["available_now"] == {
         "ended": True, "rows": slow + fast, "batches": 5, "low": 1000 - 10 - STEP, "rows_measured": 11,
         "bad": [1, 1, 1],
     }  # fmt: skip
-    assert came["read"]["emitted"] == {"a": 101, "b": 51}
+    assert came["read"]["emitted"] == {"a": 102, "b": 52}
     assert (came["read"]["dropped"], came["read"]["low"]) == (0, 1_200 - 10 - STEP)
     assert came["read"]["largest"] <= 41, "a batch is as large as asked, and a heartbeat"
     cost = [line for line in came["told"] if "pass through Python once" in line]
