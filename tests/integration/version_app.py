@@ -64,7 +64,7 @@ def restarted(spark: SparkSession, folder: Path) -> dict[str, Any]:
 def available_now(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """Several batches that end by themselves, event time found in Python, and a bad clock among the rows."""
     feed = Feed(spark, folder / "now")
-    for batch in [*SKEWED, [("fast", 1, None), (None, 1, 40), ("fast", 1, 4_000_000_000)], *END]:
+    for batch in [*SKEWED, [("fast", 1, None), (None, 1, 2000), ("fast", 1, 4_000_000_000)], *END]:
         feed.put(*batch)
     strategy = TEN_SECONDS.with_timestamp_assigner(lambda _, own_us: own_us)  # type: ignore[arg-type,return-value]  # None is none
     with LowWatermarkService(spark) as service:
