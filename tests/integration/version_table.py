@@ -41,10 +41,11 @@ def tried(python: Path, folder: Path, *, seconds: float) -> dict[str, Any]:
 def main(versions: list[str]) -> None:
     rows: dict[str, list[str]] = {}
     asked = {version: python for version, python in environments().items() if not versions or version in versions}
-    for python in asked.values():
+    for version, python in asked.items():
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="lowmark-versions-") as folder:
             came = tried(python, Path(folder), seconds=600)
+        print(f"{version}: {json.dumps(came)}", file=sys.stderr, flush=True)
         in_python = any("Python once" in line for line in came["told"])
         again, now, read = came["restarted"], came["available_now"], came["read"]
         cells = {
