@@ -69,17 +69,25 @@ class BatchTrack:
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
-        watermarks_us = dict(self.watermarks_us)
-        for split, watermark_us in other.watermarks_us.items():
-            known_us = watermarks_us.get(split)
-            watermarks_us[split] = watermark_us if known_us is None else max(known_us, watermark_us)
-        return BatchTrack(
-            self.tracker.merge(other.tracker),
-            watermarks_us,
-            self.names | other.names,
-            self.events | other.events,
-            self.lateness | other.lateness,
+        merged = BatchTrack(
+            self.tracker.merge(SplitTracker()),
+            dict(self.watermarks_us),
+            dict(self.names),
+            dict(self.events),
+            dict(self.lateness),
         )
+        merged.absorb(other)
+        return merged
+
+    def absorb(self, other: BatchTrack) -> None:
+        """As `merge`, into this track."""
+        self.tracker.absorb(other.tracker)
+        for split, watermark_us in other.watermarks_us.items():
+            known_us = self.watermarks_us.get(split)
+            self.watermarks_us[split] = watermark_us if known_us is None else max(known_us, watermark_us)
+        self.names.update(other.names)
+        self.events.update(other.events)
+        self.lateness.update(other.lateness)
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()
@@ -122,8 +130,8 @@ class TrackParam(AccumulatorParam[Tracks]):
 
     def addInPlace(self, value1: Tracks, value2: Tracks) -> Tracks:
         for batch, track in value2.items():
-            known = value1.get(batch)
-            value1[batch] = track if known is None else known.merge(track)
+            # A track of its own: what is absorbed stays as it was.
+            value1.setdefault(batch, BatchTrack()).absorb(track)
         return value1
 
 
@@ -140,7 +148,8 @@ class TrackShelf:
     def take(self, query_id: str, batch_id: int) -> BatchTrack | None:
         """Return what there is of a batch, and drop what is older: it is never asked for again."""
         self.forget(query_id, batch_id - 1)
-        return self._accumulator.value.get((query_id, batch_id))
+        track = self._accumulator.value.get((query_id, batch_id))
+        return None if track is None else track.merge(BatchTrack())  # a task that is late adds to the other
 
     def forget(self, query_id: str, batch_id: int) -> None:
         """Drop a batch of a query, and those before it. Not later ones: the query may be running again."""

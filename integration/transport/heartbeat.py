@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
-from lowmark.sources.spark.versions import ReadLimit, SupportsTriggerAvailableNow
 from lowmark.watermark.errors import shown
 from lowmark.watermark.printable import printable
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDataSourceStreamReader
@@ -40,9 +39,14 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from lowmark.sources.spark.versions import ReadLimit
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
     from .driver_rpc import Client, HeartbeatReply
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # before 4.2; not from `lowmark.sources.spark.versions`: executors may lack what sources need
+        SupportsTriggerAvailableNow = object
 
 __all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
 
