@@ -267,7 +267,7 @@ class ShardLook:
             return next(iter(steps), end)
         if len(fits) < len(steps) or self.tip is None or fits[-1] >= end:
             return fits[-1]
-        return min(end, fits[-1] + max(1, int((rows - counted) / self.dense) if self.dense else 1))
+        return min(end, fits[-1] + (int((rows - counted) / self.dense) if self.dense else 0))
 
     def first(self) -> Seen | None:
         """The record that comes next, if it was looked at."""
