@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -28,13 +28,14 @@ class SourceKind(str, Enum):
 
     GENERATOR = "generator"
     KAFKA = "kafka"
+    KINESIS = "kinesis"
 
 
 def demo(
     *,
     seed: Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")] = 42,
     source: Annotated[
-        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka.")
+        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka or Kinesis.")
     ] = SourceKind.GENERATOR,
     bootstrap: Annotated[
         str | None, typer.Option(help="A Kafka broker, HOST:PORT (with --source kafka).", show_default=False)
@@ -51,6 +52,15 @@ def demo(
             help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them.",
             show_default=False,
         ),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="Where Kinesis answers, a URL (with --source kinesis); without it, the region's.", show_default=False
+        ),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of AWS (with --source kinesis); else boto3's own.", show_default=False)
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -79,7 +89,7 @@ def demo(
     from lowmark.integration.demo.view import DemoBars, show
     from lowmark.integration.spark.session import local_session
 
-    feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars)
+    feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars, endpoint=endpoint, region=region)
     script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
     errors = EscapingConsole(stderr=True)
     bars = DemoBars(errors)
@@ -142,9 +152,23 @@ def _keep(seconds: float) -> None:
 
 
 def _feed(
-    source: SourceKind, *, bootstrap: str | None, topic: str | None, jars: str | None
+    source: SourceKind,
+    *,
+    bootstrap: str | None,
+    topic: str | None,
+    jars: str | None,
+    endpoint: str | None,
+    region: str | None,
 ) -> tuple[Any, dict[str, str]]:
     """What makes the feed, a context manager, and the settings its source needs; raises for options that do not fit."""
+    if source is SourceKind.KINESIS:
+        from functools import partial
+
+        from lowmark.integration.demo.kinesis_feed import KinesisFeed
+
+        _refuse("kafka", {"--bootstrap": bootstrap, "--topic": topic, "--jars": jars})
+        return partial(KinesisFeed, endpoint=endpoint, region=region), {}
+    _refuse("kinesis", {"--endpoint": endpoint, "--region": region})
     if source is SourceKind.KAFKA:
         from functools import partial
 
@@ -155,11 +179,15 @@ def _feed(
         return partial(KafkaFeed, bootstrap=bootstrap, topic=topic), {"spark.jars": jars} if jars else {
             "spark.jars.packages": connector()
         }
-    for option, value in (("--bootstrap", bootstrap), ("--topic", topic), ("--jars", jars)):
-        if value is not None:
-            raise typer.BadParameter(f"{option} is for --source kafka")
+    _refuse("kafka", {"--bootstrap": bootstrap, "--topic": topic, "--jars": jars})
     from contextlib import nullcontext
 
     from lowmark.integration.demo.comparison import GeneratorFeed
 
     return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}
+
+
+def _refuse(source: str, options: Mapping[str, str | None]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(f"{option} is for --source {source}")

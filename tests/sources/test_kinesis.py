@@ -184,3 +184,10 @@ def test_a_look_goes_on_where_a_split_does() -> None:
     assert [seen.time_ms for seen in look.run] == [110]
     look.align(at_place(at(BIG + 77), 200))
     assert (look.run, look.at_tip, look.looked_seconds) == ([], False, None), "it was not looked at"
+
+
+def test_who_stands_behind_the_last_record_before_a_time_has_nothing_left_before_it() -> None:
+    look = look_of(100, 105, 103, 200, tip_ms=1_000)
+    look.highest_ms = 1_000
+    found = {time_ms: look.find_time(time_ms) for time_ms in (0, 50, 100, 101, 104, 106, 200, 201, 999, 1_001)}
+    assert found == {0: 0, 50: 0, 100: 0, 101: 101, 104: 101, 106: 106, 200: 106, 201: 201, 999: 999, 1_001: None}
