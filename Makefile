@@ -34,7 +34,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks versions
+.PHONY: help venv demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks versions
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -50,6 +50,9 @@ demo-kafka: java .venv/.installed jars ## the same on a real Kafka broker, start
 
 demo-pravega: java .venv/.installed-test jars ## the same on a real Pravega, started and stopped here
 	@$(bin)/python -m tests.live.demo_pravega $(DEMO_ARGS)
+
+demo-kinesis: java .venv/.installed-test ## the same on a server that stands in for Kinesis
+	@$(bin)/python -m tests.live.demo_kinesis $(DEMO_ARGS)
 
 # The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half. One process more
 # than cores: some of these tests wait.

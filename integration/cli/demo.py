@@ -30,13 +30,14 @@ class SourceKind(str, Enum):
     GENERATOR = "generator"
     KAFKA = "kafka"
     PRAVEGA = "pravega"
+    KINESIS = "kinesis"
 
 
 def demo(
     *,
     seed: Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")] = 42,
     source: Annotated[
-        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka or Pravega.")
+        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka, Kinesis or Pravega.")
     ] = SourceKind.GENERATOR,
     bootstrap: Annotated[
         str | None, typer.Option(help="A Kafka broker, HOST:PORT (with --source kafka).", show_default=False)
@@ -58,6 +59,15 @@ def demo(
     controller: Annotated[
         str | None,
         typer.Option(help="A Pravega controller, tcp://HOST:PORT (with --source pravega).", show_default=False),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="Where Kinesis answers, a URL (with --source kinesis); without it, the region's.", show_default=False
+        ),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of AWS (with --source kinesis); else boto3's own.", show_default=False)
     ] = None,
     metrics_port: Annotated[
         int | None,
@@ -86,7 +96,17 @@ def demo(
     from lowmark.integration.demo.view import DemoBars, show
     from lowmark.integration.spark.session import local_session
 
-    feed_of, settings = _feed(source, bootstrap=bootstrap, topic=topic, jars=jars, controller=controller)
+    feed_of, settings = _feed(
+        source,
+        {
+            "--bootstrap": bootstrap,
+            "--topic": topic,
+            "--jars": jars,
+            "--controller": controller,
+            "--endpoint": endpoint,
+            "--region": region,
+        },
+    )
     script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
     errors = EscapingConsole(stderr=True)
     bars = DemoBars(errors)
@@ -148,37 +168,42 @@ def _keep(seconds: float) -> None:
             time.sleep(0.1)
 
 
-def _feed(
-    source: SourceKind, *, bootstrap: str | None, topic: str | None, jars: str | None, controller: str | None
-) -> tuple[Any, dict[str, str]]:
+_OPTIONS = {
+    SourceKind.GENERATOR: (),
+    SourceKind.KAFKA: ("--bootstrap", "--topic", "--jars"),
+    SourceKind.KINESIS: ("--endpoint", "--region"),
+    SourceKind.PRAVEGA: ("--controller", "--jars"),
+}
+
+
+def _feed(source: SourceKind, options: Mapping[str, str | None]) -> tuple[Any, dict[str, str]]:
     """What makes the feed, a context manager, and the settings its source needs; raises for options that do not fit."""
-    of_kafka = {"--bootstrap": bootstrap, "--topic": topic}
-    if source is SourceKind.KAFKA:
-        _refuse({"--controller": controller}, "pravega")
-        from lowmark.integration.demo.kafka_feed import KafkaFeed, connector
-
-        if bootstrap is None:
-            raise typer.BadParameter("--source kafka needs --bootstrap HOST:PORT")
-        return partial(KafkaFeed, bootstrap=bootstrap, topic=topic), {"spark.jars": jars} if jars else {
-            "spark.jars.packages": connector()
-        }
-    if source is SourceKind.PRAVEGA:
-        from lowmark.integration.demo.pravega_feed import PravegaFeed
-
-        _refuse(of_kafka, "kafka")
-        if controller is None:
-            raise typer.BadParameter("--source pravega needs --controller tcp://HOST:PORT")
-        return partial(PravegaFeed, controller=controller, jars=jars or ""), {}
-    _refuse({**of_kafka, "--jars": jars}, "kafka")
-    _refuse({"--controller": controller}, "pravega")
-    from contextlib import nullcontext
-
-    from lowmark.integration.demo.comparison import GeneratorFeed
-
-    return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}
-
-
-def _refuse(options: Mapping[str, str | None], source: str) -> None:
     for option, value in options.items():
-        if value is not None:
-            raise typer.BadParameter(f"{option} is for --source {source}")
+        if value is not None and option not in _OPTIONS[source]:
+            fitting = " or ".join(kind.value for kind, its in _OPTIONS.items() if option in its)
+            raise typer.BadParameter(f"{option} is for --source {fitting}")
+    match source:
+        case SourceKind.KAFKA:
+            from lowmark.integration.demo.kafka_feed import KafkaFeed, connector
+
+            if options["--bootstrap"] is None:
+                raise typer.BadParameter("--source kafka needs --bootstrap HOST:PORT")
+            jars = options["--jars"]
+            settings = {"spark.jars": jars} if jars else {"spark.jars.packages": connector()}
+            return partial(KafkaFeed, bootstrap=options["--bootstrap"], topic=options["--topic"]), settings
+        case SourceKind.KINESIS:
+            from lowmark.integration.demo.kinesis_feed import KinesisFeed
+
+            return partial(KinesisFeed, endpoint=options["--endpoint"], region=options["--region"]), {}
+        case SourceKind.PRAVEGA:
+            from lowmark.integration.demo.pravega_feed import PravegaFeed
+
+            if options["--controller"] is None:
+                raise typer.BadParameter("--source pravega needs --controller tcp://HOST:PORT")
+            return partial(PravegaFeed, controller=options["--controller"], jars=options["--jars"] or ""), {}
+        case SourceKind.GENERATOR:
+            from contextlib import nullcontext
+
+            from lowmark.integration.demo.comparison import GeneratorFeed
+
+            return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}

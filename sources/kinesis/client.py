@@ -284,7 +284,7 @@ def _stream(stream: str) -> dict[str, Any]:
 def _is_transient(error: Any) -> bool:
     from botocore import exceptions
 
-    return isinstance(error, exceptions.HTTPClientError | exceptions.IncompleteReadError)
+    return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError | exceptions.IncompleteReadError)
 
 
 _clients: dict[KinesisSettings, Any] = {}

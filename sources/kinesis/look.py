@@ -84,9 +84,10 @@ class ShardLook:
     _iterator: str | None = None
     _read: list[Seen] = field(default_factory=list)  # the run, and some records before it
     _origin: str = ""  # the place where those begin
+    _origin_start: int = 0  # and the position
 
     def __post_init__(self) -> None:
-        self._origin = self.base
+        self._origin, self._origin_start = self.base, self.start
 
     # -- where the split stands
 
@@ -103,7 +104,7 @@ class ShardLook:
         self.base, self.start = split.cursor, split.start
         if kept is None:
             self.run, self.closed, self.at_tip, self._iterator = [], False, False, None
-            self._read, self._origin = [], split.cursor
+            self._read, self._origin, self._origin_start = [], split.cursor, split.start
             self.looked_seconds = None
             return
         self.run = kept
@@ -123,6 +124,7 @@ class ShardLook:
             return None
         place += kind == "AFTER_SEQUENCE_NUMBER"
         if place > MOST_KEPT:
+            self._origin_start = max(seen.time_ms for seen in self._read[:place]) + 1
             self._read, place, self._origin = self._read[place:], 0, cursor
         return self._read[place:]
 
@@ -267,7 +269,24 @@ class ShardLook:
             return next(iter(steps), end)
         if len(fits) < len(steps) or self.tip is None or fits[-1] >= end:
             return fits[-1]
-        return min(end, fits[-1] + max(1, int((rows - counted) / self.dense) if self.dense else 1))
+        return min(end, fits[-1] + (int((rows - counted) / self.dense) if self.dense else 0))
+
+    def find_time(self, time_ms: int) -> int | None:
+        """The position of the first record that arrived at a time or later, None if none is known.
+
+        It is the one behind the record before, so that who stands there has nothing left before that time. What was not
+        looked at is taken to lie before it.
+        """
+        if time_ms > max(self.highest_ms, self.start - 1):
+            return None
+        if time_ms <= self._origin_start:
+            return time_ms
+        position = self._origin_start
+        for seen in self._read:
+            if seen.time_ms >= time_ms:
+                return position
+            position = max(position, seen.time_ms + 1)
+        return position if self.at_tip else time_ms
 
     def first(self) -> Seen | None:
         """The record that comes next, if it was looked at."""

@@ -228,19 +228,18 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return 0 if look is None or position <= split.start else look.rows_before(position)
 
     def find_time(self, splits: Sequence[KinesisSplit], time_us: int) -> Mapping[str, int | None] | None:
-        """Find the position of an arrival time: no question is asked, since that time is the position.
+        """Find the position of an arrival time: no question is asked, since times are positions.
 
-        Whether a record follows is known from the last look.
+        Whether records lie before it, and whether one follows, is known from the last look.
         """
         if not self._searchable:
             return None
-        position = max(0, -(-time_us // 1_000))
+        time_ms = max(0, -(-time_us // 1_000))
         found: dict[str, int | None] = {}
         for split in splits:
             look = self._looks.get(split.split_id)
             if look is not None:
-                highest = max(look.highest_ms, split.start - 1 if split.start else 0)
-                found[split.split_id] = position if position <= highest else None
+                found[split.split_id] = look.find_time(time_ms)
         return found
 
     def claim_us(self, split: KinesisSplit, position: int, time_us: int) -> int:

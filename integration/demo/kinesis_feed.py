@@ -1,0 +1,152 @@
+"""The demo's rows in a Kinesis stream: one shard per split, read by `format("lowmark_kinesis")`.
+
+Rows are put in step with the queries, as in `kafka_feed.py`. boto3 is imported where it is used: it is an extra.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lowmark.integration.errors import DemoImpossible
+from lowmark.sources.generator import StreamScript
+
+from .comparison import TICKS_PER_BATCH
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
+
+__all__ = ["KinesisFeed"]
+
+_LANES = 2
+_RECORDS = 500  # in one request, the service's limit
+_WAIT_SECONDS = 2
+_VALUE = "struct<number:bigint,event_time_us:bigint>"
+
+
+class KinesisFeed:
+    """Creates a stream, fills it batch by batch, and reads it. Use as a context manager around the queries.
+
+    Args:
+        script, seed: the rows.
+        endpoint: where Kinesis answers; None: the region's.
+        region: of AWS; None: boto3's own.
+        stream: a name that does not exist yet and is kept; None: a new one, deleted at the end.
+
+    Raises:
+        DemoImpossible: boto3 is missing, the service does not answer, or it refuses the stream.
+    """
+
+    split = "shardId"
+
+    def __init__(
+        self,
+        script: StreamScript,
+        seed: int,
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        stream: str | None = None,
+    ) -> None:
+        self.script, self.seed = script, seed
+        self.batches = -(-script.end // TICKS_PER_BATCH)
+        self._endpoint, self._region, self._keep = endpoint, region, stream is not None
+        self._stream = f"lowmark-demo-{uuid.uuid4().hex[:8]}" if stream is None else stream
+        self._put = 0  # batches
+        self._hash_keys: list[str] = []
+        self._step = threading.Barrier(_LANES, action=self._put_batch)
+        try:
+            import boto3
+        except ImportError as missing:
+            raise DemoImpossible(
+                "the demo on Kinesis needs the package boto3, which is not installed", 'pip install "lowmark[kinesis]".'
+            ) from missing
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            self._client: Any = boto3.client("kinesis", endpoint_url=endpoint, region_name=region)
+        except (BotoCoreError, ValueError) as wrong:
+            raise DemoImpossible(f"Kinesis cannot be reached: {wrong}", "give --region, and credentials.") from wrong
+
+    def __enter__(self) -> Self:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            self._client.create_stream(StreamName=self._stream, ShardCount=len(self.script.splits))
+            self._client.get_waiter("stream_exists").wait(
+                StreamName=self._stream, WaiterConfig={"Delay": _WAIT_SECONDS, "MaxAttempts": 60}
+            )
+            shards = self._client.list_shards(StreamName=self._stream)["Shards"]
+        except (BotoCoreError, ClientError) as refused:
+            raise DemoImpossible(
+                f"Kinesis refused stream {self._stream}: {refused}",
+                f"the demo creates a stream of {len(self.script.splits)} shards; is the endpoint right?",
+            ) from refused
+        self._hash_keys = [str(shard["HashKeyRange"]["StartingHashKey"]) for shard in shards]
+        self._put_batch()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._keep:
+            self._client.delete_stream(StreamName=self._stream)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        from lowmark.sources.spark import register
+        from pyspark.sql import functions as F
+
+        register(spark)
+        options = {
+            "streamName": self._stream, "initialPosition": "TRIM_HORIZON", "region": self._region,
+            "endpoint": self._endpoint, "pollEvery": "10 milliseconds", "tasks": "2",
+        }  # fmt: skip
+        given = {name: value for name, value in options.items() if value is not None}
+        value = F.from_json(F.col("data").cast("string"), _VALUE)
+        records = spark.readStream.format("lowmark_kinesis").options(**given).load()
+        return records.select(self.split, value.alias("row")).select(
+            self.split, F.col("row.number"), F.timestamp_micros("row.event_time_us").alias("event_time")
+        )
+
+    def splits(self) -> Sequence[object] | None:
+        return [f"shardId-{number:012}" for number in range(len(self.script.splits))]
+
+    def name(self, value: object) -> str:
+        return self.script.splits[int(str(value).rpartition("-")[2])].name
+
+    def next(self, batch: int) -> None:
+        del batch  # both queries run the same one: that is what they wait for
+        self._step.wait()
+
+    def abandon(self) -> None:
+        self._step.abort()
+
+    def _put_batch(self) -> None:
+        """Put the next batch's rows; they are in the stream when this returns."""
+        start, end = self._put * TICKS_PER_BATCH, (self._put + 1) * TICKS_PER_BATCH
+        for split, hash_key in zip(self.script.splits, self._hash_keys, strict=True):
+            times_us = self.script.times_us(split.name, start, end, seed=self.seed)
+            numbers = np.arange(len(times_us)) + self.script.count_rows(split.name, 0, start)
+            rows = [
+                {"Data": json.dumps({"number": number, "event_time_us": time_us}).encode(), "PartitionKey": split.name,
+                 "ExplicitHashKey": hash_key}
+                for number, time_us in zip(numbers.tolist(), times_us.tolist(), strict=True)
+            ]  # fmt: skip
+            for begin in range(0, len(rows), _RECORDS):
+                self._put_all(rows[begin : begin + _RECORDS])
+        self._put += 1
+
+    def _put_all(self, rows: list[dict[str, Any]]) -> None:
+        while rows:
+            answer = self._client.put_records(StreamName=self._stream, Records=rows)
+            refused = [number for number, each in enumerate(answer["Records"]) if each.get("ErrorCode")]
+            if not refused:
+                return
+            rows = [rows[number] for number in refused]
+            self._step_back.wait(1.0)
+
+    _step_back = threading.Event()  # never set

@@ -1,0 +1,97 @@
+"""A Kinesis stream in one alignment group with a scripted one: neither reads further ahead than the drift, all is read.
+
+As `tests/integration/test_aligned_reading.py`, with sources that are really read.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from lowmark.integration.transport.accumulated import BatchTrack
+from lowmark.sources import Source
+from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
+from lowmark.sources.reading.slices import read_slices
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
+
+from tests.integration.test_aligned_reading import KEY, Streams
+from tests.integration.test_aligned_reading import Query as AnyQuery
+from tests.live.kinesis_reading import Writer, source_of
+from tests.live.servers import Kinesis, wait_until
+
+pytestmark = [pytest.mark.live]
+
+MS = 1_000
+
+
+class Query(AnyQuery):
+    """One query on a stream of the group, which reads what it planned."""
+
+    def __init__(self, streams: Streams, name: str, source: Source[Any, Any], strategy: WatermarkStrategy) -> None:
+        super().__init__(streams, name, source, strategy)  # type: ignore[arg-type]
+        self.reads = source
+
+    def batch(self) -> None:
+        self.streams.now_us = time.time_ns() // 1_000
+        end = self.planner.plan(self.at, None)
+        if end == self.at:
+            return
+        tracker, names = SplitTracker(), {}
+        column = self.reads.event_time
+        assert column is not None
+        slices: list[Any] = [split for task in self.planner.tasks(self.at, end) for split in task.splits]
+        for part in read_slices(self.reads, slices):
+            times = [int(at) for at in part.rows.column(column).cast(pa.int64()).to_pylist() if at is not None]
+            assert self.asked_us is None or max(times) < self.asked_us, "beyond the cap"
+            split = KEY.split_id((part.split_id,))
+            tracker.observe_many(split, SplitMark(max(times), min(times), len(times)))
+            names[split] = part.split_id
+            self.rows += times
+        self.tracks[self.run.token, end.checkpoint - 1] = BatchTrack(tracker, names=names)
+        self.planner.committed(end)
+        self.at = end
+        now_us = self.streams.now_us
+        self.run.report(self.progress(end), 1, planned_at_us=now_us, now_us=now_us)
+        self.streams.cooperation.report(self.run)
+
+
+@pytest.mark.parametrize("drift_ms", [100, 300])
+def test_neither_runs_ahead_of_the_other(kinesis: Kinesis, drift_ms: int) -> None:
+    stream = kinesis.create_stream(2)
+    writer = Writer(kinesis, stream)
+    began_us = time.time_ns() // 1_000
+    for moment in range(30):
+        writer.put(20)
+        until = began_us / 1e6 + 0.05 * (moment + 1)
+        wait_until(lambda end=until: time.time() >= end, "the next moment")  # type: ignore[misc]
+    script = StreamScript((SplitScript("a", 20),), began_us // MS * MS, 30, 50 * MS, 10 * MS)
+    strategy = (
+        WatermarkStrategy.for_bounded_out_of_orderness("20 milliseconds")
+        .with_watermark_alignment("g", f"{drift_ms} milliseconds", "1 millisecond")
+    )  # fmt: skip
+    streams = Streams()
+    with ExitStack() as planners:
+        ours = Query(streams, "ours", source_of(kinesis, stream, poll_every="10 milliseconds"), strategy)
+        other = Query(streams, "other", GeneratorSource(script, seed=1), strategy)
+        for query in (ours, other):
+            planners.enter_context(closing(query.planner))
+        batches, widest_us = 0, 0
+
+        def all_read() -> bool:
+            nonlocal batches, widest_us
+            for query in (ours, other):
+                before = len(query.rows)
+                query.batch()
+                batches += len(query.rows) > before
+            if ours.rows and other.rows and len(ours.rows) < 600 and len(other.rows) < 601:
+                widest_us = max(widest_us, abs(max(ours.rows) - max(other.rows)))
+            return len(ours.rows) == 600 and len(other.rows) == 601
+
+        wait_until(all_read, "all rows of both", seconds=90)
+    assert batches > 1_500 // drift_ms, "in turns"
+    # The bound of the strategy, a tick of the other one and the claims' distance come on top of the drift.
+    assert widest_us <= (drift_ms + 20 + 50 + 10) * MS

@@ -1,0 +1,175 @@
+"""Faults of the service: refused, missing, deleted, throttled, away and back; and where secrets are not."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from lowmark.sources.coordinator import SourceFailed
+from lowmark.sources.kinesis import KinesisDataLost, KinesisRefused, KinesisStreamMissing, KinesisUnavailable
+from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, _client
+from lowmark.sources.planning.planner import PlanningFailed
+
+from tests.live.kinesis_reading import Reading, Writer, source_of
+from tests.live.servers import KINESIS_ACCESS, Kinesis, Proxy, proxied, wait_until
+
+pytestmark = [pytest.mark.live]
+
+
+@pytest.fixture
+def proxy(kinesis: Kinesis) -> Iterator[Proxy]:
+    with proxied(kinesis.url) as proxy:
+        yield proxy
+
+
+def failure_of(read: Reading) -> BaseException:
+    """Plan until it fails; return what is behind that."""
+
+    def failed() -> BaseException | None:
+        try:
+            read.batch()
+        except (SourceFailed, PlanningFailed) as error:
+            return error
+        return None
+
+    error: BaseException = wait_until(failed, "an error", seconds=30)
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def test_a_stream_that_is_missing_is_named_at_once(kinesis: Kinesis) -> None:
+    with closing(Reading(source_of(kinesis, "nowhere"))) as read:
+        assert isinstance(failure := failure_of(read), KinesisStreamMissing)
+    assert "stream 'nowhere' not found when asked to list the shards of 'nowhere'" in str(failure)
+
+
+@pytest.mark.parametrize("code", ["UnrecognizedClientException", "AccessDeniedException", "ExpiredTokenException"])
+def test_who_is_refused_hears_what_is_needed(kinesis: Kinesis, proxy: Proxy, code: str) -> None:
+    stream = kinesis.create_stream()
+    proxy.refuse = 400, code
+    with closing(Reading(source_of(kinesis, stream, endpoint=proxy.url))) as read:
+        assert isinstance(failure := failure_of(read), KinesisRefused)
+    assert code in str(failure)
+    assert "boto3's own chain" in str(failure)
+    assert proxy.refused < 5, "no waiting cures it"
+
+
+def test_rights_that_are_taken_while_it_runs_end_the_query_with_the_reason(kinesis: Kinesis, proxy: Proxy) -> None:
+    stream = kinesis.create_stream()
+    writer = Writer(kinesis, stream)
+    writer.put(5)
+    with closing(Reading(source_of(kinesis, stream, endpoint=proxy.url))) as read:
+        read.until(5)
+        proxy.refuse, proxy.refuse_operation = (400, "AccessDeniedException"), "GetRecords"
+        assert isinstance(failure_of(read), KinesisRefused)
+        proxy.refuse = None
+        writer.put(5)
+        read.restart()
+        read.until(10)
+
+
+def test_a_stream_that_is_deleted_while_it_is_read_is_told(kinesis: Kinesis) -> None:
+    stream = kinesis.create_stream(2)
+    writer = Writer(kinesis, stream)
+    writer.put(10)
+    with closing(Reading(source_of(kinesis, stream))) as read:
+        read.until(10)
+        kinesis.client.delete_stream(StreamName=stream)
+        failure = failure_of(read)
+    assert isinstance(failure, KinesisDataLost | KinesisStreamMissing)
+    assert stream in str(failure)
+
+
+def test_who_is_throttled_waits_shows_it_and_loses_nothing(kinesis: Kinesis, proxy: Proxy) -> None:
+    stream = kinesis.create_stream(2)
+    writer = Writer(kinesis, stream)
+    writer.put(20)
+    with closing(Reading(source_of(kinesis, stream, endpoint=proxy.url, give_up_after="1 minute"))) as read:
+        read.until(20)
+        proxy.refuse, proxy.refuse_operation = (400, "ProvisionedThroughputExceededException"), "GetRecords"
+        writer.put(20)
+        for _ in range(2):
+            assert not read.batch(), "nothing is known, so nothing is planned"
+        shown = read.told[-1]
+        assert (shown.backlog_rows, shown.metrics["unanswered_shards"] >= 2) == ({}, True), "the status says so"
+        assert shown.metrics["throttled_requests"] > 4
+        asked = proxy.refused
+        proxy.refuse = None
+        end = read.plan()
+        # And while a batch is read.
+        proxy.refuse = 400, "ProvisionedThroughputExceededException"
+        proxy.refused = 0
+        threading.Timer(3.0, lambda: setattr(proxy, "refuse", None)).start()
+        read.rows += read.read(end).items()
+        read.commit(end)
+        assert 2 < proxy.refused < 200, "it backs off"
+        assert asked < 400
+        read.until(40)
+    assert sorted(map(int, read.values())) == list(range(40))
+
+
+def test_a_service_that_is_away_is_waited_for_and_then_told(kinesis: Kinesis, proxy: Proxy) -> None:
+    stream = kinesis.create_stream()
+    writer = Writer(kinesis, stream)
+    writer.put(5)
+    with closing(Reading(source_of(kinesis, stream, endpoint=proxy.url, give_up_after="4 seconds"))) as read:
+        read.until(5)
+        writer.put(5)
+        proxy.stop()
+        assert not read.batch()
+        proxy.start()
+        read.until(10)
+        proxy.stop()
+        failure = failure_of(read)
+        assert isinstance(failure, KinesisUnavailable)
+        assert "Could not connect" in str(failure)
+        proxy.start()
+        writer.put(5)
+        read.restart()
+        read.until(15)
+    assert read.values() == writer.sent
+
+
+def test_no_secret_is_in_what_is_kept_shown_or_sent(
+    kinesis: Kinesis, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = {KINESIS_ACCESS["aws_access_key_id"], KINESIS_ACCESS["aws_secret_access_key"]}
+    stream = kinesis.create_stream()
+    writer = Writer(kinesis, stream)
+    writer.put(5)
+    source = source_of(kinesis, stream, endpoint=proxy.url)
+    with caplog.at_level(logging.DEBUG, logger="lowmark"), closing(Reading(source)) as read:
+        read.until(5)
+        proxy.refuse = 400, "InvalidSignatureException"
+        failure = failure_of(read)
+        kept = [repr(source), str(read.offset), str(read.told), repr(failure), str(failure), caplog.text]
+        kept += [repr(read._planner.__dict__), pickle.dumps(source).decode("latin-1")]
+    for secret in secrets:
+        assert not any(secret in each for each in kept)
+
+
+def test_a_role_is_assumed(kinesis: Kinesis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", kinesis.url)
+    stream = kinesis.create_stream()
+    settings = KinesisSettings(
+        region="eu-west-1", endpoint_url=kinesis.url, role_arn="arn:aws:iam::123456789012:role/reader",
+        role_session_name="lowmark",
+    )  # fmt: skip
+    assert len(KinesisClient(settings).shards(stream)) == 1
+    credentials: Any = _client(settings)._request_signer._credentials
+    assert (credentials.method, credentials.access_key[:4]) == ("assume-role", "ASIA")
+
+
+def test_without_region_or_with_a_profile_that_is_not_there_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    with pytest.raises(KinesisRefused, match="NoRegion"):
+        KinesisClient(KinesisSettings()).shards("orders")
+    with pytest.raises(KinesisRefused, match="ProfileNotFound"):
+        KinesisClient(KinesisSettings(region="eu-west-1", profile="nobody")).shards("orders")

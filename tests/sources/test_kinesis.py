@@ -1,0 +1,193 @@
+"""What of the Kinesis source needs no server: options, places, paces, and what is known of a shard."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from lowmark.sources import Boundedness
+from lowmark.sources.formats import FormatOptions
+from lowmark.sources.kinesis import InvalidKinesisOption, KinesisPosition, KinesisSource
+from lowmark.sources.kinesis.enumerator import StreamPattern, _prepared
+from lowmark.sources.kinesis.look import Seen, ShardLook
+from lowmark.sources.kinesis.pace import Pace
+from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, after, at, at_time
+
+BIG = 49590338271490256608559692538361571095921575989136588802
+NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"streams": None}, "exactly one of them, got none of them"),
+        ({"stream_pattern": "o.*"}, "exactly one of them, got both"),
+        ({"streams": None, "stream_pattern": "("}, "a regular expression"),
+        ({"streams": "orders"}, r"write \['orders'\]"),
+        ({"streams": ["a", "arn:aws:kinesis:eu-west-1:1:stream/a"]}, "each name once"),
+        ({"streams": ["a b"]}, "names or ARNs"),
+        ({"start": "EARLIEST"}, '"TRIM_HORIZON", "LATEST", a datetime'),
+        ({"start": {("orders", "s"): BIG}}, "sequence numbers are text"),
+        ({"stop": "TRIM_HORIZON"}, '"LATEST" or a datetime'),
+        ({"on_data_loss": "ignore"}, '"error" or "go_on"'),
+        ({"columns": ["data", "offset"]}, "some of partitionKey"),
+        ({"threads": 0}, "1 or more"),
+        ({"reads_per_second": 0}, "a number above 0"),
+        ({"poll_every": "0 seconds"}, "a duration above 0"),
+        ({"give_up_after": "soon"}, "a duration such as"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_with_a_hint(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidKinesisOption, match=words):
+        KinesisSource(**{**NAMED, **changes})
+
+
+def test_a_source_is_its_options() -> None:
+    source = KinesisSource(**NAMED, columns=["data"], stop="LATEST", role_arn="arn:aws:iam::1:role/x")
+    assert (source.schema.names, source.event_time, source.boundedness) == (["data"], None, Boundedness.BOUNDED)
+    assert repr(pickle.loads(pickle.dumps(source))) == "KinesisSource(eu-west-1, streams=orders)"  # noqa: TID251
+    assert StreamPattern("o.*").wants("orders")
+    assert not StreamPattern("o").wants("orders")
+
+
+def test_names_of_databricks_options() -> None:
+    given = {
+        "streamName": "orders, returns", "region": "eu-west-1",
+        "initialPosition": '{"at_timestamp": "2026-01-01T00:00:00Z"}',
+        "failOnDataLoss": "false", "shardFetchInterval": "1 minute", "roleArn": "arn:aws:iam::1:role/x", "threads": "3",
+        "bytesPerSecond": "none", "maxRowsPerBatch": "10",
+    }  # fmt: skip
+    read = FormatOptions.read("lowmark_kinesis", given)
+    source = read.source
+    assert isinstance(source, KinesisSource)
+    assert (repr(source), read.batches.max_rows) == ("KinesisSource(eu-west-1, streams=orders,returns)", 10)
+    assert source._start == KinesisPosition.at_timestamp(1_767_225_600_000_000)
+    assert (source._go_on, source._period_seconds, source.fetching.threads) == (True, 60.0, 3)
+    assert source._rates == (4.0, None)
+    default = FormatOptions.read("lowmark_kinesis", {"streamName": "orders"}).source
+    assert isinstance(default, KinesisSource)
+    assert default._start == KinesisPosition("LATEST")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"awsSecretKey": "hidden"}, "no keys, got a secret"),
+        ({"streamNam": "orders"}, "did you mean 'streamName'"),
+        ({"streamName": "o", "initialPosition": '{"at_timestamp": 7}'}, "TRIM_HORIZON, LATEST or"),
+        ({"streamName": "o", "threads": "many"}, "expected a number"),
+        ({"streamName": "o", "failOnDataLoss": "no"}, "true or false"),
+        ({}, "exactly one of them"),
+    ],
+)
+def test_options_of_the_format_that_cannot_be(given: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidKinesisOption, match=words) as refused:
+        FormatOptions.read("lowmark_kinesis", given)
+    assert "hidden" not in str(refused.value)
+
+
+def splits_of(parents: dict[str, tuple[str, ...]]) -> list[KinesisSplit]:
+    return [
+        KinesisSplit(
+            split_id=f"orders/{name}", stream="orders", shard=name, parents=tuple(f"orders/{each}" for each in of)
+        )
+        for name, of in parents.items()
+    ]
+
+
+def test_where_shards_begin() -> None:
+    family = splits_of({"0": (), "1": (), "2": ("0",), "3": ("0",), "4": ("3", "1")})
+    saved = KinesisPosition.of({("orders", "3"): str(BIG)})
+    begun = {split.shard: split.cursor for split in _prepared(family, saved, None, lambda: 5_000)}
+    # What the saved one carries on is read; its sister and what comes later are read from their first records.
+    assert begun == {"0": at_time(5_000), "1": TRIM_HORIZON, "2": TRIM_HORIZON, "3": after(BIG), "4": TRIM_HORIZON}
+    assert begun["3"].endswith(str(BIG)), "no digit is lost"
+    late = _prepared(
+        family, KinesisPosition.of(datetime(1970, 1, 1, 0, 0, 7, tzinfo=timezone.utc)), None, lambda: 9_000
+    )
+    assert {(split.cursor, split.start) for split in late} == {(at_time(7_000), 7_000)}
+    now = _prepared(family, KinesisPosition("LATEST"), KinesisPosition("LATEST"), lambda: 9_000)
+    assert {(split.cursor, split.stop) for split in now} == {(at_time(9_000), 9_000)}
+    future = datetime.now(timezone.utc) + timedelta(days=1)
+    ended = _prepared(family, KinesisPosition(TRIM_HORIZON), KinesisPosition.of(future), lambda: 9_000)
+    assert {(split.cursor, split.stop) for split in ended} == {(TRIM_HORIZON, 9_000)}
+
+
+def test_a_shard_is_read_no_faster_than_its_pace() -> None:
+    pace = Pace(4.0, 2_000_000.0)
+    now, reads, size = 0.0, 0, 0
+    while True:
+        now += pace.wait_seconds(now_seconds=now)
+        if now >= 10.0:
+            break
+        pace.took(now_seconds=now, size_bytes=1_000_000 if reads % 2 else 0)
+        reads, size = reads + 1, size + (1_000_000 if reads % 2 else 0)
+    assert reads <= 40
+    assert size <= 21_000_000
+    assert Pace(None, None).wait_seconds(now_seconds=1.0) == 0.0
+
+
+def look_of(*times_ms: int, start: int = 0, tip_ms: int | None = None) -> ShardLook:
+    look = ShardLook(TRIM_HORIZON, start)
+    look.run = [Seen(BIG + n, time_ms, 1, 10) for n, time_ms in enumerate(times_ms)]
+    look._read = list(look.run)
+    look.at_tip = tip_ms is None
+    if tip_ms is not None:
+        look.tip = Seen(BIG + 10**6, tip_ms, 1, 10)
+    look.dense = 0.1
+    look._renumber()
+    return look
+
+
+def test_positions_grow_though_arrival_times_do_not() -> None:
+    look = look_of(100, 105, 103, 105, 110)
+    assert [seen.behind for seen in look.run] == [101, 106, 106, 106, 111]
+    assert [look.rows_before(position) for position in (100, 101, 105, 106, 111)] == [0, 1, 1, 4, 5]
+    assert [look.after_rows(rows, 111) for rows in (0, 1, 3, 4, 9)] == [101, 101, 101, 106, 111]
+    # Behind a row that came too early: the next one still lies behind the position.
+    late = look_of(100, 101, start=500)
+    assert [seen.behind for seen in late.run] == [501, 501]
+    assert (late.end, late.rows_before(late.end)) == (501, 2)
+
+
+def test_a_place_lies_before_the_first_record_of_a_time_whatever_comes_behind_it() -> None:
+    look = look_of(100, 105, 103, 105, 110)
+    split = splits_of({"0": ()})[0]
+    places = {stop: look.find_place(None, split, stop) for stop in (100, 101, 105, 106, 111)}  # type: ignore[arg-type]
+    assert places == {100: None, 101: after(BIG), 105: after(BIG), 106: after(BIG + 3), 111: after(BIG + 4)}
+
+
+def test_what_was_not_looked_at_is_estimated_and_never_nothing() -> None:
+    look = look_of(100, 110, tip_ms=1_110)
+    assert look.end == 1_111
+    assert look.rows_before(1_111) == 2 + 100
+    assert look.rows_before(112) == 3
+    assert look.after_rows(2, 1_111) == 111
+    assert look.after_rows(52, 1_111) == 111 + 500
+    assert look.after_rows(10**6, 1_111) == 1_111
+
+
+def test_a_look_goes_on_where_a_split_does() -> None:
+    look = look_of(100, 105, 110)
+    [split] = splits_of({"0": ()})
+
+    def at_place(cursor: str, start: int) -> KinesisSplit:
+        return KinesisSplit(split_id=split.split_id, stream=split.stream, shard=split.shard, cursor=cursor, start=start)
+
+    look.align(at_place(after(BIG), 101))
+    assert [seen.time_ms for seen in look.run] == [105, 110]
+    look.align(at_place(TRIM_HORIZON, 0))
+    assert len(look.run) == 3, "planned again from before"
+    look.align(at_place(at(BIG + 2), 106))
+    assert [seen.time_ms for seen in look.run] == [110]
+    look.align(at_place(at(BIG + 77), 200))
+    assert (look.run, look.at_tip, look.looked_seconds) == ([], False, None), "it was not looked at"
+
+
+def test_who_stands_behind_the_last_record_before_a_time_has_nothing_left_before_it() -> None:
+    look = look_of(100, 105, 103, 200, tip_ms=1_000)
+    look.highest_ms = 1_000
+    found = {time_ms: look.find_time(time_ms) for time_ms in (0, 50, 100, 101, 104, 106, 200, 201, 999, 1_001)}
+    assert found == {0: 0, 50: 0, 100: 0, 101: 101, 104: 101, 106: 106, 200: 106, 201: 201, 999: 999, 1_001: None}
