@@ -205,7 +205,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         """See how far writers have noted the time."""
         if self._noted is None:
             return
-        self._notes = {split.split_id: self._noted.of(self._client, split) for split in splits}
+        self._notes |= {split.split_id: self._noted.of(self._client, split) for split in splits}
         if not self._silence_told and not any(notes.known for notes in self._notes.values()):
             self._silence_told = True
             log.warning(
