@@ -34,7 +34,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks
+.PHONY: help venv demo demo-kafka demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks versions
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -81,6 +81,9 @@ screenshots: java .venv/.installed-test ## the pictures of docs/pictures, of the
 	@tests/live/provide chromium
 	@$(bin)/python -m tests.live.screenshots
 
+versions: java sparks ## what works on which Spark, by trying it
+	@$(bin)/python -m tests.integration.version_table $(SPARK)
+
 fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
 	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
 
@@ -108,6 +111,7 @@ java:
 # Java first: the rest needs it. Each step says in one line what it could not get; the tests that need it then skip by name.
 servers: .cache/java.asked jars
 	@tests/live/provide prometheus
+	@tests/live/provide alertmanager
 	@tests/live/provide chromium
 	@$(MAKE) --no-print-directory java
 

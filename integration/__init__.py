@@ -24,6 +24,8 @@ logging.getLogger("lowmark").addFilter(escape_record)
 
 def __getattr__(name: str) -> Any:
     if name == "LowWatermarkService":
+        import lowmark.sources.spark.versions  # noqa: F401  # refuses another Spark, before anything of it is missed
+
         from .driver.service import LowWatermarkService
 
         return LowWatermarkService

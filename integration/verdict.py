@@ -6,7 +6,8 @@
     silent     nothing came of any split for longer than the idle timeout
     waiting    there is no low watermark yet
     measuring  the strategy makes no watermarks
-    standing   the low watermark stands for longer than the patience, and no row is known to wait
+    standing   the low watermark stands for longer than the patience, and no row is known to wait, or its alignment
+               group makes it wait
     moving     the low watermark rose within the patience
 
 The first that holds. Only the first and the third want a person.
@@ -55,7 +56,8 @@ def verdict(stream: dict[str, Any], now: datetime, patience: timedelta = PATIENC
     since = stream.get("since")
     stood = timedelta() if since is None else now - datetime.fromisoformat(since)
     stands = stood > patience
-    if stands and (_rows_wait(stream, run) or _rows_came(run, now, stood, patience)):
+    aligned = (run.get("alignment") or {}).get("waiting", False)
+    if stands and not aligned and (_rows_wait(stream, run) or _rows_came(run, now, stood, patience)):
         return "stuck"
     if stream.get("silent_since") is not None:
         return "silent"

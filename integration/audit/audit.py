@@ -56,6 +56,7 @@ class Audit:
         question: what is asked.
         now_us: now, microseconds since the epoch.
         timed: whether batches have a time of their own, so that silence can be told.
+        stamped: whether it is known, if only by the producers' clocks, when rows were written.
         empty: numbers of splits that are there and have no row.
     """
 
@@ -64,6 +65,7 @@ class Audit:
     question: Question
     now_us: int
     timed: bool
+    stamped: bool = False
     empty: Iterable[int] = ()
     profiles: list[SplitProfile] = field(init=False)
     replay: Replay = field(init=False)
@@ -116,12 +118,18 @@ class Audit:
         if batches is not None:
             self.replay.take(batches)
 
-    def _few_batches(self) -> list[str]:
+    def _caveats(self) -> list[str]:
+        made = []
+        if not self.timed:
+            made.append(
+                "when rows were appended is not known, so no split becomes idle in the replay: a silent one lets "
+                "lowmark keep more rows than it would with_idleness"
+            )
         count = self.replay.batches
         if count >= FEW_BATCHES:
-            return []
+            return made
         told = f"there were {count} batches only, and in the first two no row can be late"
-        return [f"{told}: a shorter --trigger or fewer --rows-per-batch say more"]
+        return [*made, f"{told}: a shorter --trigger or fewer --rows-per-batch say more"]
 
     def report(self, *, what: str, order: str, event_time: str, complete: bool, notes: Sequence[str]) -> AuditReport:
         """Judge what is left, and say what was found; nothing can be added any more."""
@@ -137,6 +145,6 @@ class Audit:
             complete=complete,
             window_us=self.question.window_us,
             idle_timeout_us=IDLE_TIMEOUT_US,
-            appended=self.timed,
-            notes=[*notes, *self._few_batches()],
+            appended=self.timed or self.stamped,
+            notes=[*notes, *self._caveats()],
         )

@@ -20,7 +20,7 @@ from lowmark.watermark.replay.report import AuditReport
 from .audit import Audit, Question
 from .cuts import AsRead
 from .event_time import EventTimes, TimeReader, field_texts, json_path
-from .kafka import Wanted
+from .kafka_range import Wanted
 
 __all__ = ["FilesAudit"]
 

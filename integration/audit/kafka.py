@@ -1,8 +1,7 @@
 """Audits a topic: reads a bounded part of it by one consumer that joins no group, commits nothing and writes nothing.
 
-What is read begins at one time in all partitions, so that none is read further back than the others: else a slow
-partition would look late only because its rows are old. Brokers that go away, a topic that is deleted, records that
-expire while they are read: the audit ends with what it has, and says so.
+Brokers that go away, a topic that is deleted, records that expire while they are read: the audit ends with what it has,
+and says so.
 """
 
 from __future__ import annotations
@@ -18,23 +17,21 @@ from lowmark.integration.errors import AuditImpossible
 from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, LibrdkafkaLog
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaTopicMissing, KafkaUnavailable
-from lowmark.sources.kafka.offsets import KafkaOffsets
-from lowmark.watermark import format_duration_us, format_time_us
+from lowmark.watermark import format_duration_us
 from lowmark.watermark.replay.report import AuditReport
 
 from .audit import Audit, Question
 from .cuts import ByRows, ByTime, Cut, Proportional
 from .event_time import EventTimes, TimeReader
+from .kafka_range import TopicRange, Wanted
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["KafkaAudit", "Wanted"]
+__all__ = ["KafkaAudit"]
 
 Numbers = npt.NDArray[np.int64]
 
-ROWS = 1_000_000
-"""How many rows are read where nothing is said."""
 TRIGGER_US = 10_000_000
 """How often a query that keeps up plans a batch, where nothing is said."""
 ROWS_PER_BATCH = 10_000
@@ -44,23 +41,8 @@ BATCHES = 100
 _CHUNK = 10_000
 _WAIT_SECONDS = 0.2
 _LOOK_AGAIN_SECONDS = 3.0
-_BISECTIONS = 40
 _APPENDED = 2  # TIMESTAMP_LOG_APPEND_TIME
 _NO_TIMESTAMP = 0
-_EARLIEST, _LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """How much is read.
-
-    Attributes:
-        rows: so many of the newest, about; None: as many as there are.
-        last_us: what was written within so long before now, by the records' timestamps; None: whenever.
-    """
-
-    rows: int | None = ROWS
-    last_us: int | None = None
 
 
 @dataclass
@@ -103,7 +85,8 @@ class KafkaAudit:
         settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
         try:
-            begins, ends = self._range(client)
+            topic = TopicRange(self.bootstrap_servers, self.topic, self.wanted, self.now_us, self._notes)
+            begins, ends = topic.find(client)
             return self._read(settings, client, begins, ends)
         except KafkaTopicMissing as missing:
             raise AuditImpossible(
@@ -117,72 +100,6 @@ class KafkaAudit:
             ) from away
         finally:
             client.close()
-
-    # -- what is read
-
-    def _range(self, client: KafkaClient) -> tuple[dict[int, int], dict[int, int]]:
-        """The first offset of each partition that is read, and the one after its last."""
-        topic = client.topics([self.topic], f"describe topic {self.topic!r}").get(self.topic)
-        if topic is None:
-            raise KafkaTopicMissing((self.topic,), self.bootstrap_servers)
-        every = [(self.topic, partition) for partition in topic.partitions]
-        (first, no_first), (last, no_last) = client.positions_of_each(
-            [dict.fromkeys(every, _EARLIEST), dict.fromkeys(every, _LATEST)], f"ask where topic {self.topic!r} ends"
-        )
-        if no_first or no_last:
-            without = ", ".join(sorted({str(partition) for _, partition in (*no_first, *no_last)}, key=int))
-            self._notes.append(f"partitions without a leader are left out: {without}")
-        begins = {partition: offset for (_, partition), offset in first.items() if offset is not None}
-        ends = {partition: offset for (_, partition), offset in last.items() if offset is not None}
-        begins = {partition: offset for partition, offset in begins.items() if partition in ends}
-        ends = {partition: max(ends[partition], offset) for partition, offset in begins.items()}
-        if sum(ends.values()) == sum(begins.values()):
-            raise AuditImpossible(
-                f"topic {self.topic!r} holds no record that can be read", "audit it once rows were written to it."
-            )
-        return self._narrowed(client, begins, ends), ends
-
-    def _narrowed(self, client: KafkaClient, begins: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
-        """Where to begin so that what is wanted is read, at one time in all partitions."""
-        if self.wanted.last_us is not None:
-            since_us = self.now_us - self.wanted.last_us
-            begins = self._at(client, since_us, begins, ends)
-            if begins == ends:
-                raise AuditImpossible(
-                    f"nothing was written to topic {self.topic!r} since {format_time_us(since_us)}",
-                    "ask for more with --last, for the newest rows with --rows, or for --all.",
-                )
-        rows = self.wanted.rows
-        if rows is None or sum(ends[each] - begins[each] for each in ends) <= rows:
-            return begins
-        low_us, high_us, found = 0, self.now_us, ends
-        for _ in range(_BISECTIONS):  # down to a millisecond
-            middle_us = (low_us + high_us) // 2
-            at = self._at(client, middle_us, begins, ends)
-            count = sum(ends[each] - at[each] for each in ends)
-            if count > rows:
-                low_us = middle_us
-            else:
-                high_us, found = middle_us, at
-                if count > rows * 0.9:
-                    break
-        if found == ends:  # their timestamps tell nothing: all alike, or ahead of the clock
-            share = rows // len(ends)
-            found = {each: max(begins[each], ends[each] - share) for each in ends}
-            self._notes.append(
-                "the records' timestamps do not say where the newest rows begin: the same number of each partition was "
-                "read, which may reach further back in some than in others"
-            )
-        return found
-
-    def _at(self, client: KafkaClient, time_us: int, begins: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
-        wanted = {(self.topic, partition): KafkaOffsets.timestamp(time_us) for partition in ends}
-        found, _ = client.positions(wanted, f"search topic {self.topic!r} by time")
-        at: dict[int, int] = {}
-        for partition, end in ends.items():
-            offset = found.get((self.topic, partition))
-            at[partition] = end if offset is None else min(end, max(begins[partition], offset))
-        return at
 
     # -- reading
 
@@ -354,7 +271,13 @@ class _Reading:
         for number in empty:
             cut.end(number)
         self.audit = Audit(
-            [of.name(partition) for partition in known], cut, question, of.now_us, timed=self._appended, empty=empty
+            [of.name(partition) for partition in known],
+            cut,
+            question,
+            of.now_us,
+            timed=self._appended,
+            stamped=of.path is not None,  # else a split that is behind would look silent
+            empty=empty,
         )
 
     def _append_order(self, splits: int, question: Question) -> Cut:

@@ -33,8 +33,9 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 62rem; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
+td:first-child, th:first-child { min-width: 7rem; }
 td.n, th.n { text-align: right; white-space: nowrap; }
-pre { overflow-x: auto; padding: 1rem; border: 1px solid var(--line); }
+pre { white-space: pre-wrap; padding: 1rem; border: 1px solid var(--line); }
 figure { margin: 1rem 0; overflow-x: auto; }
 figcaption, .faint { color: var(--faint); }
 svg text { fill: var(--faint); font: 12px system-ui, sans-serif; }

@@ -24,7 +24,8 @@ from lowmark.watermark.replay.report import AuditReport
 from .audit import DELAYS_US, Audit, Question
 from .cuts import ByRows, ByTime, Cut, Proportional
 from .event_time import EventTimes
-from .kafka import BATCHES, ROWS, ROWS_PER_BATCH, TRIGGER_US
+from .kafka import BATCHES, ROWS_PER_BATCH, TRIGGER_US
+from .kafka_range import ROWS
 from .page import page
 from .text import show
 

@@ -104,8 +104,10 @@ def kafka(
     Ctrl-C ends the reading, and the answer is of what was read by then.
     """
     _log_to_stderr(debug)
+    _need_kafka()
     from lowmark.integration.audit.event_time import json_path
-    from lowmark.integration.audit.kafka import KafkaAudit, Wanted
+    from lowmark.integration.audit.kafka import KafkaAudit
+    from lowmark.integration.audit.kafka_range import Wanted
 
     path = None if event_time is None else json_path(event_time)
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
@@ -154,7 +156,7 @@ def files(
     """
     _log_to_stderr(debug)
     from lowmark.integration.audit.files import FilesAudit
-    from lowmark.integration.audit.kafka import Wanted
+    from lowmark.integration.audit.kafka_range import Wanted
 
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
     wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
@@ -168,6 +170,18 @@ def files(
 
 def _log_to_stderr(debug: bool) -> None:  # noqa: FBT001  # passed on
     logging.basicConfig(level=logging.DEBUG if debug else logging.ERROR, format="lowmark: %(message)s")
+
+
+def _need_kafka() -> None:
+    from importlib.util import find_spec
+
+    from lowmark.integration.errors import AuditImpossible
+
+    if find_spec("confluent_kafka") is None:
+        raise AuditImpossible(
+            "an audit of a topic needs the package confluent-kafka, which is not installed",
+            'pip install "lowmark[kafka]".',
+        )
 
 
 def _tell(found: AuditReport, *, html: Path | None, limit: int, as_json: bool, interrupted: bool) -> None:

@@ -54,7 +54,7 @@ def status(
             raise typer.BadParameter("--watch shows services on a terminal; leave out --json and --coordinator")
         from .watch import watch as watch_it
 
-        watch_it(lambda fitting: _tables(ask(name, connect, token_file, fitting)[0], fitting), limit=most)
+        watch_it(lambda fitting: _parts(ask(name, connect, token_file, fitting)[0], fitting), limit=most)
         return
     if coordinator is not None:
         from .show_coordinator import show_coordinator, status_json
@@ -85,8 +85,8 @@ def status(
         )
         return
     console, now_us = EscapingConsole(), time.time_ns() // 1_000
-    for table in _tables(replies, most):
-        console.print(table)
+    for part in _parts(replies, most):
+        console.print(part, soft_wrap=isinstance(part, Text))  # an address is not broken, nor cut
     if coordinators:
         from .show_coordinator import show_coordinator
 
@@ -94,12 +94,12 @@ def status(
             show_coordinator(address, answer, console, now_us=now_us)
 
 
-def _tables(replies: list[tuple[str, StatusReply]], limit: int | None) -> Iterator[RenderableType]:
+def _parts(replies: list[tuple[str, StatusReply]], limit: int | None) -> Iterator[RenderableType]:
     """The services, and below each its streams."""
     now_us = time.time_ns() // 1_000
     for address, reply in replies:
         about = printable(f"{reply.application}, process {reply.pid}, {address}")
-        yield Text(about, style="dim", overflow="ignore", no_wrap=True)
+        yield Text(about, style="dim")
         if not reply.streams:
             yield "  no running query with a wrapped stream"
         for stream in reply.streams:

@@ -56,6 +56,12 @@ class AuditedRun(StreamRun):
             progress = msgspec.structs.replace(progress, sources=[])
         self.report(progress, len(progress.sources), planned_at_us=now_us, now_us=now_us)
 
+    def refuse(self, why: str) -> None:
+        """What cannot be measured ends no query here; it is said once."""
+        if self.refusal is None:
+            log.warning("%s", why)
+        self.refusal = why
+
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         if isinstance(event, BatchReported):
             event = replace(event, in_force_us=self.late_us, judged_by_us=self.late_us)
@@ -70,7 +76,7 @@ class AuditedRun(StreamRun):
         return replace(status, why=why, native_watermark_us=self.used_us)
 
     def run_status(self, now_us: int, limit: int | None = None) -> RunStatus:
-        return replace(super().run_status(now_us, limit), emits=False)
+        return replace(super().run_status(now_us, limit), emits=False, refused=False)
 
 
 class Audits:

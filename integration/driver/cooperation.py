@@ -112,8 +112,8 @@ class Cooperation:
             low_us,
             left_out=left_out,
             next_wanted_us=next_us,
-            heard_us=run.coordinator.heard_us,
-            patience_us=run.coordinator.patience_us,
+            heard_us=run.coordinator.heard_us if run.shares else None,  # a group has no use for it
+            patience_us=run.coordinator.patience_us if run.shares else None,
         )
         return run.shares and run.share(self._others.low_us(task))
 

@@ -65,11 +65,12 @@ def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | Non
             return None  # another service's
         # A heartbeat of another service in the same query is known by nothing but its place.
         own = [(streams[stream_id], numbers) for stream_id, numbers in placed if stream_id in streams]
-        written = query.farewells.newest_offsets()
-        if not written or len(own) < len(placed):
+        written = query.farewells.newest_entry()
+        # Sources that have names may come and go.
+        if written is None or written.named or len(own) < len(placed):
             return None
         return conflict(
-            written,
+            [offset or "" for _, offset in written.sources],
             [stream.name for stream, _ in own if not stream.reads],
             [stream.name for stream, _ in own if stream.reads],
             checkpoint=query.farewells.checkpoint,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import datetime as dt
+import inspect
 import logging
 import os
 import threading
@@ -79,16 +80,6 @@ log = logging.getLogger("lowmark")
 Result = TypeVar("Result")
 
 _RUNNING = Running()
-_DEFAULTS: dict[str, Any] = {
-    "metrics_port": None,
-    "metrics_host": "127.0.0.1",
-    "coordinator": None,
-    "coordinator_ca": None,
-    "coordinator_token_file": None,
-    "require_coordinator": False,
-    "job": None,
-    "job_queries": 1,
-}
 _MAX_SPLITS = 4_096
 _CALL_SECONDS = 60.0
 _ROUND_SECONDS = 2.5  # two rounds of a coordinator, and a little
@@ -122,6 +113,8 @@ class LowWatermarkService:
         ValueError: a job without a coordinator, or of no queries.
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
         CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
+        MetricsUnavailable, PageUnavailable: nothing can listen at the port.
+        ExtraMissing: a page is asked for, and ``lowmark[page]`` is not installed.
 
     Use it as a context manager around the queries::
 
@@ -135,7 +128,7 @@ class LowWatermarkService:
 
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
         """Return the service of the session, where it has one that was made with these arguments."""
-        found = None if beside else _RUNNING.find(spark, {**_DEFAULTS, **arguments})
+        found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
         return super().__new__(cls) if found is None else cast("Self", found)
 
     def __init__(
@@ -156,7 +149,7 @@ class LowWatermarkService:
         self._holders += 1
         if self._made:
             return
-        arguments = {name: value for name, value in locals().items() if name in _DEFAULTS}
+        arguments = {name: value for name, value in locals().items() if name in _defaults(type(self))}
         _check_session(spark)
         if job is not None and coordinator is None:
             raise ValueError(
@@ -366,6 +359,7 @@ class LowWatermarkService:
         name: str,
         event_time: str,
         split: str | Sequence[str],
+        splits: Iterable[object] | None = None,
         max_splits: int = _MAX_SPLITS,
         detail: bool = True,
     ) -> DataFrame:
@@ -381,6 +375,7 @@ class LowWatermarkService:
             name: of the stream, unique in this service; used in metrics and status.
             event_time: its TIMESTAMP column.
             split: the column or columns that say which split a row came from.
+            splits: ids of the splits, where they are known, as in `wrap`: it gives them their names.
             max_splits: how many splits there may be; of more nothing is told.
             detail: measure rows and earliest event time per split, too, without which no late row has a split.
 
@@ -393,9 +388,9 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         self._begin("audit", name, None, max_splits)
-        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=None)
+        wrap.check_arguments(df, name=name, event_time=event_time, split=split, splits=splits)
         stream = stream_factory.audited(
-            df, name=name, event_time=event_time, split=split, max_splits=max_splits, detail=detail
+            df, name=name, event_time=event_time, split=split, splits=splits, max_splits=max_splits, detail=detail
         )
         assert stream.measurement is not None, "an audited stream is observed"
         observed = df.observe(stream.metric, *stream.measurement.columns())
@@ -631,6 +626,12 @@ class LowWatermarkService:
 
 def _in_words(status: StreamStatus, others: Sequence[str]) -> str:
     return "\n".join([explain(status), *map(printable, others)])
+
+
+def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:
+    """What a service is made with where nothing is said; `beside` says nothing of the service itself."""
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty and each.name != "beside"}
 
 
 def _check_session(spark: object) -> None:

@@ -66,6 +66,7 @@ class Splits:
             backlog_rows=self._backlog_rows(sources),
             in_force_us=progress.watermark_us,
             counts=BatchCounts(dropped_rows=progress.dropped_rows) + measured.counts,
+            lateness=measured.lateness,
         )
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002

@@ -74,7 +74,14 @@ def wrapped(
 
 
 def audited(
-    df: DataFrame, *, name: str, event_time: str, split: str | Sequence[str], max_splits: int, detail: bool
+    df: DataFrame,
+    *,
+    name: str,
+    event_time: str,
+    split: str | Sequence[str],
+    splits: Iterable[object] | None,
+    max_splits: int,
+    detail: bool,
 ) -> Stream:
     """Return the stream that rows under a watermark of their own are; see `LowWatermarkService.audit`."""
     if not versions.observes_splits(df.sparkSession):
@@ -91,7 +98,8 @@ def audited(
     kafka = (
         set(key.columns) <= logical_plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
     )
-    names = not (kafka or key.integral)
+    declared = {} if splits is None else key.declared(name, splits)
+    names = not (kafka or declared or key.integral)
     return Stream(
         name=name,
         stream_id=_new_id(),
@@ -100,8 +108,8 @@ def audited(
         measurement=_measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names),
         sources=logical_plan.count_sources(plan_),
         kafka=kafka,
-        declared={},
-        names={},
+        declared=declared,
+        names=dict(declared),
         withholds=logical_plan.withholds_rows(plan_),
     )
 
@@ -160,7 +168,14 @@ def read(
     measured = prepare is None and not strategy.runs_python  # where they are read
     if measured:
         accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
-        recorder = AccumulatorRecorder(time, strategy.future_guard_us, key, accumulator, source.event_serializer)
+        recorder = AccumulatorRecorder(
+            time,
+            strategy.future_guard_us,
+            key,
+            accumulator,
+            source.event_serializer,
+            lateness=strategy.adaptive is not None,
+        )
     peer = ServicePeer(address=address, stream_id=stream_id, stream=name)
     df = load(spark, Binding(source, name, options, split_column, peer, recorder))
     if prepare is not None:

@@ -34,6 +34,7 @@ SPLIT_FIELDS = (
 _GONE = "gone"  # its service does not answer any more
 _ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))
 _GONE_MOST = 50
+_GONE_SPLITS_MOST = 10_000
 _LOOK_US = 900_000
 _BRIEFLY = 10  # splits of a stream that is not in view: what `explain` names
 _LIST_MOST = 50
@@ -79,7 +80,7 @@ class Picture:
     def __init__(self, look: Look, now_us: Callable[[], int]) -> None:
         self._look, self._now_us = look, now_us
         self._lock = threading.Lock()
-        self._born = uuid.uuid4().hex[:8]  # a page that was open over a restart starts anew
+        self._born = _token()  # a page that was open over a restart starts anew
         self._version = 0
         self._looked_us: int | None = None
         self._asked: tuple[str, str] | None = None  # (address, stream) in view in the last look
@@ -100,7 +101,8 @@ class Picture:
             whole (they are all there are, forget the others), error (why services could not be asked, or None).
         """
         with self._lock:
-            if self._looked_us is None or self._now_us() - self._looked_us >= _LOOK_US or self._other(run):
+            ago_us = -1 if self._looked_us is None else self._now_us() - self._looked_us
+            if not 0 <= ago_us < _LOOK_US or self._other(run):  # below 0: the clock was set back
                 self._look_again(run)
             selected = self._selected(run)
             splits = _Splits() if selected is None else self._splits.setdefault(selected, _Splits())
@@ -177,7 +179,11 @@ class Picture:
         for stream in [] if reply is None else reply.streams:
             passed = frozenset(stream["passed_over"])
             rows = (_row(split, of, passed) for split, of in stream["splits"].items())
-            self._splits.setdefault(_id(address, stream), _Splits()).take(rows, self._version)
+            splits = self._splits.setdefault(_id(address, stream), _Splits())
+            splits.take(rows, self._version)
+            if len(splits.gone) > _GONE_SPLITS_MOST:  # nobody is told of them any more: every browser begins anew
+                splits.gone.clear()
+                self._born = _token()
 
 
 def _newest(reply: StatusReply) -> list[tuple[dict[str, Any], str]]:
@@ -199,7 +205,6 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
         "verdict": verdict(dict(stream), now),
         "holder": holder,
         "holder_shown": None if holder is None else _shown(holder),
-        "holder_state": None if holder is None else stream["splits"].get(holder, {}).get("state"),
         **{what: _shown(stream[what], most=2_000) for what in _SENTENCES},
         **{what: stream[what] for what in _NUMBERS},
         "left_out": [[_shown(name), _shown(why, most=2_000)] for name, why in stream["left_out"][:_LIST_MOST]],
@@ -211,6 +216,10 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
         "explanation": explanation,
         "run": run,
     }
+
+
+def _token() -> str:
+    return uuid.uuid4().hex[:8]
 
 
 def _id(address: str, stream: Mapping[str, Any]) -> str:

@@ -49,6 +49,7 @@ QUIET_SECONDS = 20.0
 
 _FORMAT = 1
 _CHANGES = "lowmark/changes"
+_CLOSED = "lowmark is changing this checkpoint"
 _AT_WORK = 'lowmark is changing this checkpoint and was stopped; run "lowmark {command} CHECKPOINT" again'
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
@@ -208,7 +209,7 @@ class _Checkpoint:
 
     def run(self, streams: Mapping[str, Sequence[int] | None] | None, *, dry_run: bool, stopped: bool) -> Adoption:
         number, last = self._last_change()
-        if last is not None and not last.done:
+        if last is not None and not last.done and self._stands(number, last):
             return self._go_on(number, last, dry_run=dry_run)
         entries = self._read_entries()
         self._check_stopped(stopped=stopped, dry_run=dry_run)
@@ -219,18 +220,14 @@ class _Checkpoint:
 
     def undo(self, *, dry_run: bool, stopped: bool) -> Adoption:
         number, last = self._last_change()
-        if last is not None and last.undoes is not None and not last.done and last.action == self._action:
+        begun = last is not None and last.undoes is not None and not last.done and last.action == self._action
+        if begun and last is not None and self._stands(number, last):
             return self._begin(number, last, dry_run=dry_run)
         if last is None or last.undoes is not None or last.action != self._action:
             what = "there was none" if last is None else f"the last change was another (lowmark/changes/{number}.json)"
             raise self._refused(f"no {self._action} is to be undone: {what}", "look into the folder lowmark/changes.")
         self._check_stopped(stopped=stopped, dry_run=dry_run)
-        newest = self._batches("offsets")[:1]
-        known = [{entry.before, entry.after, self._at_work()} for entry in last.entries]
-        now = [self._store.read(f"offsets/{entry.name}") for entry in last.entries]
-        if newest != [int(last.entries[0].name)] or any(
-            text not in texts for text, texts in zip(now, known, strict=True)
-        ):
+        if not self._stands(number, last):
             other = "leave" if self._action == "adopt" else "adopt"
             raise self._refused(
                 f"a batch was planned since it was {'adopted' if self._action == 'adopt' else 'left'}",
@@ -311,6 +308,26 @@ class _Checkpoint:
             raise self._refused(
                 f"{_CHANGES}/{max(numbers)}.json cannot be read ({broken})", "remove it if you are sure of the rest."
             ) from broken
+
+    def _stands(self, number: int, last: Change) -> bool:
+        """Whether the entries are those of the last change, wherever it came to; else a query went on from there.
+
+        Raises:
+            AdoptionRefused: a query went on while the newest entry was closed to all.
+        """
+        now = {entry.name: self._store.read(f"offsets/{entry.name}") or "" for entry in last.entries}
+        newest, changed = "".join(map(str, self._batches("offsets")[:1])), last.entries[0].name
+        if newest == changed:
+            return all(
+                now[entry.name] in {entry.before, entry.after} or now[entry.name].startswith(_CLOSED)
+                for entry in last.entries
+            )
+        if any(text.startswith(_CLOSED) for text in now.values()):
+            raise self._refused(
+                f"offsets/{newest} was written while offsets/{changed} was being changed, so a query runs on it",
+                f"stop it, and put offsets/{changed} back by hand: {_CHANGES}/{number}.json has it as it was.",
+            )
+        return False
 
     def _check_stopped(self, *, stopped: bool, dry_run: bool) -> None:
         if self._spark is not None:

@@ -11,6 +11,7 @@ Source: `MicroBatchExecution.logicalPlan`, `.getTrigger`; listeners hear of a st
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["AvailableNow", "Told"]
 
 Told = Callable[[Sequence[str], "str | None"], None]
+
+log = logging.getLogger("lowmark")
 
 _READING = "org.apache.spark.sql.connector.read.streaming"
 _OURS = "lowmark_"
@@ -44,11 +47,15 @@ class AvailableNow:
 
     def begin(self, event: JavaObject) -> None:
         """Take a query that starts, in Spark's own thread for it."""
-        if PASSES_LIMITS:
-            return
-        query = self._spark._jsparkSession.streams().get(event.id())
-        execution = query.streamingQuery()
-        if "AvailableNowTrigger" not in execution.trigger().getClass().getName():
+        execution = self._spark._jsparkSession.streams().get(event.id()).streamingQuery()
+        trigger = execution.trigger().getClass().getSimpleName().rstrip("$")
+        if trigger == "OneTimeTrigger" and logical_plan.stream_ids(execution.analyzedPlan()):
+            log.warning(
+                "query %s: Trigger.Once runs one batch, and a low watermark is in force two batches after its rows, so "
+                "windows that these rows close come out two runs later. Hint: use availableNow=True.",
+                event.id().toString(),
+            )
+        if PASSES_LIMITS or trigger != "AvailableNowTrigger":
             return
         streams = logical_plan.stream_ids(execution.analyzedPlan())
         if not streams:
@@ -69,11 +76,10 @@ class AvailableNow:
         readers = jvm
         for part in place.split("."):
             readers = getattr(readers, part)
-        plan = execution.logicalPlan()  # made now: sources and trigger are what it decides
-        ours = {id(source): source for source in _sources_of_ours(plan)}
-        limits = jvm.java.util.HashMap()
+        ours = _sources_of_ours(execution.logicalPlan())  # made now: sources and trigger are what it decides
+        limits = jvm.java.util.LinkedHashMap()
         for source in _items(execution.uniqueSources().keySet().toSeq()):
-            if any(source.equals(known) for known in ours.values()):
+            if any(source.equals(known) for known in ours):
                 limits.put(source, getattr(jvm, _READING).ReadLimit.allAvailable())
                 continue
             if not is_instance_of(gateway, source, f"{_READING}.SupportsTriggerAvailableNow"):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Farewell", "FarewellFiles", "kafka_starting_offsets", "last_offsets"]
 
-_NONE = "-"
 _BATCH = re.compile(r"[0-9]{1,19}")
 
 
@@ -102,8 +101,8 @@ class FarewellFiles:
         version, _, offset = text.lstrip("\0").partition("\n")
         return _parsed(offset) if version == "v1" else None
 
-    def newest_offsets(self) -> list[str]:
-        """The offsets of the last batch that was planned, one of each source, as text; none before the first.
+    def newest_entry(self) -> OffsetEntry | None:
+        """What was planned last: the offsets of each source; None before the first batch.
 
         Raises:
             UnknownFormat: it is not as Spark writes it.
@@ -111,11 +110,11 @@ class FarewellFiles:
         path = self._hadoop_path(f"{self._checkpoint}/offsets")
         files = path.getFileSystem(self._conf())
         if not files.exists(path):
-            return []
+            return None
         names = [status.getPath().getName() for status in files.listStatus(path)]
         batches = [int(name) for name in names if _BATCH.fullmatch(name)]
         text = self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{max(batches)}")) if batches else None
-        return [] if text is None else [offset or _NONE for _, offset in OffsetEntry.parse(text).sources]
+        return None if text is None else OffsetEntry.parse(text)
 
     def forget(self, token: str) -> None:
         """Delete the farewell of a run, once its state has gone into an offset."""

@@ -7,6 +7,7 @@ base class would first rebuild the whole event in Python, some forty calls into 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
 __all__ = ["QueryEvents"]
+
+log = logging.getLogger("lowmark")
 
 Enqueue = Callable[[str, "JavaObject"], None]
 Begin = Callable[["JavaObject"], None]
@@ -58,7 +61,10 @@ class _JavaEvents:
         self._enqueue, self._begin = enqueue, begin
 
     def onQueryStarted(self, event: JavaObject) -> None:
-        self._begin(event)
+        try:
+            self._begin(event)
+        except Exception:
+            log.exception("could not look at a query that starts; it goes on as Spark would have it")
         self._enqueue("started", event)
 
     def onQueryProgress(self, event: JavaObject) -> None:

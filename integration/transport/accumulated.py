@@ -58,22 +58,36 @@ class BatchTrack:
         watermarks_us: the largest watermark that a generator emitted, by split id.
         names: id -> name of every split seen.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
+        lateness: rows by bucket of how late they are, by split and task.
     """
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
     watermarks_us: dict[SplitId, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
+    lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
-        watermarks_us = dict(self.watermarks_us)
-        for split, watermark_us in other.watermarks_us.items():
-            known_us = watermarks_us.get(split)
-            watermarks_us[split] = watermark_us if known_us is None else max(known_us, watermark_us)
-        return BatchTrack(
-            self.tracker.merge(other.tracker), watermarks_us, self.names | other.names, self.events | other.events
+        merged = BatchTrack(
+            self.tracker.merge(SplitTracker()),
+            dict(self.watermarks_us),
+            dict(self.names),
+            dict(self.events),
+            dict(self.lateness),
         )
+        merged.absorb(other)
+        return merged
+
+    def absorb(self, other: BatchTrack) -> None:
+        """As `merge`, into this track."""
+        self.tracker.absorb(other.tracker)
+        for split, watermark_us in other.watermarks_us.items():
+            known_us = self.watermarks_us.get(split)
+            self.watermarks_us[split] = watermark_us if known_us is None else max(known_us, watermark_us)
+        self.names.update(other.names)
+        self.events.update(other.events)
+        self.lateness.update(other.lateness)
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()
@@ -91,7 +105,16 @@ class BatchTrack:
             self.names,
             {} if latest_us is None else latest_us,
             tuple(event for task in sorted(self.events) for event in self.events[task]),
+            self._lateness_by_split(),
         )
+
+    def _lateness_by_split(self) -> dict[SplitId, dict[int, int]]:
+        by_split: dict[SplitId, dict[int, int]] = {}
+        for (split, _), counted in self.lateness.items():
+            known = by_split.setdefault(split, {})
+            for bucket, rows in counted.items():
+                known[bucket] = known.get(bucket, 0) + rows
+        return by_split
 
 
 Assigner = Callable[[Any, "int | None"], object]
@@ -107,8 +130,8 @@ class TrackParam(AccumulatorParam[Tracks]):
 
     def addInPlace(self, value1: Tracks, value2: Tracks) -> Tracks:
         for batch, track in value2.items():
-            known = value1.get(batch)
-            value1[batch] = track if known is None else known.merge(track)
+            # A track of its own: what is absorbed stays as it was.
+            value1.setdefault(batch, BatchTrack()).absorb(track)
         return value1
 
 
@@ -125,7 +148,8 @@ class TrackShelf:
     def take(self, query_id: str, batch_id: int) -> BatchTrack | None:
         """Return what there is of a batch, and drop what is older: it is never asked for again."""
         self.forget(query_id, batch_id - 1)
-        return self._accumulator.value.get((query_id, batch_id))
+        track = self._accumulator.value.get((query_id, batch_id))
+        return None if track is None else track.merge(BatchTrack())  # a task that is late adds to the other
 
     def forget(self, query_id: str, batch_id: int) -> None:
         """Drop a batch of a query, and those before it. Not later ones: the query may be running again."""

@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
-from lowmark.sources.spark.versions import ReadLimit, SupportsTriggerAvailableNow
 from lowmark.watermark.errors import shown
 from lowmark.watermark.printable import printable
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDataSourceStreamReader
@@ -40,7 +39,14 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from .driver_rpc import Client, HeartbeatReply, HeartbeatRequest
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+    from .driver_rpc import Client, HeartbeatReply
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # before 4.2; not from `lowmark.sources.spark.versions`: executors may lack what sources need
+        SupportsTriggerAvailableNow = object
 
 __all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
 
@@ -197,7 +203,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         sys.excepthook = _end_quietly
         try:
-            reply = self._send(lambda request: request(stream_id=self._stream_id, run="", looks=True))
+            reply = self._send(run="", looks=True)
         except ServiceUnreachable:
             return  # the first question proper says so
         if reply.refusal is not None:
@@ -309,27 +315,24 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _call(self, run: str, *, resumes: HeartbeatOffset | None = None) -> HeartbeatReply:
         return self._send(
-            lambda request: request(
-                stream_id=self._stream_id,
-                run=run,
-                resumes=None if resumes is None else resumes.run,
-                first=resumes is not None,
-                epoch=0 if resumes is None else resumes.epoch,
-                state=None if resumes is None else resumes.state,
-                split=None if resumes is None else resumes.split,
-                low_watermark_us=None if resumes is None else resumes.low_us,
-                planned_at_us=self._planned_at_us,
-                polled_until_us=self._polled_until_us,
-                available_now=self._available_now,
-            )
+            run=run,
+            resumes=None if resumes is None else resumes.run,
+            first=resumes is not None,
+            epoch=0 if resumes is None else resumes.epoch,
+            state=None if resumes is None else resumes.state,
+            split=None if resumes is None else resumes.split,
+            low_watermark_us=None if resumes is None else resumes.low_us,
+            planned_at_us=self._planned_at_us,
+            polled_until_us=self._polled_until_us,
+            available_now=self._available_now,
         )
 
-    def _send(self, made: Callable[[type[HeartbeatRequest]], HeartbeatRequest]) -> HeartbeatReply:
+    def _send(self, **fields: Any) -> HeartbeatReply:
         from .driver_rpc import Client, HeartbeatRequest
 
         if self._client is None:
             self._client = Client(self._address)
-        return self._client.heartbeat(made(HeartbeatRequest))
+        return self._client.heartbeat(HeartbeatRequest(stream_id=self._stream_id, **fields))
 
 
 def _hide_traceback() -> None:

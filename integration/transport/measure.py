@@ -30,6 +30,7 @@ class Measured:
         names: id -> name of the splits whose names showed.
         latest_us: largest event time of each split; empty unless a source of ours was read.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
+        lateness: rows of each split by bucket of how late they are; empty where rows are not seen, or not asked for.
     """
 
     watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Measured:
     names: Mapping[int, str] = field(default_factory=dict)
     latest_us: Mapping[SplitId, int] = field(default_factory=dict)
     events: tuple[tuple[int, int, bytes], ...] = ()
+    lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
 
 
 class Measure(Protocol):

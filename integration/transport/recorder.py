@@ -9,8 +9,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 from lowmark.sources.planning.slots import Task
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.lateness import buckets_of
 from lowmark.watermark.splits.tracker import SplitMark
 
 from .accumulated import BatchTrack, Tracks, TrackShelf
@@ -38,6 +41,7 @@ class AccumulatorRecorder:
         key: makes ids of the splits' names.
         tracks: the accumulator.
         events: the format of the events that readers send.
+        lateness: whether it is counted how far each row lies behind the largest before it in its slice.
     """
 
     event_time: str
@@ -45,6 +49,7 @@ class AccumulatorRecorder:
     key: SplitKey
     tracks: Accumulator[Tracks]
     events: VersionedSerializer[Any] | None
+    lateness: bool = False
 
     def begin(self, task: Task[Any]) -> _TaskRecording:
         return _TaskRecording(self, task)
@@ -58,6 +63,7 @@ class _TaskRecording:
         self._track = BatchTrack()
         self._ids: dict[str, int] = {}
         self._sent: list[tuple[int, int, bytes]] = []
+        self._tops_us: dict[int, int] = {}
         guard_us = recorder.future_guard_us
         self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
 
@@ -72,6 +78,8 @@ class _TaskRecording:
             split = self._ids[rows.split_id] = self._recorder.key.split_id((rows.split_id,))
             self._track.names[split] = rows.split_id
         micros = rows.rows.column(self._recorder.event_time).cast(pa.int64())
+        if self._recorder.lateness:
+            self._count_lateness(split, np.asarray(micros.drop_null()))
         ends = pc.min_max(micros)
         latest_us, first_us = ends["max"].as_py(), ends["min"].as_py()
         tracker = self._track.tracker
@@ -85,6 +93,18 @@ class _TaskRecording:
         # Bad rows among them: each is counted for what it is. Nulls, the past before 1970, clocks that run ahead.
         for time_us in micros.to_pylist():
             tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
+
+    def _count_lateness(self, split: int, times_us: npt.NDArray[np.int64]) -> None:
+        latest_us = (1 << 62) if self._future_limit_us is None else self._future_limit_us
+        times_us = times_us[(times_us >= 0) & (times_us <= latest_us)]
+        if not len(times_us):
+            return
+        tops_us = np.maximum.accumulate(np.append(self._tops_us.get(split, times_us[0]), times_us))
+        self._tops_us[split] = int(tops_us[-1])
+        counted = self._track.lateness.setdefault((split, self._cell), {})
+        buckets, rows = np.unique(buckets_of(tops_us[:-1] - times_us), return_counts=True)
+        for bucket, count in zip(buckets.tolist(), rows.tolist(), strict=True):
+            counted[bucket] = counted.get(bucket, 0) + count
 
     def send(self, event: SourceEvent) -> None:
         serializer = self._recorder.events

@@ -315,8 +315,9 @@ class BatchPlanner(Generic[SplitT]):
                         "reachable?", self._name, _SAY_SPLITS_MISSING_SECONDS, self._options.start_seconds,
                     )  # fmt: skip
                 say_at += _SAY_SPLITS_MISSING_SECONDS
-                if self._peer is not None:
-                    self._peer.tell(self._token, Planned(0, {}, missing=self._missing(coordinator)))
+                missing = self._missing(coordinator)
+                if self._peer is not None and missing is not None:
+                    self._peer.tell(self._token, Planned(0, {}, missing=missing))
             if time.monotonic() > until:
                 late = NoSplits(self._name, self._options.start_seconds)
                 if self._available_now:

@@ -141,7 +141,7 @@ def prefer_own_python(spark: SparkSession) -> None:
     Spark takes `python3` from the PATH, which is another one for who runs `.venv/bin/python app.py`. Where it is Spark
     Connect, the server decides.
     """
-    if not hasattr(spark, "_jsparkSession"):
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
         return
     context = spark.sparkContext
     if "PYSPARK_PYTHON" in os.environ or not str(context.master).startswith("local") or not sys.executable:

@@ -58,11 +58,19 @@ def _one_record(
 
         return build
 
+    def audit(name: str, *, detail: bool) -> Build:
+        def build(df: DataFrame) -> DataFrame:
+            return service.audit(df, name=f"{name}, {record}", event_time="ts", split="partition", detail=detail)
+
+        return build
+
     builds: dict[str, Build] = {
         "native": lambda df: df,
         "native with withWatermark": lambda df: df.withWatermark("ts", "10 seconds"),
         "int split column": wrap("int", ["partition"]),
         "two string columns, names sampled": wrap("strings", ["topic", "device"]),
+        "audited, int split column": audit("audited", detail=True),
+        "audited without detail": audit("briefly audited", detail=False),
     }
     lives = {name: Live(spark, folder / str(i), file, build) for i, (name, build) in enumerate(builds.items())}
     add: dict[str, list[float]] = {name: [] for name in lives}
@@ -81,6 +89,8 @@ def _one_record(
         "native with withWatermark": None,
         "int split column": Bound(1.4, "ratio"),
         "two string columns, names sampled": Bound(1.9, "ratio"),
+        "audited, int split column": None,
+        "audited without detail": None,
     }
     rows = [
         Row.pairs(section, f"{name}: addBatch", "ms", add["native"], add[name], bound=bound)

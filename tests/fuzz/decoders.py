@@ -114,10 +114,12 @@ def _packed(tree: Any) -> bytes:
 # -- snapshots of the core
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("1 second").with_idleness("1 minute")
+ADAPTIVE = WatermarkStrategy.for_adaptive_out_of_orderness()
 SNAPSHOTS = [
     StreamSnapshot(0, {7: (SplitState.PENDING, None), 2**64 - 1: (SplitState.IDLE, -(2**63))}, {7: "orders-0"}),
     StreamSnapshot(-1_000, {"a": (SplitState.FINISHED, 2**63 - 1), "b": (SplitState.PAUSED, 5)}),
     StreamSnapshot(5, {"a": (SplitState.ACTIVE, 9), "b": (SplitState.PENDING, None)}, {}, {"b": (("a", "c"), 3)}),
+    StreamSnapshot(5, {"a": (SplitState.ACTIVE, 9), "b": (SplitState.IDLE, 1)}, bounds_us={"a": 7_000, "b": 2**62}),
 ]
 
 
@@ -125,6 +127,10 @@ def restore_stream(data: bytes) -> object:
     names = {"job_id": "j", "source_id": "orders", "task_id": "0"}
     coordinator = StreamCoordinator.restore(data, STRATEGY, now_us=10**15, **names)
     coordinator.handle(SplitsDiscovered(tuple(coordinator.splits)), now_us=10**15 + 10**9)
+    adaptive = StreamCoordinator.restore(data, ADAPTIVE, now_us=10**15, **names)
+    adaptive.status(10**15)
+    decode_again = StreamCoordinator.restore(adaptive.snapshot(), ADAPTIVE, now_us=10**15, **names)
+    assert decode_again.snapshot() == adaptive.snapshot()
     return StreamCoordinator.restore(coordinator.snapshot(), STRATEGY, now_us=10**15, **names)
 
 
@@ -136,10 +142,15 @@ def sealed_stream(parts: tuple[int, bytes, list[int], Any]) -> bytes:
     watermarks = np.array([max(-(2**63), min(2**63 - 1, each)) for each in values[:count]], "<i8")
     columns = b"".join(each.view(np.uint8).reshape(-1, 8).T.tobytes() for each in (ids, watermarks))
     body = struct.pack("<B?qI", kind, bool(values[0] % 2), 5, count) + columns + flags + json.dumps(tail).encode()
-    return struct.pack("<4sBII", b"LWMK", 2, len(body), zlib.crc32(body)) + zlib.compress(body)
+    return struct.pack("<4sBII", b"LWMK", 3, len(body), zlib.crc32(body)) + zlib.compress(body)
 
 
-TAILS = [[["a", "b"], [["a", "first"]], [["b", ["a"], 3]]], [[], [[7, "first"]], [[7, [14], None]]], [["a"], []]]
+TAILS = [
+    [["a", "b"], [["a", "first"]], [["b", ["a"], 3]]],
+    [[], [[7, "first"]], [[7, [14], None]]],
+    [["a"], []],
+    [["a", "b"], [], [], [["a", 7_000], ["b", 2**62]]],
+]
 STATES = [0, 1, 2, 3, 4, 0x80, 0x81, 0x82, 0x83, 0x84, 5, 0xFF]
 
 

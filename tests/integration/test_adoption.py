@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
+from lowmark.integration.spark import adoption
 from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
@@ -356,6 +357,32 @@ def test_another_command_in_the_middle_of_one_says_what_to_run(native: Path) -> 
         leave(native)
     adopt(native, "orders")
     leave(native)
+
+
+def test_a_change_that_never_began_does_not_touch_what_came_after_it(native: Path) -> None:
+    """Killed when it was written down and nothing more; then the query went on, and was stopped."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(adoption._Checkpoint, "_at_work", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            adopt(native, "orders")
+    assert (native / "lowmark/changes/1.json").exists()
+    (native / "offsets/5").write_text((native / "offsets/4").read_text().replace(":4}", ":5}"))
+    (native / "commits/5").write_text("v1\n{}")
+    adopt(native, "orders", stopped=True)
+    assert [len(lines(native, batch)) for batch in (3, 4, 5)] == [1, 2, 2]
+    assert (native / "lowmark/changes/2.json").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_query_that_runs_on_while_its_checkpoint_is_changed_is_told(native: Path) -> None:
+    for step in range(100):
+        killed_at(step, lambda: adopt(native, "orders"))
+        if "lowmark is changing" in (native / "offsets/4").read_text():
+            break
+    before = (native / "offsets/3").read_text()
+    (native / "offsets/5").write_text(before)
+    with pytest.raises(AdoptionRefused, match=r"offsets/5 was written while offsets/4 was being changed.*by hand: lo"):
+        adopt(native, "orders")
 
 
 # -- the commands

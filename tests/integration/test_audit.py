@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -313,3 +314,11 @@ def test_advice_names_the_silent_the_stray_and_the_late(tmp_path: Path) -> None:
     assert '("5 seconds")  # 99.99 % of rows; 2 rows of on-time need 1m 33s' in code
     assert found.lowmark[0].rows_dropped < found.native[0].rows_dropped
     assert "5h 25m" in page(found)
+
+
+def test_without_the_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "confluent_kafka" else found(name))
+    code, out, err = call("kafka", "--bootstrap-servers", "127.0.0.1:9", "--topic", "orders")
+    assert (code, out) == (2, "")
+    assert 'pip install "lowmark[kafka]"' in err

@@ -80,7 +80,8 @@ def test_a_new_query_beside_an_old_one_tears_no_window(
 ) -> None:
     """It reads the rows of open windows again, and leaves out the windows that the old one told of."""
     log = Log.create(kafka, 1)
-    times = [T0_US + i * MINUTE_US for i in range(40)]
+    base = (T0_US // (10 * MINUTE_US) + 1) * 10 * MINUTE_US
+    times = [base + i * MINUTE_US for i in range(40)]
     rows: dict[str, list[tuple[int, int]]] = {"old": [], "new": []}
 
     def windows(frame: DataFrame, which: str, only: str | None, at: str) -> None:

@@ -183,6 +183,11 @@ def test_what_status_prints_is_what_the_schema_says(driver: Driver) -> None:
     assert printed["services"][0]["streams"][0]["held"][0].keys() == set(HolderSpell.__slots__)
 
 
+def test_an_address_is_neither_broken_nor_cut(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert f"local-1, process 7, {driver.address}\n" in call("status")[1]
+
+
 # --- watching ---
 
 

@@ -167,7 +167,7 @@ def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
 
 @pytest.mark.parametrize(("clock", "idle"), [("time", 1), ("flow", 0)])
 def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock: str, idle: int) -> None:
-    world = World()
+    world = World("billing")
     run = world.run(strategy=GROUPED.with_idleness("1 second", clock))
     run.handle(SplitsDiscovered((1, 2)), world.now_us)
     world.reach(run, 5, 1)
@@ -181,7 +181,10 @@ def test_idle_is_said_only_if_every_live_split_is_or_the_stream_is_silent(clock:
     world.cooperation.report(run)
     assert (run.coordinator.states[SplitState.IDLE], world.said()[-1][3]) == (idle, LeftOut.IDLE)
     # Who is idle by time alone is left out at once; who is silent, when others had rows for the timeout since.
-    assert world.member.silence_us == (7 * S, None if idle else S)
+    assert [*world.member.silence_us] == [7 * S, None if idle else S]
+    run.shares = False
+    world.cooperation.report(run)
+    assert [*world.member.silence_us] == [None, None]  # a group waits for none of both
 
     half = world.run(strategy=GROUPED.with_idleness("1 second", clock), token="run-2")
     half.handle(SplitsDiscovered((1, 2)), world.now_us)

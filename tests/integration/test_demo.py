@@ -17,8 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lowmark.integration.audit.audit import Question
+from lowmark.integration.audit.event_time import TimeReader
+from lowmark.integration.audit.files import FilesAudit
+from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.demo.comparison import LaneResult, SplitResult, demo_script
 
+from tests.integration.audit_example import write
 from tests.live.dashboard import offered, panel_queries
 from tests.live.servers import Broker, Prometheus, prometheus_server, require_java, wait_until
 from tests.test_grafana import ALERTS, alerts
@@ -143,6 +148,15 @@ class TestTheRun:
             assert 0.1 < split["native"]["rows_dropped"] / split["rows_in"] < 0.25
         assert split_of(figures, "silent")["native"]["rows_dropped"] == 0  # it had ended before
         assert figures["native"]["windows_wrong"] + figures["native"]["windows_missing"] > 0
+
+    def test_the_audit_of_its_rows_says_what_each_query_drops(self, figures: dict[str, Any], tmp_path: Path) -> None:
+        question = Question(delays_us=(10_000_000,), window_us=60_000_000)
+        now_us = time.time_ns() // 1_000
+        audit = FilesAudit(write(tmp_path / "rows"), question, Wanted(), None, (), TimeReader(), now_us).run()
+        [native], [lowmark] = audit.native, audit.lowmark
+        dropped = {name: split["native"]["rows_dropped"] for name, split in figures["splits"].items()}
+        assert native.splits == {name: rows for name, rows in dropped.items() if rows}
+        assert lowmark.rows_dropped == figures["lowmark"]["rows_dropped"]
 
     def test_the_figures_add_up(self, figures: dict[str, Any]) -> None:
         splits = figures["splits"].values()
@@ -287,7 +301,7 @@ class TestKept:
         assert kafka.end_offsets(kept.topic) == ends
 
     def test_every_query_of_the_dashboard_has_data(self, kept: Kept) -> None:
-        queries = {query.at: query for query in panel_queries()}
+        queries = {query.at: query for query in panel_queries("lowmark")}
         assert len(queries) > 25
         values = {at: query.values(kept.prometheus, kept.since_s) for at, query in queries.items()}
         assert [at for at, found in values.items() if not found] == []

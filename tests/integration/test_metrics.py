@@ -348,6 +348,10 @@ def test_what_is_known_of_each_split() -> None:
         ("lowmark_split_rows_total", "b"): 1,
         ("lowmark_split_late_reports_total", "a"): 0,
         ("lowmark_split_late_reports_total", "b"): 0,
+        ("lowmark_split_native_late_rows_total", "a"): 0,
+        ("lowmark_split_native_late_rows_total", "b"): 0,
+        ("lowmark_split_beyond_bound_total", "a"): 0,
+        ("lowmark_split_beyond_bound_total", "b"): 0,
     }
     assert seen.one("lowmark_backlog_rows") == 7
 

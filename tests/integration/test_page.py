@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 from lowmark.integration.driver import page as driver_page
 from lowmark.integration.errors import ExtraMissing, PageUnavailable
+from lowmark.integration.page import picture
 from lowmark.integration.page.endpoint import PageServer
 from lowmark.integration.page.picture import SPLIT_FIELDS, Picture
 from lowmark.integration.run_status import run_json
@@ -20,6 +25,7 @@ from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.integration.verdict import VERDICTS, verdict
 from lowmark.watermark import explain
 
+from tests.integration.test_cli import LOWMARK, call
 from tests.integration.test_metrics import SECOND_US, FakeRun
 from tests.live.servers import free_ports, port_open
 
@@ -152,6 +158,29 @@ def test_a_split_that_is_gone_is_told() -> None:
     assert seen.next()["gone"] == ["a"]
 
 
+def test_splits_that_come_and_go_for_ever_take_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "_GONE_SPLITS_MOST", 3)
+    seen = pictured(two_splits())
+    seen.next()
+    for n in range(10):
+        other = FakeRun("t1")
+        other.report({f"only-{n}": 1})
+        seen.services.runs[ADDRESS] = [other]
+        answer = seen.next()
+        assert len(seen.picture._splits["t1"].gone) <= 3
+        assert [row[NAME] for row in answer["splits"]] == [f"only-{n}"]
+        assert answer["whole"] or answer["gone"]  # either way the browser forgets the one before
+
+
+def test_a_clock_that_is_set_back_stops_nothing() -> None:
+    seen = pictured(two_splits())
+    seen.next()
+    asked = len(seen.services.asked)
+    seen.clock.us -= 3_600 * SECOND_US
+    seen.next()
+    assert len(seen.services.asked) > asked
+
+
 def test_names_that_look_alike_stay_two_and_are_shown_as_explain_writes_them() -> None:
     run = FakeRun("t1")
     run.report({"a\n": 1, "a\\n": 2})
@@ -227,6 +256,8 @@ def at(minutes: float) -> str:
         ({}, {"emits": False}, "measuring"),
         ({"since": at(-6)}, {"backlog_rows": 1}, "stuck"),
         ({"since": at(-6)}, {"backlog_rows": 0}, "standing"),
+        ({"since": at(-6)}, {"backlog_rows": 9, "alignment": {"waiting": True}}, "standing"),
+        ({"since": at(-6)}, {"backlog_rows": 9, "alignment": {"waiting": False}}, "stuck"),
         ({"since": at(-6)}, {"backlog_rows": None}, "standing"),
         ({"since": at(-6)}, {"rows_at": at(-1)}, "stuck"),
         ({"since": at(-6)}, {"rows_at": at(-5.9)}, "standing"),
@@ -382,3 +413,27 @@ def test_without_its_packages_the_page_says_what_to_install(monkeypatch: pytest.
     assert str(refused.value) == (
         'the page needs the package uvicorn, which is not installed. Hint: pip install "lowmark[page]".'
     )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # nobody's services are there
+    process = subprocess.Popen([*LOWMARK, "page", "--json"], stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        port = int(told["address"].rstrip("/").rpartition(":")[2])
+        status, _, body = get(port, "/state")
+        assert (status, "services" in json.loads(body), told["pid"]) == (200, True, process.pid)
+        process.send_signal(number)
+        assert process.wait(60) == code
+        assert not port_open(port)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_command_says_when_its_port_is_taken(port: int) -> None:
+    code, out, err = call("page", "--port", str(port))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"lowmark: cannot serve the page on port {port} of 127.0.0.1: another process")

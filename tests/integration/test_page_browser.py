@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.page.endpoint import PageServer
 from lowmark.integration.page.look import AllServices
@@ -157,6 +159,19 @@ def test_a_service_that_ends_is_told_on_its_own_page_and_on_that_of_all(
         everyone.stop()
 
 
+def test_a_service_whose_page_cannot_be_served_leaves_nothing_behind(spark: SparkSession) -> None:
+    def threads() -> set[str]:
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith("lowmark")}
+
+    before, taken = threads(), PageServer(AllServices())
+    try:
+        with pytest.raises(PageUnavailable, match="another service of this one"):
+            LowWatermarkService(spark, metrics_port=0, page_port=taken.port)
+    finally:
+        taken.stop()
+    wait_until(lambda: threads() <= before, "the threads of the service that could not start ended", seconds=20)
+
+
 # --- what it can do, over fake services ---
 
 
@@ -259,7 +274,10 @@ def test_it_fits_every_screen(browser: Browser, served: tuple[FakeServices, str]
     with opened(browser, served[1], viewport={"width": width, "height": 900}) as page:
         shows(page, "#splits-count", "8")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("#strips").bounding_box()["width"] > 40  # type: ignore[index]
+        before = page.locator("#strips").evaluate("strips => [strips.offsetLeft, strips.offsetWidth]")
+        page.locator("#rows th button").first.click()  # the row that says more takes no width
+        assert page.locator("#strips").evaluate("strips => [strips.offsetLeft, strips.offsetWidth]") == before
+        assert before[1] > 40
         assert page.locator("#rows .c-name").first.bounding_box()["width"] > 60  # type: ignore[index]
 
 

@@ -445,7 +445,7 @@ def test_pitfall_34_available_now_takes_several_batches_and_the_last_windows_com
 
 
 def test_pitfall_35_trigger_once_moves_the_watermark_in_the_next_run(
-    spark: SparkSession, feed: Feed, checkpoint: str
+    spark: SparkSession, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One batch a run: its report cannot be in a heartbeat, so it waits in the checkpoint for the next run."""
     lows = []
@@ -457,6 +457,7 @@ def test_pitfall_35_trigger_once_moves_the_watermark_in_the_next_run(
             lows.append(ran.low)
 
     assert lows == [None, 99.999, 199.999]
+    assert caplog.text.count("windows that these rows close come out two runs later") == 3, "said at each start"
 
 
 @pytest.mark.parametrize("trigger", [{"continuous": "1 second"}, {"realTime": "5 minutes"}])

@@ -111,7 +111,7 @@ def test_a_restart_goes_on_from_sparks_checkpoint(
     log.append("a", *range(100, 200))
     log.append("b", *range(50, 200))
     log.append("c", *range(150, 200))
-    with LowWatermarkService(spark) as later:
+    with LowWatermarkService(spark, beside=True) as later:
         df = counted(read(later, log, max_rows_per_batch=40))
         second = start(df, str(tmp_path / "cp"), trigger={"availableNow": True})
         second.query.awaitTermination(120)

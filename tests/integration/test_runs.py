@@ -16,7 +16,7 @@ from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest
 from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
@@ -210,3 +210,37 @@ def test_an_offset_whose_state_cannot_be_read_is_refused() -> None:
     reply, _ = attach(Query(), state="no base64")
 
     assert "the state in the checkpoint cannot be read" in reply.refusal
+
+
+# -- AvailableNow, where Spark does not tell readers
+
+
+def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> None:
+    queries: Any = Queries([])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    before = runs.heartbeat(HeartbeatRequest("s", "before", first=True))
+    runs.expect_end(["s"], None)
+    runs.heartbeat(HeartbeatRequest("s", "ends", first=True))
+    runs.heartbeat(HeartbeatRequest("s", "after", first=True))
+
+    assert before.refusal is None
+    assert {token: run.available_now for token, run in runs._runs.items()} == {
+        "before": False, "ends": True, "after": False,
+    }  # fmt: skip
+    assert [runs.guide(GuideRequest("s", planner)).available_now for planner in "aab"] == [True, True, False]
+
+
+def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothing() -> None:
+    queries: Any = Queries([])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    runs.expect_end(["s"], "AssertionError: the plan is made in another thread")
+    refusal = runs.heartbeat(HeartbeatRequest("s", "ends", first=True)).refusal
+
+    assert refusal is not None
+    assert 'stream "orders": Trigger.AvailableNow would run one batch and emit nothing' in refusal
+    assert "(AssertionError: the plan is made in another thread)" in refusal
+    assert refusal.endswith(
+        "Hint: use a processing-time trigger, and end the query with processAllAvailable() and stop()."
+    )

@@ -25,7 +25,7 @@ BATCHES: list[list[Row]] = [
 
 def native(df: DataFrame, checkpoint: Path, watched: LowWatermarkService | None) -> Ran:
     if watched is not None:
-        df = watched.audit(df, name="orders", event_time="ts", split="split")
+        df = watched.audit(df, name="orders", event_time="ts", split="split", splits=["a", "b"])
     return start(windows(df.withWatermark("ts", "5 seconds"), "split"), str(checkpoint))
 
 

@@ -77,3 +77,14 @@ def test_what_is_compiled_comes_in_an_archive_that_a_worker_finds(tmp_path: Path
 
     assert ran.returncode == 0, ran.stderr
     assert str(root) in ran.stdout
+
+
+def test_wrapped_rows_need_nothing_compiled_but_pyarrow_and_numpy() -> None:
+    """Executors that run heartbeats, and reduce rows where the JVM cannot, have these by Spark's own wish."""
+    code = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['msgspec', 'grpc', 'mmh3', 'xxhash', 'confluent_kafka']))\n"
+        "import lowmark.integration.transport.heartbeat, lowmark.integration.transport.mapped"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

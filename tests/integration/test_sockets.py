@@ -65,7 +65,7 @@ def test_a_socket_of_a_dead_process_is_removed_and_one_of_a_live_process_is_left
     assert sorted(runtime.iterdir()) == [Path(live.removeprefix("unix:"))]
 
 
-@pytest.mark.parametrize("name", ["x-0.sock", "2²-0.sock", f"{10**30}-0.sock"])
+@pytest.mark.parametrize("name", ["x-0.sock", "2²-0.sock", f"{10**12}-0.sock"])
 def test_a_socket_whose_name_is_no_process_is_left(runtime: Path, name: str) -> None:
     sockets.new_address()
     with listening(f"unix:{runtime}/{name}"):

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
-import json
-import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from lowmark.sources.spark.versions import UnsupportedSpark, check_version
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts
 
+from tests.integration.version_table import PINNED, environments, tried
 from tests.live.servers import require_java, unavailable
 
-ROOT = Path(__file__).resolve().parents[2]
-OTHERS = re.findall(r"[0-9.]+", re.findall(r"^SPARKS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0])
+OTHERS = [version for version in environments() if version != PINNED]
 STEP = 0.001
 SECONDS = 240  # 25 on two idle cores
 
@@ -36,26 +35,19 @@ SECONDS = 240  # 25 on two idle cores
 @pytest.mark.parametrize("version", OTHERS)
 def test_wrap_restart_and_read(version: str, tmp_path: Path) -> None:
     require_java()
-    python = ROOT / f".venv-{version}" / "bin" / "python"
-    if not python.exists():
+    if not environments()[version].exists():
         unavailable(f"the environment of Spark {version}", "run make sparks")
-    command = [str(python), "-m", "tests.integration.version_app", str(tmp_path)]
-    own = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH")}
-    ran = subprocess.run(
-        command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=SECONDS, check=False
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr[-4_000:]
-    came: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    came = tried(environments()[version], tmp_path, seconds=SECONDS)
     assert came["pyspark"] == version
 
     # The same on every version: what it measures, when windows come out, that nothing is dropped.
     slow, fast = [[at, "slow", 1] for at in (20.0, 30.0, 40.0)], [[at, "fast", 1] for at in (500.0, 510.0, 520.0)]
-    assert came["restarted"] == {"rows": slow + fast, "dropped": 0, "low": 1000 - 10 - STEP, "measured": 8}
+    assert came["restarted"] == {"rows": slow + fast, "dropped": 0, "low": 1000 - 10 - STEP, "measured": 2}
     assert came["available_now"] == {
         "ended": True, "rows": slow + fast, "batches": 5, "low": 1000 - 10 - STEP, "rows_measured": 11,
         "bad": [1, 1, 1],
     }  # fmt: skip
-    assert came["read"]["emitted"] == {"a": 101, "b": 51}
+    assert came["read"]["emitted"] == {"a": 102, "b": 52}
     assert (came["read"]["dropped"], came["read"]["low"]) == (0, 1_200 - 10 - STEP)
     assert came["read"]["largest"] <= 41, "a batch is as large as asked, and a heartbeat"
     cost = [line for line in came["told"] if "pass through Python once" in line]
@@ -68,6 +60,17 @@ def test_a_version_outside_is_refused_with_the_range() -> None:
     for outside in ("3.5.7", "5.0.0", "5.0.0.dev1", "nightly"):
         with pytest.raises(UnsupportedSpark, match=rf"pyspark is version {re.escape(outside)}, .* Spark >=4\.0,<5\. H"):
             check_version(outside)
+
+
+@pytest.mark.parametrize(
+    "asked", ["from lowmark.integration import LowWatermarkService", "import lowmark.sources.spark"]
+)
+def test_an_older_spark_is_refused_before_it_lacks_anything(asked: str, tmp_path: Path) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text('__version__ = "3.5.7"\n')
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{asked}"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pyspark is version 3.5.7, and lowmark works with Spark >=4.0,<5. Hint: " in ran.stderr
 
 
 def test_what_is_declared_is_what_is_checked() -> None:

@@ -64,13 +64,13 @@ def restarted(spark: SparkSession, folder: Path) -> dict[str, Any]:
 def available_now(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """Several batches that end by themselves, event time found in Python, and a bad clock among the rows."""
     feed = Feed(spark, folder / "now")
-    for batch in [*SKEWED, [("fast", 1, None), (None, 1, 40), ("fast", 1, 4_000_000_000)], *END]:
+    for batch in [*SKEWED, [("fast", 1, None), (None, 1, 2000), ("fast", 1, 4_000_000_000)], *END]:
         feed.put(*batch)
     strategy = TEN_SECONDS.with_timestamp_assigner(lambda _, own_us: own_us)  # type: ignore[arg-type,return-value]  # None is none
     with LowWatermarkService(spark) as service:
         df = wrapped(service, feed, strategy=strategy)
         ran = start(windows(df.dropna(), "split"), str(folder / "now-cp"), trigger={"availableNow": True})
-        ended = ran.query.awaitTermination(60)
+        ended = ran.query.awaitTermination(120)
         counts = service.status("now").counts
     batches = sum(p.num_input_rows > 1 for p in ran.progress)
     kept = {"rows_measured": counts.rows, "bad": [counts.null_time_rows, counts.null_split_rows, counts.future_rows]}
@@ -87,7 +87,7 @@ def read(spark: SparkSession, folder: Path) -> dict[str, Any]:
         with LowWatermarkService(spark) as service:
             df = service.read(LogSource(log.folder), name="log", strategy=TEN_SECONDS, tasks=2, max_rows_per_batch=40)
             ran = start(windows(df, "split_id"), str(folder / "read-cp"), trigger={"availableNow": True})
-            assert ran.query.awaitTermination(60), "it ends by itself"
+            assert ran.query.awaitTermination(120), "it ends by itself"
         rans.append(ran)
         for split in ("a", "b"):
             log.append(split, 1_000, 1_010, 1_200)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from tests.live.servers import Prometheus
-from tests.test_grafana import DASHBOARD, panels, variables
+from tests.test_grafana import DASHBOARD, DASHBOARDS, panels, variables
 
 # What Grafana puts in: everything is chosen, Prometheus scrapes every second.
 _VALUES = {"stream": ".*", "query": ".*", "__rate_interval": "10s", "__range": "1m"}
@@ -33,11 +33,12 @@ def substituted(expression: str) -> str:
     return re.sub(r"\$(\w+)", lambda found: _VALUES[found[1]], expression)
 
 
-def panel_queries() -> list[PanelQuery]:
-    """Every query of every panel of the dashboard."""
+def panel_queries(*names: str) -> list[PanelQuery]:
+    """Every query of every panel of these dashboards."""
     return [
         PanelQuery(f"{panel['title']}, {target['refId']}", substituted(target["expr"]))
-        for panel in panels(DASHBOARD)
+        for name in names
+        for panel in panels(DASHBOARDS[name])
         for target in panel.get("targets", [])
     ]
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-import tempfile
-from pathlib import Path
+from typing import Any
 
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.spark.session import clean_environment
+from lowmark.integration.spark.session import local_session
 from lowmark.watermark import WatermarkStrategy
-from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed
 from tests.live.chromium import chromium, watched
-from tests.live.servers import ROOT, wait_until
+from tests.live.servers import ROOT
 
 PICTURES = ROOT / "docs" / "pictures"
-BATCHES = 14
+BATCHES = 12
 DEVICES = 5_000
+WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 980}}
+VIEWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "page-light": ("orders", {**WIDE, "color_scheme": "light"}),
+    "page-dark": ("orders", {**WIDE, "color_scheme": "dark"}),
+    "page-narrow": ("orders", {"viewport": {"width": 390, "height": 980}, "color_scheme": "light"}),
+    "page-5000": ("devices", {**WIDE, "color_scheme": "light"}),
+}
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idleness("1 minute")
 
 
@@ -47,64 +52,41 @@ def _time(at: dt.datetime) -> str:
 
 
 def main() -> None:
-    clean_environment()
     PICTURES.mkdir(parents=True, exist_ok=True)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
     chance, start = random.Random(42), dt.datetime.now(dt.timezone.utc) - dt.timedelta(minutes=6)
+    settings = {"spark.sql.shuffle.partitions": "1"}
     with (
-        tempfile.TemporaryDirectory() as folder,
+        local_session("screenshots", settings=settings) as (spark, folder),
         LowWatermarkService(spark, page_port=0) as service,
-        chromium() as browser,
     ):
-        feeds = {name: Feed(spark, Path(folder, name)) for name in ("orders", "devices")}
-        for name, feed in feeds.items():
-            events = service.wrap(
-                feed.df,
-                name=name,
-                event_time="ts",
-                split="split",
-                strategy=STRATEGY,
-                max_splits=4 * DEVICES,
+        feeds = {name: Feed(spark, folder / name) for name in ("orders", "devices")}
+        for (name, feed), made in zip(feeds.items(), (orders, devices), strict=True):
+            wrapped = service.wrap(
+                feed.df, name=name, event_time="ts", split="split", strategy=STRATEGY, max_splits=4 * DEVICES,
                 detail=True,
-            )
-            query = events.writeStream.format("noop").queryName(f"{name} by minute")
-            query.option("checkpointLocation", str(Path(folder, f"checkpoint-{name}"))).start()
-        views = {
-            "page-light": ("orders", browser.new_page(viewport={"width": 1280, "height": 980}, color_scheme="light")),
-            "page-dark": ("orders", browser.new_page(viewport={"width": 1280, "height": 980}, color_scheme="dark")),
-            "page-narrow": ("orders", browser.new_page(viewport={"width": 390, "height": 980}, color_scheme="light")),
-            "page-5000": ("devices", browser.new_page(viewport={"width": 1280, "height": 980}, color_scheme="light")),
-        }
-        wrong = [watched(page) for _, page in views.values()]
-        for batch in range(BATCHES):
-            feeds["orders"].put(*orders(chance, start, batch))
-            if batch < 2:
-                feeds["devices"].put(*devices(chance, start, batch))
-            for running in spark.streams.active:
-                running.processAllAvailable()
-            if batch == 0:
-                for name, page in views.values():
-                    page.goto(str(service.page_address))
-                    page.locator("#streams a", has_text=name).click()
-            seen = service.status("orders").batches
-            for name, page in views.values():  # each has drawn this batch: the history is whole
-                what = f"document.querySelector('#stream-name').textContent === '{name}'"
-                wait_until(lambda page=page, what=what: page.evaluate(what), "the stream in view")  # type: ignore[misc]
-            wait_until(lambda seen=seen: service.status("orders").batches >= seen, "the report")  # type: ignore[misc]
-            views["page-light"][1].wait_for_timeout(2_000)
-        for file, (_, page) in views.items():
-            page.screenshot(path=PICTURES / f"{file}.png")
-        assert not any(wrong), wrong
-        for running in spark.streams.active:
-            running.stop()
-    spark.stop()
+            )  # fmt: skip
+            writer = wrapped.writeStream.format("noop").queryName(f"{name} by minute")
+            feed.put(*made(chance, start, 0))
+            writer.option("checkpointLocation", str(folder / f"checkpoint-{name}")).start().processAllAvailable()
+        with chromium() as browser:
+            pages = {file: browser.new_page(**how) for file, (_, how) in VIEWS.items()}
+            wrong = [watched(page) for page in pages.values()]
+            for file, page in pages.items():
+                page.goto(str(service.page_address))
+                page.locator("#streams a", has_text=VIEWS[file][0]).click()
+            for batch in range(1, BATCHES):
+                feeds["orders"].put(*orders(chance, start, batch))
+                if batch == 1:
+                    feeds["devices"].put(*devices(chance, start, batch))
+                for query in spark.streams.active:
+                    query.processAllAvailable()
+                pages["page-light"].wait_for_timeout(1_500)  # so that every page has asked
+            for file, page in pages.items():
+                assert page.locator("#stream-name").inner_text() == VIEWS[file][0]
+                page.screenshot(path=PICTURES / f"{file}.png")
+            assert not any(wrong), wrong
+        for query in spark.streams.active:
+            query.stop()
     for picture in sorted(PICTURES.glob("*.png")):
         print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size // 1024} KB")
 

@@ -721,9 +721,14 @@ class Prometheus:
 
 @contextmanager
 def prometheus_server(
-    folder: Path, scrape_targets: Sequence[str] = (), rules: Sequence[Path] = (), *, interval: str = "1s"
+    folder: Path,
+    scrape_targets: Sequence[str] = (),
+    rules: Sequence[Path] = (),
+    *,
+    interval: str = "1s",
+    alertmanagers: Sequence[str] = (),
 ) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes `scrape_targets` ("HOST:PORT" each) and evaluates `rules`.
+    """A Prometheus that scrapes `scrape_targets` ("HOST:PORT" each), evaluates `rules` and tells `alertmanagers`.
 
     Skips or fails the test where the program is missing.
     """
@@ -732,6 +737,7 @@ def prometheus_server(
     config = {  # YAML is a superset of JSON
         "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
         "rule_files": [str(rule.resolve()) for rule in rules],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": list(alertmanagers)}]}]},
         "scrape_configs": [{"job_name": "lowmark", "static_configs": [{"targets": list(scrape_targets)}]}],
     }
     for attempt in range(3):

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
-from lowmark.integration.audit.kafka import KafkaAudit, Wanted
+from lowmark.integration.audit.kafka import KafkaAudit
+from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.cli import main
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport

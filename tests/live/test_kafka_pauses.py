@@ -149,7 +149,8 @@ def longest_gap_seconds(query: StreamingQuery, seconds: float) -> float:
     """From the plan of one batch with rows to that of the next, within the last seconds."""
     told = [p for p in map(dict, query.recentProgress) if p["numInputRows"] > 1]
     at = [datetime.fromisoformat(p["timestamp"].replace("Z", "+00:00")).timestamp() for p in told]
-    return max(after - before for before, after in itertools.pairwise(at) if before > at[-1] - seconds)
+    gaps = [after - before for before, after in itertools.pairwise(at) if before > at[-1] - seconds]
+    return max(gaps, default=seconds)
 
 
 def active(service: LowWatermarkService) -> list[str]:

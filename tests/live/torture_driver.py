@@ -35,8 +35,9 @@ from tests.live.kafka_scenarios import (
 from tests.live.servers import Broker, Process
 
 STREAM = "orders"
-How = Literal["wrapped", "read", "prepared"]
-"""Spark's Kafka source wrapped; ours, by the records' timestamps; ours, by the event time in their values."""
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+How = Literal["wrapped", "read", "prepared", "native"]
+"""Spark's Kafka source wrapped; ours, by the records' timestamps; ours, by the event time in their values; none."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Config:
     rows_per_batch: int
     how: How = "wrapped"
     last_low_us: int | None = None
+    rocksdb: bool = False
 
     @property
     def checkpoint(self) -> Path:
@@ -104,6 +106,7 @@ def _session(config: Config) -> SparkSession:
         "spark.local.dir": str(Path(config.folder, "local")),
         "spark.sql.warehouse.dir": str(Path(config.folder, "warehouse")),
         "spark.jars": config.jars,
+        **({"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if config.rocksdb else {}),
     }
     # A task whose Python worker is killed is run again, as on a cluster.
     return SparkSession.builder.master("local[2, 4]").appName("lowmark-torture").config(map=settings).getOrCreate()
@@ -112,6 +115,12 @@ def _session(config: Config) -> SparkSession:
 def _wrap(spark: SparkSession, service: LowWatermarkService, log: Log, config: Config) -> DataFrame:
     orders = source(spark, log, maxOffsetsPerTrigger=config.rows_per_batch)
     return service.wrap(orders, name=STREAM, event_time="ts", split=["topic", "partition"], strategy=bounded())
+
+
+def _native(spark: SparkSession, service: LowWatermarkService, log: Log, config: Config) -> DataFrame:
+    del service
+    # Rows come from one partition after the other: a few steps apart must not make them late.
+    return source(spark, log, maxOffsetsPerTrigger=config.rows_per_batch).withWatermark("ts", "5 minutes")
 
 
 def _read(spark: SparkSession, service: LowWatermarkService, log: Log, config: Config) -> DataFrame:
@@ -146,7 +155,7 @@ def main(mode: str, config: Config) -> None:
         _write_windows(config.output / f"{batch_id:06}.json", rows)
 
     with LowWatermarkService(spark) as service:
-        events = (_wrap if config.how == "wrapped" else _read)(spark, service, log, config)
+        events = {"wrapped": _wrap, "native": _native}.get(config.how, _read)(spark, service, log, config)
         writer = counted(events).writeStream.foreachBatch(sink).outputMode("append")
         query = writer.option("checkpointLocation", str(config.checkpoint)).start()
         config.started.touch()

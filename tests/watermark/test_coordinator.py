@@ -30,6 +30,7 @@ from lowmark.watermark import (
 )
 from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect, CoordinatorEvent
 from lowmark.watermark.tasks.snapshot import decode, encode, to_json
+from lowmark.watermark.tasks.status import run_mark
 
 from tests.watermark.coordinator_world import LEASE_US, A, B, C, S, World, encoded_anew, of
 
@@ -317,6 +318,10 @@ def test_the_last_values_of_a_source_that_drains_are_published() -> None:
     world.reply(A, 70, LeftOut.IDLE)  # it had rows for a moment, and nobody asked
     world.reply(B, 40, LeftOut.IDLE)
     assert world.low_us == 70
+
+
+def test_a_run_that_no_message_brings_and_a_journal_may_hold_has_a_mark() -> None:
+    assert len(run_mark("\ud800")) == 12
 
 
 def test_a_task_that_is_silent_as_all_are_counts_until_others_had_rows_for_as_long_as_it_bears() -> None:

@@ -22,9 +22,11 @@ RESHARDED = StreamSnapshot(
     {7: (SplitState.FINISHED, 5), 2**64 - 1: (SplitState.PENDING, None)},
     ancestry={2**64 - 1: ((7, 8), -(2**63)), 7: ((0,), None)},
 )
+BOUNDED = StreamSnapshot(5, {"a": (SplitState.ACTIVE, 5), "b": (SplitState.IDLE, 4)}, bounds_us={"b": 0, "a": 2**62})
+EVERY = {"numbers": NUMBERS, "names": NAMES, "empty": EMPTY, "resharded": RESHARDED, "bounded": BOUNDED}
 
 
-@pytest.mark.parametrize("snapshot", [NUMBERS, NAMES, EMPTY, RESHARDED], ids=["numbers", "names", "empty", "resharded"])
+@pytest.mark.parametrize("snapshot", EVERY.values(), ids=EVERY)
 def test_a_snapshot_survives_the_round_trip(snapshot: StreamSnapshot) -> None:
     assert snapshot == decode(encode(snapshot))
 
@@ -64,7 +66,7 @@ GOOD = encode(NUMBERS)
         (GOOD[:14], "truncated: the data ends too early"),
         (GOOD + b"x", "1 trailing bytes"),
         (b"JUNK" + GOOD[4:], "it begins with b'JUNK'"),
-        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 2"),
+        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 3"),
         (GOOD[:5] + struct.pack("<I", 2**31) + GOOD[9:], "it claims to unpack to 2147483648 bytes"),
         (GOOD[:5] + struct.pack("<I", 9) + GOOD[9:], "damaged: it unpacks to more than 9 bytes"),
         (GOOD[:9] + b"\0\0\0\0" + GOOD[13:], "damaged: the checksum does not match"),

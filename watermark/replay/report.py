@@ -168,7 +168,7 @@ def report(
         complete: whether everything that was to be read was.
         window_us: length of the query's windows, None without.
         idle_timeout_us: a split that is silent for longer is worth leaving out.
-        appended: whether it is known when rows were appended: else a split that is behind would look silent.
+        appended: whether it is known when rows were written: else a split that is behind would look silent.
         notes: what else a person should know.
     """
     newest_us = max((each.written_us[1] for each in profiles if each.written_us is not None), default=None)

@@ -100,21 +100,24 @@ class SplitTracker:
     def merge(self, other: SplitTracker) -> SplitTracker:
         """Both measurements in a new tracker. A cell that is in both counts once."""
         merged = SplitTracker()
-        merged._marks = dict(self._marks)
+        merged._marks, merged._counts = dict(self._marks), dict(self._counts)
+        merged.absorb(other)
+        return merged
+
+    def absorb(self, other: SplitTracker) -> None:
+        """As ``merge``, into this tracker: what thousands of tasks measured is not copied for each of them."""
         for key, mark in other._marks.items():
-            mine = merged._marks.get(key)
-            merged._marks[key] = mark if mine is None else mine.merged(mark)
-        merged._counts = dict(self._counts)
+            mine = self._marks.get(key)
+            self._marks[key] = mark if mine is None else mine.merged(mark)
         for cell, (a, b, c, d, e) in other._counts.items():
-            own = merged._counts.get(cell, _NO_ROWS)
-            merged._counts[cell] = (
+            own = self._counts.get(cell, _NO_ROWS)
+            self._counts[cell] = (
                 max(own[0], a),
                 max(own[1], b),
                 max(own[2], c),
                 max(own[3], d),
                 max(own[4], e),
             )
-        return merged
 
     def marks(self) -> dict[SplitId, SplitMark]:
         """What the batch showed of each split, over all cells; splits sorted."""

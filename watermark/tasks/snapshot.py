@@ -185,6 +185,7 @@ _ANSWER = _fields(
     gone=_flag,
     counted=_flag,
     expected=_number,
+    patience_us=_maybe(_number),
 )
 _MEMBER = _fields(
     task=_TASK,

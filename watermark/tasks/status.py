@@ -100,7 +100,8 @@ def run_mark(run: str) -> str:
     >>> run_mark("run-1")
     '4e65d3fbe8ad'
     """
-    return hashlib.sha256(run.encode()).hexdigest()[:12]
+    # What no message brings a journal may hold.
+    return hashlib.sha256(run.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def source_status(

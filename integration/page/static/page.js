@@ -149,7 +149,7 @@ function facts(run, now) {
   const list = [
     ["Low watermark (UTC)", low === null ? "none yet" : clock(low), low === null ? "" : `${time(low).slice(0, 10)}, ${span(Math.floor((now - low) / 1e6) * 1e6)} behind now`],
     ["Native Spark's (UTC)", native === null ? "none yet" : clock(native), native === null || low === null ? "" : `${time(native).slice(0, 10)}, ${span(native - low)} ahead`],
-    ["Native Spark would drop", run.native_late_rows ? `≥ ${count(run.native_late_rows)}` : "none seen", "rows, at least, since the start", run.native_late_rows > 0 && "bad"],
+    ["Native would drop", run.native_late_rows ? `≥ ${count(run.native_late_rows)}` : "none seen", "rows, at least, since the start", run.native_late_rows > 0 && "bad"],
     ["Dropped as late here", count(counts.dropped_rows), "rows", counts.dropped_rows > 0 && "bad"],
     ["Unread", count(run.run.backlog_rows), "rows, as far as known"],
     ["Rows", count(counts.rows), `in ${many(run.batches, "batch", "batches")}`],

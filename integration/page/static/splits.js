@@ -8,7 +8,6 @@ const STATES = ["pending", "active", "paused", "idle", "finished"];
 const RANK = new Map([["pending", 0], ["active", 1], ["paused", 1], ["idle", 2], ["finished", 3]]);
 const PAGE = 50;
 const PROFILE_FROM = 40;
-const COLUMNS = 8;
 const NUMBERED = new Intl.Collator("en", { numeric: true }); // orders-9 before orders-10
 
 const $ = (id) => document.getElementById(id);
@@ -193,7 +192,7 @@ export class Splits {
     if (this.more === undefined) {
       this.more = document.createElement("tr");
       this.more.className = "more";
-      this.more.append(Object.assign(document.createElement("td"), { colSpan: COLUMNS }));
+      this.more.append(document.createElement("td"));
     }
     if (split === null || split === undefined) {
       this.more.remove();
@@ -210,6 +209,8 @@ export class Splits {
       split.passed_over ? "with_percentile() passes it: rows of it may be late." : "",
       name === this.run.holder ? this.run.next : "",
     ];
+    // As wide as the columns that this screen has: one more would make room for itself.
+    this.more.firstChild.colSpan = [...$("table").tHead.rows[0].cells].filter((cell) => cell.offsetParent !== null).length;
     put(this.more.firstChild, sentences.filter(Boolean).join(" "));
     if (after.line.nextSibling !== this.more) after.line.after(this.more);
   }

@@ -1,0 +1,152 @@
+"""One checkpoint on Kafka, by turns of a native and a wrapped query: nothing lost, nothing twice, whoever was killed.
+
+In native phases all partitions go side by side, so native Spark drops nothing by itself; in wrapped phases one of them
+is half an hour behind the others. So the windows of all phases together must be those of an undisturbed batch query.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.spark.adoption import adopt, leave
+from lowmark.integration.spark.checkpoint import kafka_starting_offsets
+from lowmark.watermark import LowmarkError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.live.kafka_scenarios import (
+    BOUND_US,
+    HOUR_US,
+    MINUTE_US,
+    SECOND_US,
+    T0_US,
+    Batches,
+    Log,
+    bounded,
+    counted,
+    dropped,
+    history,
+    poll_query,
+    seed,
+    source,
+)
+from tests.live.servers import Broker, require_jars, tail, wait_until
+from tests.live.test_torture import PAUSE, Driver, wait_for_next
+from tests.live.torture_driver import Config, read_windows
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+STEP_US = 20 * SECOND_US
+END_US = T0_US + 1_000 * HOUR_US
+LAST_LOW_US = END_US - BOUND_US - 1_000
+
+
+def closed(query: StreamingQuery) -> bool:
+    return history(query)[-1].watermark_us == LAST_LOW_US
+
+
+def has_begun(driver: Driver, config: Config) -> bool:
+    return driver.alive() and config.started.exists()
+
+
+def test_native_adopted_and_left_on_kafka(
+    spark: SparkSession, kafka: Broker, kafka_jars: list[Path], checkpoint: str
+) -> None:
+    """Kafka's `partition` cannot be null, and is nullable when wrapped: the state's schema is taken all the same."""
+    log, sink = Log.create(kafka, 2), Batches()
+    at_us, lost = T0_US, 0
+    for phase in range(4):
+        wraps = phase % 2 == 1
+        if phase:
+            assert adopt(checkpoint, "orders", stopped=True).done if wraps else leave(checkpoint, stopped=True).done
+        with LowWatermarkService(spark) as service:
+            rows = source(spark, log)
+            events = (
+                service.wrap(rows, name="orders", event_time="ts", split=["topic", "partition"], strategy=bounded())
+                if wraps
+                else rows.withWatermark("ts", "5 minutes")
+            )
+            writer = counted(events).writeStream.foreachBatch(sink).outputMode("append")
+            query = writer.option("checkpointLocation", checkpoint).start()
+            if wraps:
+                for partition in (1, 0):  # half an hour apart
+                    log.produce({partition: [at_us + n * MINUTE_US for n in range(30)]})
+                    query.processAllAvailable()
+                at_us += 30 * MINUTE_US
+            log.produce({p: [at_us, at_us + STEP_US] for p in range(2)})
+            query.processAllAvailable()
+            at_us += MINUTE_US
+            if phase == 3:
+                log.produce({p: [END_US] for p in range(2)})
+                poll_query(query, partial(closed, query), "the last low watermark")
+                query.processAllAvailable()
+            lost += dropped(history(query))
+            query.stop()
+    assert lost == 0
+    assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
+
+
+def read_so_far(log: Log, checkpoint: Path) -> bool:
+    """Whether all that was produced is in committed batches."""
+    try:
+        found = kafka_starting_offsets(checkpoint)
+    except LowmarkError:
+        return False  # not yet, or being written
+    return found.get(log.topic) == {str(partition): len(times) for partition, times in log.times_us.items()}
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("rocksdb", [False, True], ids=["hdfs", "rocksdb"])
+def test_by_turns_and_killed_each_time(kafka: Broker, kafka_jars: list[Path], tmp_path: Path, rocksdb: bool) -> None:
+    drawn = int(os.environ.get("LOWMARK_SEED", seed()))
+    rng, story = random.Random(drawn), [f"LOWMARK_SEED={drawn}"]
+    log = Log.create(kafka, 3)
+    jars = ",".join(str(jar) for jar in require_jars("spark-kafka"))
+    base = Config(kafka.bootstrap, log.topic, str(tmp_path), jars, rows_per_batch=100_000, rocksdb=rocksdb)
+    driver, at_us = None, T0_US
+    try:
+        for phase in range(int(os.environ.get("LOWMARK_KILLS", "8"))):
+            wraps = phase % 2 == 1
+            if phase:
+                done = adopt(base.checkpoint, "orders", stopped=True) if wraps else leave(base.checkpoint, stopped=True)
+                assert done.done or done.why_nothing is None, str(done)
+            config = Config(**{**base.__dict__, "how": "wrapped" if wraps else "native"})
+            driver = Driver("run", config, tmp_path / "driver.log")
+            wait_until(partial(has_begun, driver, config), "the query started", seconds=180)
+            if wraps:
+                for partitions in ((1, 2), (0,)):
+                    log.produce({p: [at_us + n * MINUTE_US for n in range(30)] for p in partitions})
+                    wait_until(lambda: read_so_far(log, base.checkpoint), "all of it read", seconds=120)
+                at_us += 30 * MINUTE_US
+            for _ in range(rng.randrange(2, 6)):
+                log.produce({p: [at_us + rng.randrange(STEP_US) for _ in range(5)] for p in range(3)})
+                at_us += STEP_US
+                PAUSE.wait(rng.uniform(0, 0.5))
+            which = rng.choice(["offsets", "commits", "anytime"])
+            log.produce({p: [at_us] for p in range(3)})
+            if which != "anytime":
+                wait_for_next(driver, base.checkpoint / which)
+            PAUSE.wait(rng.uniform(0, 0.3))
+            driver.kill()
+            story.append(f"phase {phase}, {config.how}, killed at {which}")
+        log.produce({p: [END_US] for p in range(3)})
+        leave(base.checkpoint, stopped=True)
+        adopt(base.checkpoint, "orders", stopped=True)
+        drain = Config(**{**base.__dict__, "how": "wrapped", "last_low_us": LAST_LOW_US})
+        driver = Driver("drain", drain, tmp_path / "driver.log")
+        assert driver.process.wait(240) == 0, tail(driver.log)
+        emitted = [window for file in sorted(base.output.glob("*.json")) for window in read_windows(file)]
+        assert len(emitted) == len(dict(emitted)), "a window was emitted twice"
+        assert dict(emitted) == log.windows(closed_by_us=LAST_LOW_US)
+    except BaseException as failed:
+        failed.args = (f"{failed}\n  " + "\n  ".join(story),)
+        raise
+    finally:
+        if driver is not None:
+            driver.kill()

@@ -1,0 +1,79 @@
+"""The programs in examples/, as a user runs them, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.live.servers import ROOT, Broker, Record, require_jars, require_java
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+NOW_MS = 1_700_000_040_000  # a full minute
+MINUTE_MS = 60_000
+
+
+def run(name: str, **options: object) -> str:
+    """Run an example with `--option value` for each, and return what it prints."""
+    require_java()
+    jars = ",".join(str(jar) for jar in require_jars("spark-kafka"))
+    conf = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=1 --conf spark.driver.host=127.0.0.1"
+    arguments = [part for option, value in options.items() for part in (f"--{option}", str(value))]
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *arguments],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {conf} --jars {jars} pyspark-shell"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3_000:]
+    return ran.stdout
+
+
+def produce(kafka: Broker, topic: str, rows: Iterable[tuple[int, dict[str, object]]]) -> None:
+    kafka.produce(topic, [Record(json.dumps(value), partition) for partition, value in rows])
+
+
+def test_orders_to_parquet_in_two_runs(kafka: Broker, kafka_jars: list[Path], tmp_path: Path) -> None:
+    topic = kafka.create_topic(partitions=2)
+
+    def orders(partition: int, minutes: range) -> list[tuple[int, dict[str, object]]]:
+        return [(partition, {"at": NOW_MS + m * MINUTE_MS, "item": "pen", "cents": 100 + m}) for m in minutes]
+
+    # Partition 1 is half an hour behind; the rest of it comes before the second run.
+    produce(kafka, topic, [*orders(0, range(40)), *orders(1, range(10))])
+    said = run("orders_to_parquet.py", bootstrap=kafka.bootstrap, topic=topic, out=tmp_path)
+    assert "low watermark" in said
+    produce(kafka, topic, [*orders(1, range(10, 40)), *orders(0, range(40, 42)), *orders(1, range(40, 42))])
+    run("orders_to_parquet.py", bootstrap=kafka.bootstrap, topic=topic, out=tmp_path)
+
+    rows = pq.read_table(tmp_path / "revenue").to_pylist()
+    found = sorted((r["partition"], round(r["minute"].timestamp() * 1000), r["cents"], r["orders"]) for r in rows)
+    closed = range(40)  # the low watermark is ten seconds before minute 41
+    assert found == sorted((p, NOW_MS + m * MINUTE_MS, 100 + m, 1) for p in (0, 1) for m in closed)
+
+
+def test_clicks_of_views_with_an_idle_side_and_a_bad_clock(
+    kafka: Broker, kafka_jars: list[Path], tmp_path: Path
+) -> None:
+    views, clicks = (kafka.create_topic(partitions=2) for _ in range(2))
+    minute = MINUTE_MS
+    produce(kafka, views, [(n % 2, {"at": NOW_MS + n * minute, "page": f"page-{n}"}) for n in range(30)])
+    # Only partition 0 of the clicks has any, and one of them comes from a clock that is a year ahead.
+    ahead = round(time.time() * 1000) + 365 * 24 * 60 * minute
+    told = [(0, {"at": NOW_MS + n * minute + 5_000, "of": f"page-{n}"}) for n in range(0, 30, 3)]
+    produce(kafka, clicks, [*told[:5], (0, {"at": ahead, "of": "page-1"}), *told[5:]])
+    run("clicks_of_views.py", bootstrap=kafka.bootstrap, views=views, clicks=clicks, out=tmp_path)
+
+    rows = pq.read_table(tmp_path / "views").to_pylist()
+    clicked = {r["page"] for r in rows if r["clicked_at"] is not None}
+    without = {r["page"] for r in rows if r["clicked_at"] is None}
+    assert clicked == {f"page-{n}" for n in range(0, 30, 3)}, "none was late for the click from the future"
+    # The low watermark is the smaller one of both streams, 27 minutes; a click may come ten minutes after its view.
+    assert without == {f"page-{n}" for n in range(17) if n % 3}
