@@ -115,9 +115,9 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with running_demo(tmp_path_factory.mktemp("embedded"), "--seed", "42", "--keep", "600") as demo:
         demo.await_said("more seconds")
         found = demo.figures()  # shown before it is kept
+        assert demo.said() == KEPT  # no log of Spark's, no warning of ours
         assert demo.end(signal.SIGINT, group=True) == 0
         assert demo.left_behind() == []
-        assert demo.said() == KEPT  # no log of Spark's, no warning of ours
     return found
 
 
@@ -362,7 +362,7 @@ class TestKept:
 
     def test_sigterm_ends_it_at_once_and_raises_the_alert_that_it_is_gone(self, kept: Kept) -> None:
         assert kept.demo.end(signal.SIGTERM) == 0
-        assert kept.demo.said() == (f"lowmark: metrics at http://{kept.target}/metrics\n{KEPT}")
+        assert kept.demo.said() == f"lowmark: metrics at http://{kept.target}/metrics\n{KEPT}"
         assert kept.demo.left_behind() == []
         alert = wait_until(lambda: kept.alerts().get("LowmarkDown"), "an alert")
         labels = {"alertname": "LowmarkDown", "instance": kept.target, "job": "lowmark", "severity": "critical"}
