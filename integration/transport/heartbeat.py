@@ -40,8 +40,6 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from lowmark.sources.spark.versions import ReadLimit
-
     from .driver_rpc import Client, HeartbeatReply
 
 __all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
