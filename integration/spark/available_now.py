@@ -47,7 +47,10 @@ class AvailableNow:
 
     def begin(self, event: JavaObject) -> None:
         """Take a query that starts, in Spark's own thread for it."""
-        execution = self._spark._jsparkSession.streams().get(event.id()).streamingQuery()
+        query = self._spark._jsparkSession.streams().get(event.id())
+        if query is None:
+            return  # it has ended already
+        execution = query.streamingQuery()
         trigger = execution.trigger().getClass().getSimpleName().rstrip("$")
         if trigger == "OneTimeTrigger" and logical_plan.stream_ids(execution.analyzedPlan()):
             log.warning(

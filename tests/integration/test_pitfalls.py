@@ -7,10 +7,13 @@ import logging
 import pickle
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from lowmark.integration import LowWatermarkService
+from lowmark.integration import LowWatermarkService, ship
 from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.wrap import check_arguments
+from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark.listener import QueryEvents
 from lowmark.integration.spark.queries import RunningQuery
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
@@ -585,8 +588,17 @@ def test_pitfall_49_connect_is_refused() -> None:
     class ConnectSession:
         __module__ = "pyspark.sql.connect.session"  # the real one needs packages that this project does not
 
+    class ConnectFrame(DataFrame):
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(name)  # such as the object of the JVM
+
     with pytest.raises(TypeError, match="Spark Connect session"):
         LowWatermarkService(ConnectSession())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^ship needs the session of a driver, got a Spark Connect session\. Hint: "):
+        ship(ConnectSession())  # type: ignore[arg-type]
+    frame = object.__new__(ConnectFrame)
+    with pytest.raises(WrapRefused, match="the DataFrame is one of Spark Connect, whose driver is another process"):
+        check_arguments(frame, name="orders", event_time="ts", split="split", splits=None)
 
 
 def test_pitfall_50_a_stream_of_another_session_is_heard(
