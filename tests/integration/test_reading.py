@@ -237,7 +237,7 @@ class Wire:
     @property
     def status(self) -> RunStatus:
         (run,) = self.runs.run_statuses(())
-        return replace(run, status=replace(run.status, held=()))  # the newest hold lasts until now
+        return replace(run, status=replace(run.status, held=()), spent_us={})  # both go on with the clock
 
 
 class JavaProgress:
