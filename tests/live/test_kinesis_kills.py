@@ -1,0 +1,110 @@
+"""A reader of a Kinesis stream is killed between planning, reading and commit, while shards split and merge.
+
+Without Spark, so that many kills cost little: the loop of `kinesis_loop` does what Spark does, and its offsets are all
+that is kept. Rows out are rows in, each once, those of a key in order. `test_kinesis_torture.py` does it with Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.live.kinesis_loop import newest
+from tests.live.kinesis_reading import Writer
+from tests.live.servers import ROOT, Kinesis, tail, wait_until
+
+pytestmark = [pytest.mark.live]
+
+
+def start(server: Kinesis, stream: str, folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / "loop.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.live.kinesis_loop", server.url, stream, str(folder)],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
+def reshard(server: Kinesis, stream: str, rng: random.Random) -> None:
+    """Split a shard, or merge two that lie beside each other."""
+    found = {each["ShardId"]: each for each in server.client.list_shards(StreamName=stream)["Shards"]}
+    there = sorted(
+        server.shards(stream, only_open=True), key=lambda shard: int(found[shard]["HashKeyRange"]["StartingHashKey"])
+    )
+    if len(there) < 3 or (len(there) < 5 and rng.random() < 0.5):
+        server.split(stream, rng.choice(there))
+    else:
+        at = rng.randrange(len(there) - 1)
+        server.merge(stream, there[at], there[at + 1])
+
+
+def kill(server: Kinesis, folder: Path, *, kills: int) -> None:
+    seed = int(os.environ.get("LOWMARK_SEED", random.randrange(2**32)))
+    print(f"LOWMARK_SEED={seed}")
+    rng = random.Random(seed)
+    stream = server.create_stream(2)
+    writer = Writer(server, stream)
+    offsets, commits, output = (folder / name for name in ("offsets", "commits", "output"))
+    moments: list[str] = []
+    process = None
+    try:
+        for _ in range(kills):
+            writer.put(rng.randrange(60, 150))
+            process = start(server, stream, folder)
+            alive = process
+
+            def more(where: Path, than: int, running: subprocess.Popen[bytes] = alive) -> bool:
+                assert running.poll() is None, tail(folder / "loop.log")
+                return newest(where) > than
+
+            before = newest(commits)
+            wait_until(lambda than=before: more(commits, than), "a batch")  # type: ignore[misc]
+            reshard(server, stream, rng)
+            writer.put(rng.randrange(60, 150))
+            # Between the offset and the rows, between the rows and the commit, or right after it.
+            where = rng.choice([offsets, output, commits])
+            known, until = newest(where), time.monotonic() + 60
+            while not more(where, known):
+                assert time.monotonic() < until, f"nothing new in {where.name}"
+            process.kill()
+            process.wait(20)
+            moments.append(f"{where.name}: planned {newest(offsets)}, read {newest(output)}, done {newest(commits)}")
+        process = start(server, stream, folder)
+
+        def rows() -> list[tuple[str, str, int]]:
+            read = [json.loads(file.read_text()) for file in sorted(output.glob("*.json"))]
+            return [tuple(row) for batch in read for row in batch]
+
+        wait_until(lambda: len(rows()) >= len(writer.sent), "all rows")
+        found = rows()
+        assert sorted(number for _, _, number in found) == list(range(len(writer.sent))), "each row once"
+        by_key: dict[str, list[int]] = {}
+        for _, key, number in found:
+            by_key.setdefault(key, []).append(number)
+        assert all(numbers == sorted(numbers) for numbers in by_key.values()), "rows of a key in order"
+        assert len({shard for shard, _, _ in found}) > kills
+        assert any("planned" in moment for moment in moments)
+    except BaseException as failed:
+        failed.args = (f"{failed}\n  LOWMARK_SEED={seed}\n  " + "\n  ".join(moments),)
+        raise
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait(20)
+    print("\n".join(moments))
+
+
+def test_kills_between_planning_reading_and_commit_lose_nothing(kinesis: Kinesis, tmp_path: Path) -> None:
+    kill(kinesis, tmp_path, kills=3)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+def test_many_kills_between_planning_reading_and_commit_lose_nothing(kinesis: Kinesis, tmp_path: Path) -> None:
+    kill(kinesis, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "20")))
