@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from lowmark.sources.api import Fetching, SplitEnd, SplitEnumerator, SplitEnumeratorContext
+from lowmark.sources.api import Fetching, SourceReaderContext, SplitEnd, SplitEnumerator, SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import MetricGroup
@@ -31,7 +31,7 @@ from .columns import EVENT_TIME, PravegaColumns
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
 from .errors import InvalidPravegaOption, PravegaUnavailable
 from .event_time import UNITS_US, EventTime
-from .jvm import leave_java
+from .jvm import leave_java, start_java
 from .loss import DataLoss
 from .notes import NOTED_TIME
 from .planner import Noted, PravegaPlanner
@@ -188,11 +188,21 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self._walk(DiscoveredSplits())()
 
     def create_planner(self) -> PravegaPlanner:
+        """Make the planner; Java is started by who calls this, not by one of the threads that come and go."""
+        self._start_java()
         searched = self._event_time if self.event_time == EVENT_TIME else None
         return PravegaPlanner(self.settings, event_time=searched, noted=self._noted, go_on=self._go_on)
 
+    def create_reader(self, context: SourceReaderContext) -> None:
+        """None, as most sources; but Java is started here, by the task's own thread."""
+        del context
+        self._start_java()
+
     def create_split_reader(self) -> PravegaSplitReader:
         return PravegaSplitReader(self)
+
+    def _start_java(self) -> None:
+        start_java(self.settings.jars, self.settings.jvm_options)
 
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         return self.create_planner().latest(splits)

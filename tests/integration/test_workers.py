@@ -14,6 +14,7 @@ import pytest
 from lowmark.integration.errors import WorkersUnfit
 from lowmark.integration.spark import workers
 from lowmark.sources.kafka import KafkaSource
+from lowmark.sources.pravega import PravegaSource
 from lowmark.sources.spark import prefer_own_python
 from lowmark.watermark import WatermarkGenerator, WatermarkStrategy
 
@@ -80,7 +81,10 @@ def test_what_a_stream_needs() -> None:
     assert set(workers.needed(IN_ORDER, LogSource(Path()))) == read
     assert set(workers.needed(IN_ORDER, kafka)) == read | {"confluent_kafka"}
     assert set(workers.needed(IN_ORDER)) <= workers.PACKAGES.keys()
-    assert {*workers.needed(IN_ORDER, kafka), *workers._TO_ASK} == workers.PACKAGES.keys()
+    pravega = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"])
+    assert set(workers.needed(IN_ORDER, pravega)) == read | {"jpype"}
+    clients = {*workers.needed(IN_ORDER, kafka), *workers.needed(IN_ORDER, pravega)}
+    assert {*clients, *workers._TO_ASK} == workers.PACKAGES.keys()
 
 
 def test_a_python_is_looked_at_once_and_again_only_for_what_is_new(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,12 +95,12 @@ class Pravega:
         return PravegaSource(**given, **options)
 
     def create_stream(self, segments: int = 1, name: str | None = None) -> str:
-        """Make a stream of so many segments and return its name."""
+        """Make a stream of so many segments, which are the fewest it can be merged to, and return its name."""
         self.admin  # noqa: B018  # Java, and the scope
         name = f"t-{uuid.uuid4().hex[:12]}" if name is None else name
-        assert self.admin.createStream(self.scope, name, _fixed(segments))
-        if segments > 1:  # which is the least a stream may be merged to, else
-            assert self.admin.updateStream(self.scope, name, _fixed(1))
+        policy = java_class("io.pravega.client.stream.ScalingPolicy").fixed(segments)
+        config = java_class("io.pravega.client.stream.StreamConfiguration").builder().scalingPolicy(policy).build()
+        assert self.admin.createStream(self.scope, name, config)
         return name
 
     def delete_stream(self, stream: str) -> None:
@@ -244,12 +244,6 @@ def _start(java: str, classpath: str, folder: Path, *, auth: bool) -> Pravega:
     server = Pravega(f"tcp://{LOCALHOST}:{controller}", process, *([USER, PASSWORD] if auth else []))
     server.process.start(server.ready)
     return server
-
-
-def _fixed(segments: int) -> Any:
-    """The configuration of a stream that nobody scales but the tests."""
-    policy = java_class("io.pravega.client.stream.ScalingPolicy").fixed(segments)
-    return java_class("io.pravega.client.stream.StreamConfiguration").builder().scalingPolicy(policy).build()
 
 
 def encoded(password: str) -> str:

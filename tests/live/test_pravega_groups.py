@@ -90,12 +90,12 @@ def test_a_group_is_elsewhere_than_spark_after_a_crash_and_segments_are_not(
     pravega: Pravega, stream: str, group: Group
 ) -> None:
     query = Reading(pravega.source(stream))
-    reader = group.reader("task, first attempt")
+    reader = group.reader("first-attempt")
     read = [bytes(reader.readNextEvent(MOST_MS).getEvent()) for _ in range(5)]
     assert len(read) == 5
     # The task dies: Spark has not committed the batch and runs it again. The group has given out these events.
-    group.group.readerOffline("task, first attempt", None)
-    again = group.reader("task, second attempt")
+    group.group.readerOffline("first-attempt", None)
+    again = group.reader("second-attempt")
     repeated = bytes(again.readNextEvent(MOST_MS).getEvent())
     split = next(iter(query.splits.values()))
     twice = [Reading(pravega.source(stream)).events() for _ in range(2)]

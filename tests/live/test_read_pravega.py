@@ -107,15 +107,16 @@ def test_five_scalings_while_it_runs_and_two_while_it_is_down_lose_nothing(
     write(300)
     with LowWatermarkService(spark) as service:
         query = start(service)
-        for change in (pravega.split_one, pravega.merge_two, pravega.split_one, pravega.merge_two, pravega.split_one):
-            change(fast if rng.random() < 0.5 else slow)
+        split, merge = pravega.split_one, pravega.merge_two
+        for change, stream in ((split, fast), (split, slow), (merge, fast), (merge, slow), (split, fast)):
+            change(stream)
             write(200)
         query.processAllAvailable()
         dropped = late(query)
         query.stop()
-    for change in (pravega.merge_two, pravega.split_one):
-        change(fast)
-        change(slow)
+    for of_fast, of_slow in ((merge, split), (split, merge)):
+        of_fast(fast)
+        of_slow(slow)
         write(150)
     ends = last(number)
     for stream in (fast, slow):
@@ -170,7 +171,7 @@ def test_a_plain_stream_reads_the_format(spark: SparkSession, pravega: Pravega, 
     writer = reader.option("splitColumn", "split_id").option("maxRowsPerBatch", "30").load().writeStream
     writer = writer.foreachBatch(lambda batch, _: seen.extend((r["split_id"], r["event"]) for r in batch.collect()))
     query = writer.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "cp")).start()
-    query.awaitTermination(60)
+    query.awaitTermination(120)
     assert (len(seen), len(set(seen))) == (100, 100)
     assert {split for split, _ in seen} == {f"{stream}/0.#epoch.0", f"{stream}/1.#epoch.0"}
 
