@@ -48,7 +48,7 @@ def bronze(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 def expected(*, timed: bool) -> AuditReport:
     """The same rows, given to the audit by hand."""
-    cut = ByTime(3, 10 * SECOND_US) if timed else Proportional([1_000] * 3, [1_000 + ROWS] * 3, 90, 0)
+    cut = ByTime(3, 10 * SECOND_US) if timed else Proportional([1_000] * 3, [1_000 + ROWS] * 3, 90, 2 * START_US)
     audit = Audit(
         [f"orders-{split}" for split in range(3)], cut, Question(rows_per_batch=90), 2 * START_US, timed=timed
     )
