@@ -79,6 +79,8 @@ def test_names_of_databricks_options() -> None:
         ({"streamNam": "orders"}, "did you mean 'streamName'"),
         ({"streamName": "o", "initialPosition": '{"at_timestamp": 7}'}, "TRIM_HORIZON, LATEST or"),
         ({"streamName": "o", "threads": "many"}, "expected a number"),
+        ({"streamName": "o", "threads": "NaN"}, "expected a number"),
+        ({"streamName": "o", "bytesPerSecond": "Infinity"}, "expected a number"),
         ({"streamName": "o", "failOnDataLoss": "no"}, "true or false"),
         ({}, "exactly one of them"),
     ],
