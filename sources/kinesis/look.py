@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .client import IteratorExpired, KinesisClient, ShardGone, milliseconds
+from .client import IteratorExpired, KinesisClient, Page, ShardGone, milliseconds
 from .columns import rows_in
 from .split import KinesisSplit, after, at, at_time
 
@@ -156,28 +156,29 @@ class ShardLook:
 
     def _read_on(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
         """Make the run longer, up to `RUN_RECORDS`."""
-        found: list[Seen] = []
         self.at_tip = False
         for _ in range(EMPTY_PAGES):
-            page = self._page(client, split, found, patience_seconds)
-            found += map(_seen, _from_time(split, page.records) if not self.run and not found else page.records)
+            limit = max(1, RUN_RECORDS - len(self.run))
+            page = self._page(client, split, limit, patience_seconds)
+            found = list(map(_seen, page.records if self.run else _from_time(split, page.records)))
+            # At once: the next page may not come, and what was asked for is not asked for again.
+            self.run += found
+            self._read += found
             self._iterator, self.behind_ms = page.iterator, page.behind_ms
             self.closed = page.iterator is None
-            self.at_tip = self.closed or page.behind_ms == 0
-            if self.at_tip or len(self.run) + len(found) >= RUN_RECORDS:
+            # A full page may be followed by records of its last millisecond.
+            self.at_tip = self.closed or (page.behind_ms == 0 and len(page.records) < limit)
+            self._renumber()
+            if self.at_tip or len(self.run) >= RUN_RECORDS:
                 break
         self.looked_ms = client.now_ms()
-        self.run += found
-        self._read += found
         if self.at_tip or (self.tip is not None and self.run and self.run[-1].sequence >= self.tip.sequence):
             self.tip = None
         self._renumber()
         self._note(self.run)
 
-    def _page(self, client: KinesisClient, split: KinesisSplit, found: Sequence[Seen], patience_seconds: float) -> Any:
-        limit = max(1, RUN_RECORDS - len(self.run) - len(found))
-        known = found or self.run
-        place = after(known[-1].sequence) if known else self.base
+    def _page(self, client: KinesisClient, split: KinesisSplit, limit: int, patience_seconds: float) -> Page:
+        place = after(self.run[-1].sequence) if self.run else self.base
         for _ in range(EXPIRIES):
             try:
                 if self._iterator is None:

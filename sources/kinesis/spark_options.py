@@ -21,6 +21,7 @@ Keys are no options: credentials come from boto3's own chain, or a role, and sta
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from difflib import get_close_matches
@@ -108,9 +109,12 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _number(option: str, text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise InvalidKinesisOption(option, shown(text), "a number", "or leave it out.") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidKinesisOption(option, shown(text), "a number", "or leave it out.")
+    return number
 
 
 def _position(option: str, text: str) -> KinesisPosition:

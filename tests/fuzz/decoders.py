@@ -300,6 +300,13 @@ KAFKA_OPTIONS = {
 }
 ASSIGNED = {"kafka.bootstrap.servers": "b:9092", "assign": '{"orders": [0, 1]}', "startingTimestamp": "7"}
 PATTERN = {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "o.*", "keyType": "string", "tasks": "2"}
+KINESIS_OPTIONS = {
+    "streamName": "orders,returns",
+    "initialPosition": '{"at_timestamp": "2026-01-01T00:00:00Z"}',
+    "endingPosition": "LATEST",
+    "bytesPerSecond": "none",
+    "columns": "data,shardId",
+}
 FILE_OPTIONS = {
     "path": "/none/*.csv",
     "fileFormat": "csv",
@@ -314,6 +321,12 @@ def read_kafka_options(options: dict[str, str]) -> object:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of a pattern, in Python's syntax: the user's own
         return FormatOptions.read("lowmark_kafka", options)
+
+
+def read_kinesis_options(options: dict[str, str]) -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # as above
+        return FormatOptions.read("lowmark_kinesis", options)
 
 
 def read_offsets(given: Any) -> object:
@@ -434,6 +447,11 @@ DECODERS: dict[str, Decoder] = {
         read_kafka_options,
         changed_options(KAFKA_OPTIONS, ASSIGNED, PATTERN),
         KAFKA_OPTIONS,
+    ),
+    "options of lowmark_kinesis": Decoder(
+        read_kinesis_options,
+        changed_options(KINESIS_OPTIONS, {"streamPattern": "o.*", "threads": "3"}),
+        KINESIS_OPTIONS,
     ),
     "options of lowmark_files": Decoder(
         lambda options: FormatOptions.read("lowmark_files", options), changed_options(FILE_OPTIONS), FILE_OPTIONS

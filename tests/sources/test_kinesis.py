@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from lowmark.sources import Boundedness
 from lowmark.sources.formats import FormatOptions
-from lowmark.sources.kinesis import InvalidKinesisOption, KinesisPosition, KinesisSource
+from lowmark.sources.kinesis import InvalidKinesisOption, KinesisPosition, KinesisSource, KinesisUnavailable
+from lowmark.sources.kinesis.client import Page
 from lowmark.sources.kinesis.enumerator import StreamPattern, _prepared
 from lowmark.sources.kinesis.look import Seen, ShardLook
 from lowmark.sources.kinesis.pace import Pace
@@ -78,6 +79,8 @@ def test_names_of_databricks_options() -> None:
         ({"streamNam": "orders"}, "did you mean 'streamName'"),
         ({"streamName": "o", "initialPosition": '{"at_timestamp": 7}'}, "TRIM_HORIZON, LATEST or"),
         ({"streamName": "o", "threads": "many"}, "expected a number"),
+        ({"streamName": "o", "threads": "NaN"}, "expected a number"),
+        ({"streamName": "o", "bytesPerSecond": "Infinity"}, "expected a number"),
         ({"streamName": "o", "failOnDataLoss": "no"}, "true or false"),
         ({}, "exactly one of them"),
     ],
@@ -191,3 +194,37 @@ def test_who_stands_behind_the_last_record_before_a_time_has_nothing_left_before
     look.highest_ms = 1_000
     found = {time_ms: look.find_time(time_ms) for time_ms in (0, 50, 100, 101, 104, 106, 200, 201, 999, 1_001)}
     assert found == {0: 0, 50: 0, 100: 0, 101: 101, 104: 101, 106: 106, 200: 106, 201: 201, 999: 999, 1_001: None}
+
+
+class Failing:
+    """A client whose second answer does not come."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def now_ms(self) -> int:
+        return 10_000
+
+    def iterator(self, stream: str, shard: str, cursor: str, **options: Any) -> str:
+        self.asked.append(cursor)
+        return "0"
+
+    def records(self, stream: str, shard: str, iterator: str, limit: int, **options: Any) -> Page:
+        number = int(iterator)
+        self.asked.append(iterator)
+        if number == 1 and self.asked.count("1") == 1:
+            raise KinesisUnavailable("here", "read", 2.0, "throttled")
+        arrived = datetime(1970, 1, 1, 0, 0, number, tzinfo=timezone.utc)
+        record = {"SequenceNumber": str(BIG + number), "Data": b"x", "ApproximateArrivalTimestamp": arrived}
+        return Page([record], str(number + 1), 0 if number == 2 else 1_000)
+
+
+def test_what_was_looked_at_stays_known_when_the_next_answer_does_not_come() -> None:
+    client: Any = Failing()
+    look, [split] = ShardLook(TRIM_HORIZON, 0), splits_of({"0": ()})
+    options: dict[str, Any] = {"now_seconds": lambda: 0.0, "poll_seconds": 1.0, "patience_seconds": 1.0}
+    with pytest.raises(KinesisUnavailable):
+        look.refresh(client, split, **options)
+    look.refresh(client, split, **options)
+    assert [seen.sequence - BIG for seen in look.run] == [0, 1, 2]
+    assert [seen.behind for seen in look.run] == [1, 1_001, 2_001]
