@@ -214,8 +214,10 @@ def map_in_arrow(
     from pyspark.sql.udf import UserDefinedFunction
     from pyspark.util import PythonEvalType
 
+    from .split_key import quoted
+
     made = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column: Any = made(*df.columns)
+    column: Any = made(*map(quoted, df.columns))
     return DataFrame(df._jdf.mapInArrow(column._jc, False, None), df.sparkSession)
 
 
