@@ -41,7 +41,7 @@ def _find_compiled() -> None:
     try:
         from pyspark import SparkFiles
 
-        folder = os.path.join(SparkFiles.getRootDirectory(), {_ARCHIVE!r})
+        folder = os.path.abspath(os.path.join(SparkFiles.getRootDirectory(), {_ARCHIVE!r}))
     except Exception:
         return  # no worker of Spark's
     if os.path.isdir(folder) and folder not in sys.path:

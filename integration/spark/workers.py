@@ -164,13 +164,14 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
 
     # Pickled by value, as it stands in a function: executors may have no lowmark to import it from.
     def run(_: Iterable[int]) -> Iterator[Any]:
+        import os
         import socket
 
         from pyspark import SparkFiles
 
         space: dict[str, Any] = {}
         exec(probe, space)  # noqa: S102  # the text above
-        executor = SparkFiles.getRootDirectory()  # each has a folder of its own
+        executor = os.path.abspath(SparkFiles.getRootDirectory())  # noqa: PTH100  # "." in a folder of its own
         yield (socket.gethostname(), f"{socket.gethostname()}:{executor}", *space["probe"](wanted))
 
     tag = f"lowmark-{uuid.uuid4().hex}"
