@@ -78,7 +78,8 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             segment are found, it holds the watermark.
         on_data_loss: "error", or "go_on" with what is left, when events are truncated before they were read.
         give_up_after: how long Pravega may be away before it is an error, a duration.
-        fetchers: how many segments a task reads side by side, 1 or more.
+        fetchers: how many segments a task reads side by side, 1 or more. Java reads ahead by itself, so more than one
+            helps only where Pravega is far away; near, they stand in each other's way.
         jars: where pravega-client and the jars that it needs are: a folder, a jar, a pattern, or several. By default
             what the environment variable LOWMARK_PRAVEGA_JARS names, of the driver and of each executor.
         jvm_options: of the Java in each process that reads; by default a heap of 256 MB.
@@ -115,7 +116,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         discover_every: str | timedelta = "1 second",
         on_data_loss: str = "error",
         give_up_after: str | timedelta = "1 minute",
-        fetchers: int = 2,
+        fetchers: int = 1,
         jars: str | Sequence[str] = (),
         jvm_options: Sequence[str] | None = None,
         username: str = "",
