@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lowmark.watermark import LowmarkError
+
 from .errors import (
     InvalidPravegaOption,
     PravegaAccessDenied,
@@ -43,15 +45,15 @@ _MISSING = ("NoSuchSegmentException", "InvalidStreamException", "NOT_FOUND")
 _FOR_GOOD = ("IllegalArgumentException", "SSLHandshakeException", "CertificateException")
 
 
-class Gone(Exception):
+class Gone(LowmarkError):
     """A segment is not there."""
 
 
-class Truncated(Exception):
+class Truncated(LowmarkError):
     """Bytes of a segment are not there any more."""
 
 
-class Silent(Exception):
+class Silent(LowmarkError):
     """Nobody answered in time; the text is the last error."""
 
 

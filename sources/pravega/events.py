@@ -13,6 +13,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lowmark.watermark import LowmarkError
 
 __all__ = ["HEADER_BYTES", "NotAnEvent", "ends_of_events", "payloads"]
 
@@ -20,7 +21,7 @@ HEADER_BYTES = 8
 _LENGTH = struct.Struct(">i").unpack_from
 
 
-class NotAnEvent(Exception):
+class NotAnEvent(LowmarkError):
     """Bytes that are no event: where, and what is there."""
 
     def __init__(self, at: int, what: str) -> None:

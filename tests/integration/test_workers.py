@@ -14,6 +14,7 @@ import pytest
 from lowmark.integration.errors import WorkersUnfit
 from lowmark.integration.spark import workers
 from lowmark.sources.kafka import KafkaSource
+from lowmark.sources.kinesis import KinesisSource
 from lowmark.sources.pravega import PravegaSource
 from lowmark.sources.spark import prefer_own_python
 from lowmark.watermark import WatermarkGenerator, WatermarkStrategy
@@ -83,7 +84,9 @@ def test_what_a_stream_needs() -> None:
     assert set(workers.needed(IN_ORDER)) <= workers.PACKAGES.keys()
     pravega = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"])
     assert set(workers.needed(IN_ORDER, pravega)) == read | {"jpype"}
-    clients = {*workers.needed(IN_ORDER, kafka), *workers.needed(IN_ORDER, pravega)}
+    kinesis = KinesisSource(streams=["orders"], region="eu-central-1")
+    assert set(workers.needed(IN_ORDER, kinesis)) == read | {"boto3", "aws_kinesis_agg"}
+    clients = {name for source in (kafka, pravega, kinesis) for name in workers.needed(IN_ORDER, source)}
     assert {*clients, *workers._TO_ASK} == workers.PACKAGES.keys()
 
 
