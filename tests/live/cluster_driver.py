@@ -39,22 +39,34 @@ def executors(port: str) -> list[int]:
     return sorted(found)
 
 
+WORKER = "worker-python"
+
+
+def worker_program(folder: Path, python: Path) -> Path:
+    """A folder with the program that starts this Python, by its path: told by its name it is looked for in PATH."""
+    folder.mkdir(exist_ok=True)
+    program = folder / WORKER
+    program.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+    program.chmod(0o755)
+    return folder
+
+
 def bare_python(folder: Path) -> Path:
-    """The programs of an environment such as a cluster has it."""
+    """The Python of an environment such as a cluster has it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     [packages] = folder.glob("lib/python*/site-packages")
     for name in ("pyspark", "py4j", "pyarrow", "numpy"):
         for installed in Path(sysconfig.get_path("purelib")).glob(f"{name}*"):
             (packages / installed.name).symlink_to(installed)
-    return folder / "bin"
+    return folder / "bin" / "python"
 
 
 def main(folder: Path) -> None:
     """Six batches; after the third, one executor dies."""
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    # Here as there it is `python3`, each by its own path.
-    os.environ["PYSPARK_PYTHON"] = "python3"
-    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # Here as there it has one name, and each host finds its own under it.
+    os.environ["PYSPARK_PYTHON"] = WORKER
+    os.environ["PATH"] = f"{worker_program(folder / 'here', Path(sys.executable))}:{os.environ['PATH']}"
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
@@ -64,7 +76,7 @@ def main(folder: Path) -> None:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
-        "spark.executorEnv.PATH": f"{bare_python(folder / 'bare')}:/usr/bin:/bin",
+        "spark.executorEnv.PATH": f"{worker_program(folder / 'there', bare_python(folder / 'bare'))}:/usr/bin:/bin",
         "spark.executorEnv.PYTHONPATH": "",
     }
     spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
@@ -92,7 +104,7 @@ def main(folder: Path) -> None:
                 os.kill(killed[0], signal.SIGKILL)
         ran.query.stop()
         script = StreamScript(
-            (SplitScript("a", 4), SplitScript("b", 1)), us(0), ticks=10, tick_us=1_000_000, shuffle_us=0
+            (SplitScript("a", 4), SplitScript("b", 1)), us(0), ticks=10, tick_us=1_000_000, shuffle_us=1
         )
         df = service.read(GeneratorSource(script, seed=7, ticks_per_batch=10), name="read", tasks=4)
         read = start(df.select("split"), str(folder / "read"), trigger={"availableNow": True})
