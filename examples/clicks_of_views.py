@@ -31,7 +31,7 @@ def main() -> None:
         parser.add_argument(option, required=True)
     options = parser.parse_args()
     spark = SparkSession.builder.appName("clicks").getOrCreate()
-    # Empty partitions are passed after a second here, so that the example ends soon; minutes are usual. And in the end all
+    # Empty partitions are passed after a second here, so that the example ends soon; minutes are usual. In the end all
     # topics fall silent: the low watermark then goes on to what was seen last, where by default it would wait for rows.
     strategy = (
         WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
