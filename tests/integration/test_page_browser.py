@@ -100,7 +100,8 @@ def running(
     """A service with its page and its metrics, and a query on the stream "orders"."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
     with LowWatermarkService(spark, metrics_port=0, page_port=0) as service:
-        events = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy)
+        names = [row[0] for row in rows]  # else only those that a sample of the rows shows are known
+        events = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=names, strategy=strategy)
         feed.put(*rows)
         ran = start(windows(events, "split"), checkpoint, name="totals")
         try:
