@@ -96,6 +96,16 @@ class Audits:
         """Know a stream before its first batch."""
         self._streams[stream.metric] = stream
 
+    def readers(self, name: str) -> tuple[str, ...]:
+        """Names, or ids, of the queries that are audited under a name now."""
+        live = [run for run in self._runs.values() if run.stream.name == name and not run.ended]
+        return tuple(str(run.query_id if run.query_name is None else run.query_name) for run in live)
+
+    def release(self, name: str) -> None:
+        """Forget the streams of a name."""
+        self._streams = {metric: stream for metric, stream in self._streams.items() if stream.name != name}
+        self._runs = {key: run for key, run in self._runs.items() if run.stream.name != name}
+
     def take_event(self, kind: str, event: JavaObject) -> None:
         """Take an event of Spark's listener."""
         if not self._streams:

@@ -103,10 +103,12 @@ class Runs:
         mine = {stream_id for stream_id, stream in self._streams.items() if stream.name == name}
         self._queries.find()
         reading = [query for query in self._queries if query.active and not mine.isdisjoint(query.streams())]
-        return tuple(query.query_id if query.name is None else query.name for query in reading)
+        own = tuple(query.query_id if query.name is None else query.name for query in reading)
+        return (*own, *self.audits.readers(name))
 
     def release(self, name: str) -> None:
         """Forget the streams of a name."""
+        self.audits.release(name)
         for stream_id, stream in tuple(self._streams.items()):
             if stream.name == name:
                 del self._streams[stream_id]

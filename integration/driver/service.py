@@ -384,7 +384,7 @@ class LowWatermarkService:
 
         Raises:
             WrapRefused: df cannot be observed; the text says why and what to do.
-            StreamNameTaken: the name is in use.
+            StreamNameTaken: a query is read or audited under that name.
             ServiceStopped: the service was stopped.
         """
         self._begin("audit", name, None, max_splits)
@@ -394,6 +394,8 @@ class LowWatermarkService:
         )
         assert stream.measurement is not None, "an audited stream is observed"
         observed = df.observe(stream.metric, *stream.measurement.columns())
+        if name in self._names:
+            self._call(lambda: self._runs.release(name), f'audit stream "{name}" again')
         self._call(lambda: self._runs.audits.add(stream), f'audit stream "{name}"')
         self._call(lambda: self._queries.listen_to(df.sparkSession), f'audit stream "{name}"')
         self._names.add(name)

@@ -51,6 +51,8 @@ def test_a_watched_query_goes_on_from_its_checkpoint_and_again_without(spark: Sp
         port = service.metrics_port
         metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
         told = service.explain("orders")
+        with pytest.raises(StreamNameTaken):
+            service.audit(never.df, name="orders", event_time="ts", split="split")
         ran.query.stop()
         rows += ran.rows
     last = fed(native(sometimes.df, tmp_path / "c2", None), sometimes, BATCHES[6:])
@@ -83,6 +85,7 @@ def test_what_cannot_be_watched_is_refused(spark: SparkSession, tmp_path: Path) 
         with pytest.raises(WrapRefused, match="wrapped already"):
             service.audit(wrapped, name="orders", event_time="ts", split="split")
         service.audit(feed.df, name="orders", event_time="ts", split="split")
-        with pytest.raises(StreamNameTaken):
-            service.audit(feed.df, name="orders", event_time="ts", split="split")
+        service.audit(
+            feed.df, name="orders", event_time="ts", split="split"
+        )  # a cell that is run again: nobody reads it
         assert service.status("orders").states["active"] == 0
