@@ -72,6 +72,13 @@ def created(kafka: Broker) -> str:
     return topic
 
 
+def without_silences(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: value for key, value in split.items() if "silen" not in key}
+        for name, split in answer["splits"].items()
+    }
+
+
 def test_a_backlog_is_read_as_spark_shares_it_out(kafka: Broker, created: str) -> None:
     answer = told(kafka, created, "--rows-per-batch", "400", "--delay", "1 minute", "--delay", "20 minutes")
     assert "no append time" in answer["order"]
@@ -82,14 +89,15 @@ def test_a_backlog_is_read_as_spark_shares_it_out(kafka: Broker, created: str) -
     assert more["rows_dropped"] == 0
     assert answer["native_smallest_delay_us"] == (600 - 101) * 1_000_000 + 1_000
     assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
-    assert told(kafka, created, "--rows-per-batch", "400", "--event-time", "$.paid_at")["splits"] == answer["splits"]
+    paid = told(kafka, created, "--rows-per-batch", "400", "--event-time", "$.paid_at")
+    assert without_silences(paid) == without_silences(answer)  # which are told by Kafka's time, where that is another
 
 
 def test_append_times_order_all_partitions(kafka: Broker) -> None:
     topic = kafka.create_topic(partitions=4, message_timestamp_type="LogAppendTime")
     for _ in range(3):  # three bursts, written one after the other
         kafka.produce(topic, orders(800))
-    answer = told(kafka, topic, "--event-time", "$.paid_at", "--trigger", "100 milliseconds", "--window", "1 minute")
+    answer = told(kafka, topic, "--event-time", "$.paid_at", "--trigger", "10 milliseconds", "--window", "1 minute")
     assert "LogAppendTime" in answer["order"]
     assert answer["rows"] == 2_400
     assert answer["batches"] >= 3
