@@ -218,9 +218,9 @@ def test_a_watch_stands_still_in_colours_and_ends_with_the_key(driver: Driver) -
         return seen.count(until) >= times
 
     try:
-        wait_until(lambda: read(b"Ctrl-C ends", 3), "three pictures")
+        wait_until(lambda: read(b"Ctrl-C ends", 3), "three pictures", seconds=60)
         process.send_signal(signal.SIGINT)
-        wait_until(lambda: process.poll() is not None or (read(b"", 0) and False), "its end")
+        wait_until(lambda: process.poll() is not None or (read(b"", 0) and False), "its end", seconds=60)
     finally:
         process.kill()
         process.wait()
