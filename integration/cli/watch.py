@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
@@ -33,8 +34,24 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
         raise typer.BadParameter(
             "--watch needs a terminal; for a script, ask `lowmark check` or `lowmark status --json`"
         )
+    # Remembered, not raised where it comes: inside a call into gRPC or a destructor an interrupt can get lost.
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        _show(console, shown, limit, interrupted)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    raise KeyboardInterrupt
+
+
+def _show(
+    console: EscapingConsole,
+    shown: Callable[[int], Iterator[RenderableType]],
+    limit: int | None,
+    interrupted: threading.Event,
+) -> None:
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
+        while not interrupted.is_set():
             fitting = max(_LEAST_SPLITS, console.size.height - _HEAD_LINES)
             at = Text(f"{datetime.now(timezone.utc):%H:%M:%S} UTC, Ctrl-C ends", style="dim")
             try:
@@ -42,4 +59,4 @@ def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None
             except LowmarkError as failed:  # it may come again
                 what = [Text(printable(str(failed)), style="bold red")]
             live.update(Group(at, *what), refresh=True)
-            time.sleep(EVERY_SECONDS)
+            interrupted.wait(EVERY_SECONDS)
