@@ -120,7 +120,7 @@ def test_the_command_and_the_files_for_grafana(bin_: Path, tmp_path: Path) -> No
     )
     out = tmp_path / "some" / "folder"
     told = run(bin_, "python", str(bin_ / "lowmark"), "grafana", "--out", str(out))
-    for name in ("lowmark.json", "alerts.yml"):
+    for name in ("overview.json", "lowmark.json", "source.json", "alerts.yml"):
         assert (out / name).read_bytes() == (ROOT / "grafana" / name).read_bytes()
         assert str(out / name) in told
 

@@ -1,4 +1,4 @@
-"""`lowmark grafana`: the dashboard and the alert rules that come with the package, as files."""
+"""`lowmark grafana`: the dashboards and the alert rules that come with the package, as files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .common import Debug, Json
 __all__ = ["FILES", "grafana"]
 
 FILES = {
-    "lowmark.json": "import it in Grafana: Dashboards, New, Import",
+    "overview.json": "every stream of every driver; import it in Grafana: Dashboards, New, Import",
+    "lowmark.json": "one stream; the same",
+    "source.json": "what our sources read; the same",
     "alerts.yml": "name it under rule_files in prometheus.yml",
 }
 
@@ -26,7 +28,7 @@ def grafana(
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
-    """Write the Grafana dashboard and the Prometheus alert rules into a folder.
+    """Write the Grafana dashboards and the Prometheus alert rules into a folder.
 
     They fit what LowWatermarkService(spark, metrics_port=...) exports. Files of these names are written over.
     """
