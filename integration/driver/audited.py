@@ -99,7 +99,7 @@ class Audits:
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or ids, of the queries that are audited under a name now."""
         live = [run for run in self._runs.values() if run.stream.name == name and not run.ended]
-        return tuple(str(run.query_id if run.query_name is None else run.query_name) for run in live)
+        return tuple(str(run.query) for run in live)
 
     def release(self, name: str) -> None:
         """Forget the streams of a name."""
@@ -168,11 +168,7 @@ class Audits:
     def statuses(self, limit: int | None) -> list[tuple[str | None, StreamStatus]]:
         """Return (query, status) of every stream in every running query."""
         now_us = self._clock.now_us()
-        return [
-            (run.query_name if run.query_name is not None else run.query_id, run.status(now_us, limit))
-            for run in self._runs.values()
-            if not run.ended
-        ]
+        return [(run.query, run.status(now_us, limit)) for run in self._runs.values() if not run.ended]
 
     def run_statuses(self, without: Container[str], limit: int | None = None) -> list[RunStatus]:
         """Return all runs but those whose token is given."""

@@ -490,7 +490,7 @@ class Runs:
             if stream_id not in begun and self._missing(stream, None, now_us) is not None
         ]
         return [
-            *((r.query_name if r.query_name is not None else r.query_id, self._status(r, now_us, limit)) for r in live),
+            *((r.query, self._status(r, now_us, limit)) for r in live),
             *((None, self._status_before(stream, now_us)) for stream in waiting),
             *self.audits.statuses(limit),
         ]

@@ -177,12 +177,17 @@ class StreamRun:
         status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
         return replace(status, low_watermark_us=self._shared_low_watermark_us) if self.shares else status
 
+    @property
+    def query(self) -> str | None:
+        """The query's name, or its id where it has none; None until the first batch tied them."""
+        return self.query_id if self.query_name is None else self.query_name
+
     def run_status(self, now_us: int, limit: int | None = None) -> RunStatus:
         """As metrics, the page and the command line see it; arguments as of `status`."""
         spent_us = self.coordinator.spent_us(self.seen_at_us if self.ended else now_us)
         return RunStatus(
             token=self.token,
-            query=self.query_name if self.query_name is not None else self.query_id,
+            query=self.query,
             status=self.status(now_us, limit),
             emits=self.stream.strategy.emits,
             unmeasured_batches=self.unmeasured_batches,
