@@ -110,10 +110,18 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         self._check_failures(failures, len(asked))
         failed = {name for name, _ in failures}
         known = {split.split_id for split in splits}
+        self._forget(known)
         for split in asked:
             if split.split_id not in failed:
                 ends[split.split_id] = self._end(split, self._looks.get(split.split_id), known)
         return ends
+
+    def _forget(self, known: set[str]) -> None:
+        """Keep nothing of shards that are finished: a stream that is resharded for years has many."""
+        for kept in (self._looks, self._children):
+            for name in kept.keys() - known:
+                del kept[name]
+        self._dropped &= known
 
     def _is_over(self, split: KinesisSplit, ends: dict[str, SplitEnd]) -> bool:
         over = split.stop is not None and split.start >= split.stop

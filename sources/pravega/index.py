@@ -7,7 +7,8 @@ lies within such a block is read again when it is asked for, and the blocks that
     positions   of the blocks' first events
     reached_us  the largest time of all events up to the end of each block
 
-Nothing is read before it is asked for: who reads all there is, and not by time, has an empty index.
+Nothing is read before it is asked for: who reads all there is, and not by time, has an empty index. Blocks far before
+the place where the segment is read on are forgotten, so an index is as large as what waits, however long a query runs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ __all__ = ["BLOCK_ROWS", "Block", "Integers", "SegmentIndex"]
 
 BLOCK_ROWS = 256
 KEPT_BLOCKS = 2_048
+BLOCKS_BEHIND = 4_096
+"""So many stay before the place where it is read on: who plans a batch again asks for places before."""
 LEAST_EVENT_BYTES = 8
 
 Integers = npt.NDArray[np.int64]
@@ -42,7 +45,7 @@ class SegmentIndex:
         times_us: chunk -> the time of each event, `NO_TIME` where it has none; None: times are not wanted.
 
     Attributes:
-        begin: see there.
+        begin: the position from which on it answers: as given, or later, once blocks were forgotten.
         end: how far it goes.
     """
 
@@ -55,11 +58,24 @@ class SegmentIndex:
         self._reached_us: list[int] = []
         self._open: Block = np.array([begin], np.int64), np.empty(0, np.int64)  # the last block, not full yet
         self._kept: OrderedDict[int, Block] = OrderedDict()
+        self._forgotten, self._forgotten_us = 0, NO_TIME  # blocks before the first that is here, and their largest time
 
     @property
     def rows(self) -> int:
-        """How many events are indexed."""
-        return len(self._positions) * BLOCK_ROWS + len(self._open[1])
+        """How many events were indexed, with those that were forgotten."""
+        return self._number_of_open * BLOCK_ROWS + len(self._open[1])
+
+    def forget(self, position: int) -> None:
+        """Forget blocks far before a position from which on the segment is read."""
+        over = bisect_right(self._positions, position) - 1 - BLOCKS_BEHIND
+        if over < BLOCKS_BEHIND:  # many at once, since it moves all that stay
+            return
+        self._forgotten_us = self._reached_us[over - 1]
+        del self._positions[:over], self._reached_us[:over]
+        self._forgotten += over
+        self.begin = self._positions[0]
+        for number in [number for number in self._kept if number < self._forgotten]:
+            del self._kept[number]
 
     def extend(self, stop: int, *, rows: int | None = None) -> None:
         """Index up to `stop`, a position between events, or until there are so many rows."""
@@ -71,14 +87,17 @@ class SegmentIndex:
                 return
 
     def rows_before(self, position: int) -> int:
-        """Return how many events lie before a position: an upper bound where it is not indexed."""
+        """Return how many events lie before a position: an upper bound where it is not indexed.
+
+        Of a position before `begin`, those before `begin`.
+        """
         if position >= self.end:
             return self.rows + -(-(position - self.end) // LEAST_EVENT_BYTES)
         if position <= self.begin:
-            return 0
-        number = bisect_right(self._positions, position) - 1 if self._positions else -1
-        if position >= int(self._open[0][0]):
-            number = len(self._positions)
+            return self._forgotten * BLOCK_ROWS
+        number = self._number_of_open
+        if position < int(self._open[0][0]):
+            number = self._forgotten + bisect_right(self._positions, position) - 1
         return number * BLOCK_ROWS + int(np.searchsorted(self._block(number)[0], position, side="left"))
 
     def after_rows(self, rows: int) -> int:
@@ -86,23 +105,29 @@ class SegmentIndex:
         if rows >= self.rows:
             return self.end
         number, within = divmod(rows, BLOCK_ROWS)
+        if number < self._forgotten:
+            return self.begin
         return int(self._block(number)[0][within])
 
     def find_time(self, time_us: int) -> int | None:
         """Return the position of the first event with that time or a later one; None: none is indexed."""
-        number = bisect_left(self._reached_us, time_us)
+        number = self._forgotten + bisect_left(self._reached_us, time_us)
         positions, reached_us = self._block(number)
         within = int(np.searchsorted(reached_us, time_us, side="left"))
         return int(positions[within]) if within < len(reached_us) else None
 
+    @property
+    def _number_of_open(self) -> int:
+        return self._forgotten + len(self._positions)
+
     def _block(self, number: int) -> Block:
-        if number == len(self._positions):
+        if number == self._number_of_open:
             return self._open
         if number not in self._kept:
-            last = number + 1 == len(self._positions)
-            stop = int(self._open[0][0]) if last else self._positions[number + 1]
-            parts = list(self._blocks_of(self._positions[number], stop))
-            before = self._reached_us[number - 1] if number else NO_TIME
+            place = number - self._forgotten
+            stop = int(self._open[0][0]) if place + 1 == len(self._positions) else self._positions[place + 1]
+            parts = list(self._blocks_of(self._positions[place], stop))
+            before = self._reached_us[place - 1] if place else self._forgotten_us
             positions = np.concatenate([*(begins for begins, _ in parts), [stop]])
             times = np.concatenate([np.empty(0, np.int64), *(times for _, times in parts)])
             self._keep(number, (positions, np.maximum(np.maximum.accumulate(times), before)))
@@ -131,7 +156,7 @@ class SegmentIndex:
         for number in range(full):
             begin, end = number * BLOCK_ROWS, (number + 1) * BLOCK_ROWS
             # Copies: what is kept must not keep the whole.
-            self._keep(len(self._positions), (positions[begin : end + 1].copy(), reached_us[begin:end].copy()))
+            self._keep(self._number_of_open, (positions[begin : end + 1].copy(), reached_us[begin:end].copy()))
             self._positions.append(int(positions[begin]))
             self._reached_us.append(int(reached_us[end - 1]))
         self._open = positions[full * BLOCK_ROWS :].copy(), reached_us[full * BLOCK_ROWS :].copy()

@@ -129,8 +129,9 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             if key in states:
                 ends[split.split_id] = self._end(split, states[key], names)
         self._ends |= ends
-        for name in self._indexes.keys() - names:
-            del self._indexes[name]
+        for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors):
+            for name in kept.keys() - names:
+                del kept[name]
         return ends
 
     def after_rows(self, split: PravegaSplit, rows: int, end: SplitEnd) -> int:
@@ -250,6 +251,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         if index is None or start < index.begin or (self._event_time is None and start > index.end):
             times_us = None if self._event_time is None else partial(_times_us, self._event_time)
             index = self._indexes[split.split_id] = SegmentIndex(start, partial(self._events, split), times_us)
+        index.forget(start)
         return index
 
     def _events(self, split: PravegaSplit, start: int, stop: int) -> Iterator[Chunk]:

@@ -6,6 +6,7 @@ read has each of them once, and those of one partition key in order, whatever wa
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from lowmark.sources import check_source
 from lowmark.sources.kinesis import KinesisDataLost, KinesisSource
+from lowmark.sources.kinesis.look import ShardLook
 from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.live.kinesis_reading import Reading, Writer, source_of
@@ -123,6 +125,10 @@ def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack) -> N
             assert live.isdisjoint(parents[name]), f"{name} before {parents[name]}, seed {seed}"
         finished.update(planned.finished)
     assert len(finished) == 7
+    writer.put(1)
+    read.until(len(writer.sent))
+    looks = [each for each in gc.get_objects() if isinstance(each, ShardLook) and each.base]
+    assert len(looks) <= len(read.live), "what was known of finished shards is forgotten"
 
 
 def test_resharded_twice_while_the_query_is_down(kinesis: Kinesis, stack: ExitStack) -> None:

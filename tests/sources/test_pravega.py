@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from lowmark.sources.formats import FormatOptions
 from lowmark.sources.pravega import EventTime, InvalidPravegaOption, NotedBound, PravegaClientMissing, PravegaSource
+from lowmark.sources.pravega import index as index_module
 from lowmark.sources.pravega.chunks import Chunk
 from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
@@ -96,6 +97,36 @@ def test_an_index_answers_as_who_looks_at_every_event(seed: int) -> None:
         assert index.find_time(time_us) == (there[0] if there else None), f"seed {seed}"
         beyond = int(segment.begins[count])
         assert index.rows_before(beyond) >= count - first, "an upper bound where nothing is known"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_index_that_forgets_answers_the_same_and_is_as_large_as_what_waits(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "BLOCKS_BEHIND", 2)
+    rng = random.Random(seed)
+    segment = Segment(rng, 40 * BLOCK_ROWS + rng.randrange(BLOCK_ROWS))
+    whole = SegmentIndex(0, segment.read, segment.times_us)
+    index = SegmentIndex(0, segment.read, segment.times_us)
+    count, first = len(segment.times), 0
+    while first < count:
+        ahead = min(count, first + rng.randrange(1, 3 * BLOCK_ROWS))
+        for each in (whole, index):
+            each.extend(int(segment.begins[ahead]))
+        first = rng.randrange(first, ahead + 1) if ahead < count else count
+        index.forget(int(segment.begins[first]))
+        kept_rows = index.rows - index.rows_before(index.begin)
+        assert kept_rows <= ahead - first + 6 * BLOCK_ROWS, f"seed {seed}: what was read is kept"
+        assert index.begin <= segment.begins[first], f"seed {seed}"
+        for _ in range(5):
+            number = rng.randrange(int(np.searchsorted(segment.begins, index.begin)), ahead + 1)
+            position = int(segment.begins[number])
+            assert index.rows_before(position) == whole.rows_before(position) == number, f"seed {seed}"
+            assert index.after_rows(number) == whole.after_rows(number) == position, f"seed {seed}"
+            time_us = rng.randrange(-100, count * 10 + 100)
+            found, expected = index.find_time(time_us), whole.find_time(time_us)
+            assert found == (expected if expected is None else max(expected, index.begin)), f"seed {seed}"
+    assert index.begin > segment.begins[30 * BLOCK_ROWS], "it forgot most"
 
 
 def test_an_index_reads_every_byte_once() -> None:
