@@ -51,7 +51,10 @@ class Terminated(KeyboardInterrupt):
 
 
 class Commands(TyperGroup):
-    """Turns lowmark's errors into one line, whoever called the command."""
+    """Turns lowmark's errors into one line, whoever called the command; shows groups before commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=lambda name: not isinstance(self.commands[name], TyperGroup))
 
     def invoke(self, ctx: Any) -> Any:
         try:

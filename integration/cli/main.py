@@ -66,20 +66,20 @@ def _lowmark(
     """Hold the commands together: with one command alone, typer would leave its name out."""
 
 
-for command, what in (
-    (demo, "Compare native Spark and lowmark on the same rows."),
-    (status, "Show where running streams stand."),
-    (explain, "Say in words who holds the low watermark."),
-    (page, "Show streams live in a browser."),
-    (serve, "Run a coordinator that several applications share."),
-    (offsets, "Print startingOffsets that continue from a checkpoint."),
-    (adopt, "Take a native query's checkpoint over, with all its state."),
-    (grafana, "Write the Grafana dashboard and the alert rules into a folder."),
-    (leave, "Give a wrapped query's checkpoint back to native Spark."),
+# In the order in which they are met: do I have this, what would help, over and back, is it working, for many.
+for command, what, exit_codes in (
+    (demo, "Compare native Spark and lowmark on the same rows.", EXIT_CODES),
+    (adopt, "Take a native query's checkpoint over, with all its state.", EXIT_CODES),
+    (leave, "Give a wrapped query's checkpoint back to native Spark.", EXIT_CODES),
+    (offsets, "Print startingOffsets that continue from a checkpoint.", EXIT_CODES),
+    (status, "Show where running streams stand.", EXIT_CODES),
+    (explain, "Say in words who holds the low watermark.", EXIT_CODES),
+    (page, "Show streams live in a browser.", EXIT_CODES),
+    (check, "Tell by the exit code whether low watermarks move.", CHECK_EXIT_CODES),
+    (grafana, "Write the Grafana dashboards and the alert rules into a folder.", EXIT_CODES),
+    (serve, "Run a coordinator that several applications share.", EXIT_CODES),
 ):
-    app.command(epilog=EXIT_CODES, short_help=what)(command)
-app.command(epilog=CHECK_EXIT_CODES, short_help="Tell by the exit code whether low watermarks move.")(check)
-
+    app.command(epilog=exit_codes, short_help=what)(command)
 app.add_typer(
     audit, name="audit", short_help="Say what native Spark would lose of a topic or of files, and what would help."
 )
