@@ -26,6 +26,8 @@ MARGIN_MS = 2_000
 """How long after a time it is taken for over, in a shard in which nothing has arrived since."""
 RETENTION_SECONDS = 300.0
 COMPLAIN_SECONDS = 10.0
+FORGET_SECONDS = 600.0
+"""How long a shard is remembered that nobody asks about."""
 
 _log = logging.getLogger("lowmark")
 
@@ -80,6 +82,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         self._children: dict[str, frozenset[str]] = {}  # closed split -> its children
         self._retention: dict[str, tuple[float, int]] = {}
         self._dropped: set[str] = set()
+        self._asked_seconds: dict[str, float] = {}
         self._answered_seconds = now_seconds()
         self._complained_seconds: float | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -116,12 +119,16 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
                 ends[split.split_id] = self._end(split, self._looks.get(split.split_id), known)
         return ends
 
-    def _forget(self, known: set[str]) -> None:
-        """Keep nothing of shards that are finished: a stream that is resharded for years has many."""
-        for kept in (self._looks, self._children):
-            for name in kept.keys() - known:
-                del kept[name]
-        self._dropped &= known
+    def _forget(self, asked: set[str]) -> None:
+        """Keep nothing of shards that nobody asks about any more: a stream that is resharded for years has many."""
+        now = self._now_seconds()
+        self._asked_seconds |= dict.fromkeys(asked, now)
+        over = [name for name, seconds in self._asked_seconds.items() if now > seconds + FORGET_SECONDS]
+        for name in over:
+            del self._asked_seconds[name]
+            self._looks.pop(name, None)
+            self._children.pop(name, None)
+            self._dropped.discard(name)
 
     def _is_over(self, split: KinesisSplit, ends: dict[str, SplitEnd]) -> bool:
         over = split.stop is not None and split.start >= split.stop

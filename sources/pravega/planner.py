@@ -34,6 +34,8 @@ PATIENCE_SECONDS = 2.0
 EXACT_BYTES = 64 << 10
 """So much of a segment is read rather than guessed how many events it holds."""
 READERS = 4
+FORGET_SECONDS = 600.0
+"""How long a segment is remembered that nobody asks about."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._indexes: dict[str, SegmentIndex] = {}
         self._ends: dict[str, SplitEnd] = {}
         self._heads: dict[str, int] = {}
+        self._asked_seconds: dict[str, float] = {}
         self._successors: dict[str, frozenset[str]] = {}  # of segments that are sealed
         self.metrics.gauge("indexed_events", lambda: sum(index.rows for index in self._indexes.values()))
 
@@ -129,9 +132,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             if key in states:
                 ends[split.split_id] = self._end(split, states[key], names)
         self._ends |= ends
-        for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors):
-            for name in kept.keys() - names:
-                del kept[name]
+        self._forget(names)
         return ends
 
     def after_rows(self, split: PravegaSplit, rows: int, end: SplitEnd) -> int:
@@ -237,6 +238,15 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             raise PravegaUnavailable(self._settings.controller, action, waited, cause)
 
     # -- indexes
+
+    def _forget(self, asked: set[str]) -> None:
+        """Keep nothing of segments that nobody asks about any more: a stream that scales for years has many."""
+        now = self._now_seconds()
+        self._asked_seconds |= dict.fromkeys(asked, now)
+        over = [name for name, seconds in self._asked_seconds.items() if now > seconds + FORGET_SECONDS]
+        for name in over:
+            for kept in (self._asked_seconds, self._indexes, self._ends, self._heads, self._notes, self._successors):
+                kept.pop(name, None)
 
     def _from(self, split: PravegaSplit) -> int:
         """Where its events begin now: behind its start, if that was truncated."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from lowmark.sources import check_source
-from lowmark.sources.kinesis import KinesisDataLost, KinesisSource
+from lowmark.sources.kinesis import KinesisDataLost, KinesisSource, planner
 from lowmark.sources.kinesis.look import ShardLook
 from lowmark.sources.planning.planner import PlanningFailed
 
@@ -92,7 +92,8 @@ def test_a_batch_that_is_read_again_has_the_same_rows_whatever_came_since(kinesi
     assert_all_once_in_order(read, writer)
 
 
-def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack) -> None:
+def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "FORGET_SECONDS", 0.0)
     rng = random.Random(seed := random.randrange(2**32))
     stream = kinesis.create_stream(2)
     writer = Writer(kinesis, stream)
@@ -127,6 +128,7 @@ def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack) -> N
     assert len(finished) == 7
     writer.put(1)
     read.until(len(writer.sent))
+    gc.collect()
     looks = [each for each in gc.get_objects() if isinstance(each, ShardLook) and each.base]
     assert len(looks) <= len(read.live), "what was known of finished shards is forgotten"
 
