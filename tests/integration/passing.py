@@ -106,7 +106,7 @@ class Passing:
         self.read: list[str] = []
 
     def ask(self, run: str) -> Guidance:
-        return Guidance(observed_us=self.run.observed_us)
+        return Guidance(observed_us=self.run.splits.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
         if self.known.keep(planned):

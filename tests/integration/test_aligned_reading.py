@@ -97,7 +97,7 @@ class Query:
     def ask(self, run: str) -> Guidance:
         guidance = self.streams.cooperation.guidance(self.run.stream, self.run)
         self.asked_us = guidance.cap_us
-        return replace(guidance, observed_us=self.run.observed_us)
+        return replace(guidance, observed_us=self.run.splits.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
         if self.known.keep(planned):
