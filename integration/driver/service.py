@@ -33,7 +33,7 @@ from lowmark.integration.transport.driver_rpc import (
     Server,
 )
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
-from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import prefer_own_python
 from lowmark.watermark import (
     LowmarkError,

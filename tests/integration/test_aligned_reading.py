@@ -25,8 +25,9 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd
 from lowmark.sources.kit.simple import SimpleSource
 from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
