@@ -74,8 +74,8 @@ class Planners:
         live = {each: known for each, known in self._planners.items() if known.run is None or not is_over(known.run)}
         self._planners = {**live, token: planner}
 
-    def missing(self, stream_id: str, run: str | None, now_us: int) -> str | None:
-        """Return what the newest planner of a stream waits for that has found no split; None if for nothing.
+    def newest(self, stream_id: str, run: str | None, now_us: int) -> KnownPlanner | None:
+        """Return the planner of a stream that was heard last; None if it was too long ago.
 
         Args:
             stream_id: the stream.
@@ -84,4 +84,4 @@ class Planners:
         """
         found = [each for each in self._planners.values() if each.stream_id == stream_id and each.run in (None, run)]
         newest = max(found, key=lambda planner: planner.heard_us, default=None)
-        return None if newest is None or now_us - newest.heard_us > _LIVES_US else newest.missing
+        return None if newest is None or now_us - newest.heard_us > _LIVES_US else newest

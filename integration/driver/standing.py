@@ -106,7 +106,8 @@ class Standing:
         return self._status(kind.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
 
     def _missing(self, stream: Stream, run: str | None, now_us: int) -> str | None:
-        return self._runs.planners.missing(stream.stream_id, run, now_us)
+        planner = self._runs.planners.newest(stream.stream_id, run, now_us)
+        return None if planner is None else planner.missing
 
     def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
         spent_us = run.coordinator.spent_us(run.seen_at_us if run.ended else now_us)

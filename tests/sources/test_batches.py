@@ -715,4 +715,4 @@ def test_a_reader_that_decides_hears_its_own_ids_when_batches_are_committed(make
     assert planner._induced._reader.completed == [110]
     planner.committed(second)
     planner.committed(second)
-    assert planner._inducer.completed == [110, 120]
+    assert planner._induced._reader.completed == [110, 120]
