@@ -113,6 +113,10 @@ class Pravega:
     def truncate(self, cut: StreamCut) -> None:
         assert self.admin.truncateStream(self.scope, cut.stream, self.client._java_cut(cut))
 
+    def text_of(self, cut: StreamCut) -> str:
+        """A StreamCut as Pravega's text."""
+        return str(self.client._java_cut(cut).asText())
+
     def writer(self, stream: str) -> Writer:
         """A writer of events."""
         return Writer(self, stream)

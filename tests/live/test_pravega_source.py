@@ -65,7 +65,7 @@ def test_a_stream_cut_ends_and_begins_what_is_read(pravega: Pravega) -> None:
     first = pravega.client.tail(stream)
     pravega.split_one(stream)
     pravega.write_json(stream, rows(50, 120))
-    second = pravega.client.text_of(pravega.client.tail(stream))
+    second = pravega.text_of(pravega.client.tail(stream))
     pravega.write_json(stream, rows(120, 130))
 
     def read(**options: Any) -> list[bytes]:
@@ -75,7 +75,7 @@ def test_a_stream_cut_ends_and_begins_what_is_read(pravega: Pravega) -> None:
         return sorted(found)
 
     assert read() == as_events([*rows(0, 130), *rows(1_000, 1_010)])
-    text = pravega.client.text_of(first)
+    text = pravega.text_of(first)
     assert pravega.client.cut_of(text) == first, "a StreamCut's text is read back as it was"
     assert read(start={stream: text, other: "tail"}) == as_events(rows(50, 130))
     bounded = pravega.source(stream, start=text, stop=second)
@@ -308,7 +308,7 @@ def test_nobody_answering_is_an_error_in_time(pravega: Pravega) -> None:
 
 def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
     stream, other = pravega.create_stream(1), pravega.create_stream(1)
-    text = pravega.client.text_of(StreamCut(other, {0: 0}))
+    text = pravega.text_of(StreamCut(other, {0: 0}))
     with pytest.raises(Exception, match=f"a StreamCut of {other} for {stream}"):
         Reading(pravega.source(stream, start={stream: text}))
 
