@@ -21,7 +21,7 @@ from lowmark.sources.pravega.client import PravegaClient, StreamCut, client_of
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.pravega.settings import PravegaSettings
 
-from .servers import CACHE, LOCALHOST, Process, ServerError, free_ports, require_jars, require_java
+from .servers import CACHE, LOCALHOST, Process, free_ports, require_jars, require_java, started
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -112,6 +112,10 @@ class Pravega:
 
     def truncate(self, cut: StreamCut) -> None:
         assert self.admin.truncateStream(self.scope, cut.stream, self.client._java_cut(cut))
+
+    def text_of(self, cut: StreamCut) -> str:
+        """A StreamCut as Pravega's text."""
+        return str(self.client._java_cut(cut).asText())
 
     def writer(self, stream: str) -> Writer:
         """A writer of events."""
@@ -209,15 +213,7 @@ def pravega_server(folder: Path, *, auth: bool = False) -> Iterator[Pravega]:
     classpath = ":".join(str(jar) for jar in require_jars("pravega") if not jar.name.startswith(old))
     require_jars("pravega-client")
     folder.mkdir(parents=True, exist_ok=True)
-    for attempt in range(3):
-        try:
-            server = _start(java, classpath, folder / f"pravega-{attempt}", auth=auth)
-            break
-        except ServerError as failed:
-            if attempt == 2 or "Address already in use" not in str(failed):
-                raise
-    else:
-        raise AssertionError("the last attempt raises")
+    server = started(lambda n: _start(java, classpath, folder / f"pravega-{n}", auth=auth))
     try:
         yield server
     finally:
