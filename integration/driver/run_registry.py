@@ -487,7 +487,9 @@ class Runs:
         waiting = [
             stream
             for stream_id, stream in self._streams.items()
-            if stream_id not in begun and self._missing(stream, None, now_us) is not None
+            if stream_id not in begun
+            and (planner := self._planner_of(stream, None, now_us)) is not None
+            and planner.missing is not None
         ]
         return [
             *((r.query, self._status(r, now_us, limit)) for r in live),
@@ -496,20 +498,30 @@ class Runs:
         ]
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
-        status = run.status(now_us, limit)
-        missing = None if run.coordinator.splits else self._missing(run.stream, run, now_us)
-        return status if missing is None else replace(status, why=f"no split is known yet: {missing}")
+        return self._with_trouble(run, run.status(now_us, limit), now_us)
+
+    def _with_trouble(self, run: StreamRun, status: StreamStatus, now_us: int) -> StreamStatus:
+        """A status that says, too, what the source waits for."""
+        planner = None if run.ended else self._planner_of(run.stream, run, now_us)
+        if planner is None:
+            return status
+        why = status.why
+        if planner.missing is not None and not run.coordinator.splits:
+            why = f"no split is known yet: {planner.missing}"
+        if planner.trouble is not None:
+            why = f"{why} Waiting for the source: {planner.trouble}"
+        return replace(status, why=why)
 
     def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
         """The status of a stream whose query has not asked for anything yet, or is over."""
         return self._status(StreamRun.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
 
-    def _missing(self, stream: Stream, run: StreamRun | None, now_us: int) -> str | None:
-        """What the planner of a stream waits for that has found no split; it may not have been seen in a batch yet."""
+    def _planner_of(self, stream: Stream, run: StreamRun | None, now_us: int) -> KnownPlanner | None:
+        """The planner of a stream that was heard lately; it may not have been seen in a batch yet."""
         tokens = (None,) if run is None else (None, run.token)
         found = [p for p in self._planners.values() if p.stream_id == stream.stream_id and p.run in tokens]
         newest = max(found, key=lambda planner: planner.heard_us, default=None)
-        return None if newest is None or now_us - newest.heard_us > _PLANNER_LIVES_US else newest.missing
+        return None if newest is None or now_us - newest.heard_us > _PLANNER_LIVES_US else newest
 
     def run_statuses(
         self, without: Container[str] = (), *, stream: str | None = None, ended: bool = True, limit: int | None = None
@@ -517,12 +529,21 @@ class Runs:
         """Return all runs but those whose token is given; those of one stream, without ended ones, as asked for."""
         now_us = self._clock.now_us()
         runs = [
-            replace(run.run_status(now_us, limit), alignment=self.cooperation.alignment(run), others=self._others(run))
+            self._run_status(run, now_us, limit)
             for token, run in self._runs.items()
             if token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
         ]
         audited = self.audits.run_statuses(without, limit)
         return runs + [a for a in audited if stream in (None, a.status.name) and (ended or not a.ended)]
+
+    def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
+        found = run.run_status(now_us, limit)
+        return replace(
+            found,
+            status=self._with_trouble(run, found.status, now_us),
+            alignment=self.cooperation.alignment(run),
+            others=self._others(run),
+        )
 
     def _others(self, run: StreamRun) -> str | None:
         return None if run.ended else self.cooperation.explain(run)
