@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from lowmark.integration.demo.comparison import TICKS_PER_BATCH, demo_script
+from lowmark.integration.demo.feed import TICKS_PER_BATCH, demo_script
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import StreamCoordinator

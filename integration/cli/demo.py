@@ -19,7 +19,7 @@ from lowmark.integration.console import EscapingConsole, print_error, print_json
 from .common import NOTHING, Debug, Json, Terminated
 
 if TYPE_CHECKING:
-    from lowmark.integration.demo.comparison import DemoResult
+    from lowmark.integration.demo.result import DemoResult
 
 __all__ = ["demo"]
 
@@ -92,7 +92,8 @@ def demo(
 
     Eight splits: one is ten minutes behind, one falls silent, one has a row dated a year ahead. No server is needed.
     """
-    from lowmark.integration.demo.comparison import demo_script, run_demo, yesterday_noon_us
+    from lowmark.integration.demo.comparison import run_demo
+    from lowmark.integration.demo.feed import demo_script, yesterday_noon_us
     from lowmark.integration.demo.view import DemoBars, show
     from lowmark.integration.spark.session import local_session
 
@@ -204,6 +205,6 @@ def _feed(source: SourceKind, options: Mapping[str, str | None]) -> tuple[Any, d
         case SourceKind.GENERATOR:
             from contextlib import nullcontext
 
-            from lowmark.integration.demo.comparison import GeneratorFeed
+            from lowmark.integration.demo.feed import GeneratorFeed
 
             return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}

@@ -19,7 +19,7 @@ import numpy as np
 from lowmark.integration.errors import DemoImpossible
 from lowmark.sources.generator import StreamScript
 
-from .comparison import TICKS_PER_BATCH
+from .feed import TICKS_PER_BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

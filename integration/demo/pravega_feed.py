@@ -19,7 +19,7 @@ from lowmark.sources.generator import StreamScript
 from lowmark.sources.spark import register
 from lowmark.watermark import LowmarkError
 
-from .comparison import TICKS_PER_BATCH
+from .feed import TICKS_PER_BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from .comparison import LOWMARK, NATIVE, DemoResult, Lane, LaneResult, SplitResult, described
+from .comparison import LOWMARK, NATIVE, Lane
+from .result import DemoResult, LaneResult, SplitResult, described
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,13 +7,12 @@ judges rows is Spark's own: those of a batch are late by the one that the batch 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import StreamStatus
@@ -25,7 +24,7 @@ from .stream_run import StreamRun
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
-__all__ = ["Audits"]
+__all__ = ["AuditedRun", "Audits"]
 
 log = logging.getLogger("lowmark")
 
@@ -75,9 +74,6 @@ class AuditedRun(StreamRun):
         why = f"audited only: Spark goes by its own watermark, {lost}. Under lowmark: {status.why}"
         return replace(status, why=why, native_watermark_us=self.used_us)
 
-    def run_status(self, now_us: int, limit: int | None = None) -> RunStatus:
-        return replace(super().run_status(now_us, limit), emits=False, refused=False)
-
 
 class Audits:
     """The audited streams of a service. Belongs to its loop.
@@ -91,6 +87,17 @@ class Audits:
         self._queries, self._clock = queries, clock
         self._streams: dict[str, Stream] = {}  # by the name of its metric
         self._runs: dict[tuple[str, str], AuditedRun] = {}  # by metric and run
+
+    def __iter__(self) -> Iterator[AuditedRun]:
+        return iter(tuple(self._runs.values()))
+
+    def named(self, name: str) -> list[Stream]:
+        """Return the streams of a name."""
+        return [stream for stream in self._streams.values() if stream.name == name]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all, sorted."""
+        return tuple(sorted(stream.name for stream in self._streams.values()))
 
     def add(self, stream: Stream) -> None:
         """Know a stream before its first batch."""
@@ -142,35 +149,3 @@ class Audits:
         ended = [key for key, run in self._runs.items() if run.ended]
         for key in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
             del self._runs[key]
-
-    # -- status
-
-    def names(self) -> list[str]:
-        return [stream.name for stream in self._streams.values()]
-
-    def status_of(self, name: str, query: str | None) -> StreamStatus | None:
-        """The status of an audited stream in its newest run; None if there is no such stream."""
-        stream = next((each for each in self._streams.values() if each.name == name), None)
-        if stream is None:
-            return None
-        now_us = self._clock.now_us()
-        runs = [
-            run
-            for run in self._runs.values()
-            if run.stream.name == name and query in (None, run.query_name, run.query_id)
-        ]
-        live = [run for run in runs if not run.ended]
-        newest = (live if live else runs)[-1:]
-        if newest:
-            return newest[0].status(now_us)
-        return AuditedRun.attach(stream, token="", resumes=None, state=None, now_us=now_us).status(now_us)
-
-    def statuses(self, limit: int | None) -> list[tuple[str | None, StreamStatus]]:
-        """Return (query, status) of every stream in every running query."""
-        now_us = self._clock.now_us()
-        return [(run.query, run.status(now_us, limit)) for run in self._runs.values() if not run.ended]
-
-    def run_statuses(self, without: Container[str], limit: int | None = None) -> list[RunStatus]:
-        """Return all runs but those whose token is given."""
-        now_us = self._clock.now_us()
-        return [run.run_status(now_us, limit) for run in self._runs.values() if run.token not in without]

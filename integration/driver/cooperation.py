@@ -106,7 +106,9 @@ class Cooperation:
             self._begin(run, run.query_id)
         task, left_out = self._tasks[run.token], _left_out(run)
         low_us = run.coordinator.low_watermark_us
-        next_us = None if run.next_us is None else run.stream.strategy.watermark_of_max(run.next_us)
+        next_us = run.splits.next_us
+        if next_us is not None:
+            next_us = run.stream.strategy.watermark_of_max(next_us)
         self._others.report(
             task,
             low_us,
@@ -133,8 +135,8 @@ class Cooperation:
             return Guidance()
         if stream.claims:
             return Guidance(cap_us=stream.strategy.first_time_beyond(cap.us))
-        of_max = stream.strategy.watermark_of_max
-        return Guidance(paused=frozenset(name for name, us in run.observed_us.items() if not cap.allows(of_max(us))))
+        of_max, observed_us = stream.strategy.watermark_of_max, run.splits.observed_us
+        return Guidance(paused=frozenset(name for name, us in observed_us.items() if not cap.allows(of_max(us))))
 
     def end(self, run: StreamRun) -> None:
         """The run's query has ended: others do not wait for it any more."""
@@ -157,7 +159,7 @@ class Cooperation:
             run.shares
             and self._others.connected
             and low_us is not None
-            and not run.has_backlog
+            and not run.splits.has_backlog
             and (run.low_watermark_us is None or run.low_watermark_us < low_us)
         )
 

@@ -1,13 +1,16 @@
-"""What the service keeps of a planner: its plans until their batches were reported, and events for it."""
+"""What the service keeps of planners: their plans until the batches were reported, and events for them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lowmark.sources.planning.peer import Planned
 
-__all__ = ["KnownPlanner"]
+__all__ = ["KnownPlanner", "Planners"]
+
 _PLANS_KEPT = 8
+_LIVES_US = 30_000_000  # since it was heard; while it waits for its first splits it says so every 10 seconds
 
 
 @dataclass
@@ -54,3 +57,36 @@ class KnownPlanner:
     def take_events(self) -> list[tuple[int, int, bytes]]:
         taken, self.events = self.events, []
         return taken
+
+
+class Planners:
+    """The planners that a service has heard of. Belongs to its loop."""
+
+    def __init__(self) -> None:
+        self._planners: dict[str, KnownPlanner] = {}  # by token
+
+    def get(self, token: str | None) -> KnownPlanner | None:
+        return None if token is None else self._planners.get(token)
+
+    def add(self, token: str, planner: KnownPlanner, is_over: Callable[[str], bool]) -> None:
+        """Know a planner that asks for the first time, and forget those of queries that are over.
+
+        Args:
+            token: of the planner.
+            planner: what is known of it.
+            is_over: says of the token of a run whether its query has ended.
+        """
+        live = {each: known for each, known in self._planners.items() if known.run is None or not is_over(known.run)}
+        self._planners = {**live, token: planner}
+
+    def newest(self, stream_id: str, run: str | None, now_us: int) -> KnownPlanner | None:
+        """Return the planner of a stream that was heard last; None if it was too long ago.
+
+        Args:
+            stream_id: the stream.
+            run: token of the run that asks. The planner may not have been seen in a batch yet, and so be of no run.
+            now_us: now, on the service's clock.
+        """
+        found = [each for each in self._planners.values() if each.stream_id == stream_id and each.run in (None, run)]
+        newest = max(found, key=lambda planner: planner.heard_us, default=None)
+        return None if newest is None or now_us - newest.heard_us > _LIVES_US else newest

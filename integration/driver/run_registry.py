@@ -8,30 +8,29 @@ Spark's listener brings what nobody asks for: the last batch of a query, its sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 from lowmark.integration.errors import RefusedByCoordinator, UnknownStream
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatReply, HeartbeatRequest
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.watermark import CorruptSnapshot, NotifyNewLowWatermark, StreamStatus, TaskId, Tick
+from lowmark.watermark import NotifyNewLowWatermark, TaskId, Tick
 from lowmark.watermark.splits.events import Effect, Polled
 
-from . import failures, farewells
-from .audited import Audits
+from . import beginning, failures, farewells
 from .cooperation import Cooperation
-from .known_planner import KnownPlanner
+from .ending_queries import EndingQueries
+from .known_planner import KnownPlanner, Planners
 from .planned_splits import PlannedSplits, planned_to
 from .stream import Stream
 from .stream_run import StreamRun
+from .streams import Streams
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import Member
@@ -42,12 +41,10 @@ __all__ = ["Runs"]
 log = logging.getLogger("lowmark")
 
 _ENDED_RUNS_KEPT = 100
-_PLANNER_LIVES_US = 30_000_000  # since it was heard; while it waits for its first splits it says so every 10 seconds
-_HEARTBEAT, _PLANNER = "heartbeat", "planner"
 
 
 class Runs:
-    """The streams of a service and what became of them in queries.
+    """What became of the streams of a service in queries; goes through its runs in the order in which they attached.
 
     Args:
         queries: Spark's running queries.
@@ -55,8 +52,12 @@ class Runs:
         member, job, job_queries: see `Cooperation`.
 
     Attributes:
+        clock: the service's.
+        streams: those that were wrapped or read.
+        planners: of the sources of ours.
+        ending: queries that end when nothing is new, and whose readers do not know it.
         cooperation: what the runs have to do with others.
-        audits: the streams that keep their own watermark.
+        could_not_begin: why no query has begun, by the name of the stream; until one does.
     """
 
     def __init__(
@@ -68,15 +69,11 @@ class Runs:
         job_queries: int = 1,
     ) -> None:
         self._queries, self._notify = queries, notify
-        self._clock = SteadyClock()
-        self.audits = Audits(queries, self._clock)
-        self.cooperation = Cooperation(self._clock.now_us, member, job, job_queries)
-        self._streams: dict[str, Stream] = {}  # by stream_id
-        self._released: dict[str, str] = {}  # stream_id -> name
+        self.clock = SteadyClock()
+        self.streams, self.planners, self.ending = Streams(), Planners(), EndingQueries()
+        self.cooperation = Cooperation(self.clock.now_us, member, job, job_queries)
+        self.could_not_begin: dict[str, str] = {}
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
-        self._planners: dict[str, KnownPlanner] = {}  # by token of the planner
-        self._failed: dict[str, str] = {}  # by name of the stream: why no query on it has begun since
-        self._ending: dict[tuple[str, str], str | None] = {}  # (stream_id, who has yet to ask) -> why it cannot be
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
 
     def add(self, stream: Stream) -> None:
@@ -86,36 +83,24 @@ class Runs:
             DisagreeingGroup: its alignment group has other parameters.
         """
         self.cooperation.check(stream)
-        self._streams[stream.stream_id] = stream
-
-    def expect_end(self, streams: Sequence[str], fault: str | None) -> None:
-        """A query begins that ends when nothing is new, and whose readers do not know it: those that ask next.
-
-        Args:
-            streams: ids of its streams.
-            fault: why this cannot be, None if it can.
-        """
-        for stream_id in streams:
-            self._ending[stream_id, _HEARTBEAT] = self._ending[stream_id, _PLANNER] = fault
+        self.streams.add(stream)
 
     def readers(self, name: str) -> tuple[str, ...]:
         """Names, or ids, of the queries that read a stream now."""
-        mine = {stream_id for stream_id, stream in self._streams.items() if stream.name == name}
+        mine = {stream.stream_id for stream in self.streams.named(name)}
+        if not mine:
+            return ()
         self._queries.find()
         reading = [query for query in self._queries if query.active and not mine.isdisjoint(query.streams())]
-        own = tuple(query.query_id if query.name is None else query.name for query in reading)
-        return (*own, *self.audits.readers(name))
+        return tuple(query.query_id if query.name is None else query.name for query in reading)
 
     def release(self, name: str) -> None:
         """Forget the streams of a name."""
-        self.audits.release(name)
-        for stream_id, stream in tuple(self._streams.items()):
-            if stream.name == name:
-                del self._streams[stream_id]
-                self._released[stream_id] = name
-                self.cooperation.forget(stream, self._streams.values())
-                if stream.tracks is not None:
-                    stream.tracks.close()
+        for stream in self.streams.release(name):
+            self.cooperation.forget(stream, self.streams.values())
+
+    def __iter__(self) -> Iterator[StreamRun]:
+        return iter(tuple(self._runs.values()))
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
@@ -125,7 +110,7 @@ class Runs:
         Raises:
             UnknownStream: the reader's stream or run is not of this service.
         """
-        now_us = self._clock.now_us()
+        now_us = self.clock.now_us()
         run = self._runs.get(request.run)
         if run is None:
             run = self._attach(request, now_us)
@@ -144,23 +129,20 @@ class Runs:
             low_watermark_us=run.low_watermark_us,
             epoch=run.told_epoch,
             state=run.state(),
-            wake_at_us=None if wake_at_us is None else self._clock.to_monotonic_us(wake_at_us),
+            wake_at_us=None if wake_at_us is None else self.clock.to_monotonic_us(wake_at_us),
             refusal=run.refusal,
         )
 
     def refuses(self, stream_id: str) -> str | None:
         """Say why the query that is about to begin with a stream cannot, None if it can for all that is known."""
-        if stream_id in self._released:
-            return (
-                f'stream "{self._released[stream_id]}": this DataFrame was released, or its name was given to another '
-                "since. Hint: start a query on the newer one."
-            )
+        if (released := self.streams.why_released(stream_id)) is not None:
+            return released
         self._queries.find()
         beginning = [q for q in self._queries if q.newest() is None and stream_id in q.streams()]
-        said = {failures.conflict_of(query, self._streams) for query in beginning}
+        said = {failures.conflict_of(query, self.streams) for query in beginning}
         # Of several that begin together, nobody can tell whose heartbeat it is that asks.
         why = said.pop() if len(said) == 1 else None
-        return None if why is None else f'stream "{self._streams[stream_id].name}": {why}'
+        return None if why is None else f'stream "{self.streams[stream_id].name}": {why}'
 
     # -- planners of our own sources ------------------------------------------------------------------------------
 
@@ -172,8 +154,8 @@ class Runs:
         """
         planner = self._planner(request.stream_id, request.run)
         run = None if planner.run is None else self._runs.get(planner.run)
-        guidance = self.cooperation.guidance(self._streams[request.stream_id], run)
-        observed_us = {} if run is None else dict(run.observed_us)
+        guidance = self.cooperation.guidance(self.streams[request.stream_id], run)
+        observed_us = {} if run is None else dict(run.splits.observed_us)
         return replace(
             guidance, observed_us=observed_us, events=planner.take_events(), available_now=planner.available_now
         )
@@ -187,28 +169,20 @@ class Runs:
             self._plan(run, planned)
 
     def _plan(self, run: StreamRun, planned: Planned) -> None:
-        now_us = self._clock.now_us()
+        now_us = self.clock.now_us()
         self._publish(run, run.plan(planned, now_us))
         self._cooperate(run, now_us)
 
     def _planner(self, stream_id: str, token: str) -> KnownPlanner:
-        if stream_id not in self._streams:
-            raise UnknownStream(stream_id, self.names())
-        planner = self._planners.get(token)
+        if stream_id not in self.streams:
+            raise UnknownStream(stream_id, self.streams.names())
+        planner = self.planners.get(token)
         if planner is None:
-            ends = (stream_id, _PLANNER) in self._ending
-            self._ending.pop((stream_id, _PLANNER), None)
-            planner = self._planners[token] = KnownPlanner(stream_id, available_now=ends)
-            self._forget_old_planners()
-        planner.heard_us = self._clock.now_us()
+            ends = self.ending.of_planner(stream_id) is not None
+            planner = KnownPlanner(stream_id, available_now=ends)
+            self.planners.add(token, planner, self._is_over)
+        planner.heard_us = self.clock.now_us()
         return planner
-
-    def _forget_old_planners(self) -> None:
-        over = [
-            token for token, planner in self._planners.items() if planner.run is not None and self._is_over(planner.run)
-        ]
-        for token in over:
-            del self._planners[token]
 
     def _is_over(self, run: str) -> bool:
         return run not in self._runs or self._runs[run].ended
@@ -219,7 +193,7 @@ class Runs:
         if not isinstance(splits, PlannedSplits) or splits.planner is not None:
             return  # once is enough: a planner and a heartbeat live as long as their query's run
         offset = planned_to(progress.sources_before(heartbeat, run.stream.sources))
-        planner = None if offset is None or offset.run is None else self._planners.get(offset.run)
+        planner = None if offset is None else self.planners.get(offset.run)
         if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:
             return
         planner.run, splits.planner = run.token, planner
@@ -227,43 +201,10 @@ class Runs:
             self._plan(run, planned)
 
     def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
-        stream = self._streams.get(request.stream_id)
+        stream = self.streams.get(request.stream_id)
         if stream is None or not request.first:
-            raise UnknownStream(request.stream_id, self.names())
-        begin = partial(
-            StreamRun.attach,
-            stream,
-            token=request.run,
-            resumes=request.resumes,
-            now_us=now_us,
-            restored_low_us=request.low_watermark_us,
-        )
-        run = None
-        if (left_behind := farewells.find(self._queries, request, stream.name)) is not None:
-            try:
-                run = begin(state=left_behind.state)
-            except CorruptSnapshot as corrupt:
-                farewells.warn(stream.name, request.resumes, corrupt)
-        if run is None:
-            try:
-                run = begin(state=request.state)
-            except CorruptSnapshot as corrupt:
-                run = begin(state=None)
-                run.refuse(f'stream "{stream.name}": the state in the checkpoint cannot be read. {corrupt}')
-        if not stream.reads and request.split not in (None, stream.key.text):
-            run.refuse(
-                f'stream "{stream.name}": its splits are told by ({stream.key.text}), and in the checkpoint by '
-                f"({request.split}). Splits of before would be waited for in vain. "
-                "Hint: pass split= as before, or start with a new checkpoint."
-            )
-        if (stream.stream_id, _HEARTBEAT) in self._ending:
-            run.available_now, fault = True, self._ending.pop((stream.stream_id, _HEARTBEAT))
-            if fault is not None:
-                run.refuse(
-                    f'stream "{stream.name}": Trigger.AvailableNow would run one batch and emit nothing, because Spark '
-                    f"before 4.2 does not let a source in Python take part, and lowmark could not mend it ({fault}). "
-                    "Hint: use a processing-time trigger, and end the query with processAllAvailable() and stop()."
-                )
+            raise UnknownStream(request.stream_id, self.streams.names())
+        run = beginning.begin(stream, request, self._queries, self.ending.of_heartbeat(stream.stream_id), now_us)
         run.shares = self.cooperation.shares(stream)
         self._runs[request.run] = run
         self._forget_old_runs()
@@ -295,12 +236,12 @@ class Runs:
             return
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
-            self._failed.pop(run.stream.name, None)
+            self.could_not_begin.pop(run.stream.name, None)
         progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
                 self._tie_planner(run, progress, index)
-                now_us = self._clock.now_us()
+                now_us = self.clock.now_us()
                 self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
         query = self._queries.get(run.run_id)
         if query is not None and not run.checked:
@@ -341,7 +282,7 @@ class Runs:
             self._notify(NotifyNewLowWatermark(*ids, now_us, low_watermark_us))
 
     def _own_time(self, monotonic_us: int | None) -> int:
-        return self._clock.now_us() if monotonic_us is None else self._clock.from_monotonic_us(monotonic_us)
+        return self.clock.now_us() if monotonic_us is None else self.clock.from_monotonic_us(monotonic_us)
 
     def worth_waiting(self, request: HeartbeatRequest) -> bool:
         """Whether the answer to a reader that will not ask again may soon be a better one."""
@@ -358,20 +299,16 @@ class Runs:
     # -- events of queries ----------------------------------------------------------------------------------------
 
     def take_event(self, kind: str, event: JavaObject) -> None:
-        """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
-        try:
-            self.audits.take_event(kind, event)
-            match kind:
-                case "started":
-                    self._queries.find()
-                case "progress":
-                    self._take_progress(event.progress())
-                case "idle":
-                    self._take_sign_of_life(event)
-                case "terminated":
-                    self._take_end(event)
-        except Exception:
-            log.exception('could not take a "%s" event of a query; its next heartbeat reads the progress again', kind)
+        """Take an event of Spark's listener."""
+        match kind:
+            case "started":
+                self._queries.find()
+            case "progress":
+                self._take_progress(event.progress())
+            case "idle":
+                self._take_sign_of_life(event)
+            case "terminated":
+                self._take_end(event)
 
     def _take_progress(self, java_progress: JavaObject) -> None:
         run_id, batch_id = java_progress.runId().toString(), java_progress.batchId()
@@ -381,14 +318,14 @@ class Runs:
             progress = Progress.from_java(java_progress)
             for run in behind:
                 self._take_report(run, progress, planned_at_us=run.asked_at_us)
-                self._cooperate(run, self._clock.now_us())
+                self._cooperate(run, self.clock.now_us())
 
     def _take_sign_of_life(self, event: JavaObject) -> None:
         """Spark says every ten seconds that a query lives and has nothing to do."""
         run_id = event.runId().toString()
         for run in self._runs.values():
             if run.run_id == run_id:
-                run.seen_at_us = self._clock.now_us()
+                run.seen_at_us = self.clock.now_us()
 
     def _take_end(self, event: JavaObject) -> None:
         run_id = event.runId().toString()
@@ -397,7 +334,8 @@ class Runs:
             names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
             query = self._queries.get(run_id)
             query_id = event.id().toString()
-            self._failed |= failures.explain(failure, query, query_id=query_id, names=names, streams=self._streams)
+            known = failures.explain(failure, query, query_id=query_id, names=names, streams=self.streams)
+            self.could_not_begin |= known
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._catch_up(run, planned_at_us=run.asked_at_us)
@@ -435,12 +373,6 @@ class Runs:
             names = ", ".join(sorted(running))
             log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
 
-    def close(self) -> None:
-        """Keep nothing more of what queries measure that live on."""
-        for stream in self._streams.values():
-            if stream.tracks is not None:
-                stream.tracks.close()
-
     def _say_farewell(self, run: StreamRun) -> None:
         """Leave the last report in the checkpoint, where no heartbeat carried it."""
         try:
@@ -454,108 +386,3 @@ class Runs:
                 run.stream.name,
                 failed,
             )
-
-    # -- status ---------------------------------------------------------------------------------------------------
-
-    def status_of(self, name: str, query: str | None) -> StreamStatus:
-        """Return the status of a stream, of the query furthest behind unless one is named."""
-        streams = [s for s in self._streams.values() if s.name == name]
-        if not streams:
-            if (audited := self.audits.status_of(name, query)) is not None:
-                return audited
-            raise UnknownStream(name, self.names())
-        now_us = self._clock.now_us()
-        runs = self._runs_of(name, query)
-        live = [r for r in runs if not r.ended]
-        tied = [r for r in live if r.run_id is not None]  # the others may be of a query that has failed at once
-        candidates = tied if tied else live if live else runs[-1:]
-        if not candidates:
-            return self._status_before(streams[0], now_us)
-        return min((self._status(r, now_us) for r in candidates), key=_furthest_behind)
-
-    def explain_others(self, name: str, query: str | None) -> list[str]:
-        """Return what the runs of a stream have to do with others, in words, and why the last one could not begin."""
-        said = [self.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
-        failed = [f"  failed a query could not begin: {self._failed[name]}"] if name in self._failed else []
-        return [sentence for sentence in said if sentence is not None] + failed
-
-    def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
-        """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
-        now_us = self._clock.now_us()
-        live = [r for r in self._runs.values() if not r.ended]
-        begun = {r.stream.stream_id for r in live}
-        waiting = [
-            stream
-            for stream_id, stream in self._streams.items()
-            if stream_id not in begun
-            and (planner := self._planner_of(stream, None, now_us)) is not None
-            and planner.missing is not None
-        ]
-        return [
-            *((r.query, self._status(r, now_us, limit)) for r in live),
-            *((None, self._status_before(stream, now_us)) for stream in waiting),
-            *self.audits.statuses(limit),
-        ]
-
-    def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
-        return self._with_trouble(run, run.status(now_us, limit), now_us)
-
-    def _with_trouble(self, run: StreamRun, status: StreamStatus, now_us: int) -> StreamStatus:
-        """A status that says, too, what the source waits for."""
-        planner = None if run.ended else self._planner_of(run.stream, run, now_us)
-        if planner is None:
-            return status
-        why = status.why
-        if planner.missing is not None and not run.coordinator.splits:
-            why = f"no split is known yet: {planner.missing}"
-        if planner.trouble is not None:
-            why = f"{why} Waiting for the source: {planner.trouble}"
-        return replace(status, why=why)
-
-    def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
-        """The status of a stream whose query has not asked for anything yet, or is over."""
-        return self._status(StreamRun.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
-
-    def _planner_of(self, stream: Stream, run: StreamRun | None, now_us: int) -> KnownPlanner | None:
-        """The planner of a stream that was heard lately; it may not have been seen in a batch yet."""
-        tokens = (None,) if run is None else (None, run.token)
-        found = [p for p in self._planners.values() if p.stream_id == stream.stream_id and p.run in tokens]
-        newest = max(found, key=lambda planner: planner.heard_us, default=None)
-        return None if newest is None or now_us - newest.heard_us > _PLANNER_LIVES_US else newest
-
-    def run_statuses(
-        self, without: Container[str] = (), *, stream: str | None = None, ended: bool = True, limit: int | None = None
-    ) -> list[RunStatus]:
-        """Return all runs but those whose token is given; those of one stream, without ended ones, as asked for."""
-        now_us = self._clock.now_us()
-        runs = [
-            self._run_status(run, now_us, limit)
-            for token, run in self._runs.items()
-            if token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
-        ]
-        audited = self.audits.run_statuses(without, limit)
-        return runs + [a for a in audited if stream in (None, a.status.name) and (ended or not a.ended)]
-
-    def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
-        found = run.run_status(now_us, limit)
-        return replace(
-            found,
-            status=self._with_trouble(run, found.status, now_us),
-            alignment=self.cooperation.alignment(run),
-            others=self._others(run),
-        )
-
-    def _others(self, run: StreamRun) -> str | None:
-        return None if run.ended else self.cooperation.explain(run)
-
-    def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
-        return [r for r in self._runs.values() if r.stream.name == name and query in (None, r.query_name, r.query_id)]
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names of all streams, sorted."""
-        return tuple(sorted([*(stream.name for stream in self._streams.values()), *self.audits.names()]))
-
-
-def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
-    low_watermark_us = status.low_watermark_us
-    return low_watermark_us is not None, low_watermark_us or 0

@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -24,46 +23,36 @@ from lowmark.integration.errors import (
     StreamNameTaken,
     StreamRunning,
     UnknownStream,
-    WrapRefused,
 )
 from lowmark.integration.process import sockets
 from lowmark.integration.process.loop import Loop, LoopTimes
-from lowmark.integration.run_status import RunStatus, run_json
-from lowmark.integration.spark import versions, workers
+from lowmark.integration.run_status import RunStatus
+from lowmark.integration.spark import workers
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import (
-    GuideRequest,
-    HeartbeatReply,
-    HeartbeatRequest,
-    PlannedReply,
-    PlannedRequest,
     Server,
-    StatusReply,
-    StatusRequest,
 )
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
-from lowmark.sources.planning.peer import Guidance
-from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import prefer_own_python
-from lowmark.sources.spark.versions import PASSES_LIMITS
 from lowmark.watermark import (
     LowmarkError,
     LowWatermarkListener,
-    NotifyNewLowWatermark,
     StreamStatus,
     TaskId,
     WatermarkStrategy,
     duration_us,
-    explain,
 )
-from lowmark.watermark.names import unfit_character
-from lowmark.watermark.printable import printable
 from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
-from . import page, stream_factory, wrap
+from . import check, page, stream_factory, wrap
+from .answers import Answers
+from .audited import Audits
+from .listeners import Listeners
 from .run_registry import Runs
 from .running import Running
+from .standing import Standing
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -82,7 +71,6 @@ Result = TypeVar("Result")
 _RUNNING = Running()
 _MAX_SPLITS = 4_096
 _CALL_SECONDS = 60.0
-_ROUND_SECONDS = 2.5  # two rounds of a coordinator, and a little
 
 
 class LowWatermarkService:
@@ -150,21 +138,10 @@ class LowWatermarkService:
         if self._made:
             return
         arguments = {name: value for name, value in locals().items() if name in _defaults(type(self))}
-        _check_session(spark)
-        if job is not None and coordinator is None:
-            raise ValueError(
-                f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
-                'Hint: start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.'
-            )
-        if job is not None and (unfit := unfit_character(job)) is not None:
-            raise ValueError(f"LowWatermarkService: job={job!r} holds {unfit}. Hint: pass a name of one line.")
-        if require_coordinator and coordinator is None:
-            raise ValueError(
-                "LowWatermarkService: require_coordinator is set, and no coordinator is named. "
-                'Hint: start one (`lowmark serve`) and pass coordinator="unix:...".'
-            )
-        if job_queries < 1:
-            raise ValueError(f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}")
+        check.session(spark)
+        check.service(
+            coordinator=coordinator, require_coordinator=require_coordinator, job=job, job_queries=job_queries
+        )
         self.address = sockets.new_address()  # before anything is started: it may be refused
         self._low_heard = threading.Event()
         self._member: Member | None = None
@@ -182,18 +159,19 @@ class LowWatermarkService:
                 self._reach_coordinator(self._member)
         self._spark = spark
         self._stopping = False
-        self._listeners: list[LowWatermarkListener] = []
+        self._listeners = Listeners()
         self._queries = Queries(self._enqueue_event, self._enqueue_available_now)
-        self._runs = Runs(self._queries, self._notify, self._member, job, job_queries)
-        self._names: set[str] = set()
+        self._runs = Runs(self._queries, self._listeners.notify, self._member, job, job_queries)
+        self._audits = Audits(self._queries, self._runs.clock)
+        self._standing = Standing(self._runs, self._audits)
         self._loop = Loop("lowmark-loop")
-        self._notifier = Loop("lowmark-listeners")  # a slow listener must not delay heartbeats
+        answers = Answers(self._call, self._runs, self._standing, spark.sparkContext.applicationId, self._low_heard)
         self._server = Server(
             self.address,
-            heartbeat=self._answer_heartbeat,
-            guide=self._answer_guide,
-            planned=self._hear_plan,
-            status=self._answer_status,
+            heartbeat=answers.heartbeat,
+            guide=answers.guide,
+            planned=answers.planned,
+            status=answers.status,
         )
         self._metrics = None
         self._page: PageServer | None = None
@@ -203,7 +181,7 @@ class LowWatermarkService:
 
                 self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
             if page_port is not None:
-                self._page = page.serve(self.address, self._answer_status, port=page_port)
+                self._page = page.serve(self.address, answers.status, port=page_port)
         except Exception:
             self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
             raise
@@ -394,47 +372,29 @@ class LowWatermarkService:
         )
         assert stream.measurement is not None, "an audited stream is observed"
         observed = df.observe(stream.metric, *stream.measurement.columns())
-        if name in self._names:
-            self._call(lambda: self._runs.release(name), f'audit stream "{name}" again')
-        self._call(lambda: self._runs.audits.add(stream), f'audit stream "{name}"')
-        self._call(lambda: self._queries.listen_to(df.sparkSession), f'audit stream "{name}"')
-        self._names.add(name)
+        self._know(stream, df, self._audits.add, f'audit stream "{name}"')
         return observed
 
     def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
         self._check_open(f'{action} stream "{name}"')
-        if not isinstance(name, str):
-            raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
-        if not name:
-            raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
-        if (unfit := unfit_character(name)) is not None:
-            fact = f"the name holds {unfit}, which would break log lines and metrics"
-            raise WrapRefused(printable(name), fact, 'pass a name of one line, such as name="orders".')
-        if name in self._names:
-            # A cell that is run again wraps again; two streams of one name that are read would be a mistake.
-            running = self._call(lambda: self._runs.readers(name), f'{action} stream "{name}"')
-            if running:
-                raise StreamNameTaken(name, running)
-        given: object = max_splits
-        if not (isinstance(given, int) and 1 <= given <= 1 << 25):
-            raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
-        if strategy is None:
-            return WatermarkStrategy.for_monotonous_timestamps()
-        if not isinstance(strategy, WatermarkStrategy):
-            raise WrapRefused(
-                name,
-                f"the strategy is {strategy!r}, expected a WatermarkStrategy",
-                'pass one, such as strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").',
-            )
-        return strategy
+        check.name(name)
+        # A cell that is run again wraps again; two streams of one name that are read would be a mistake.
+        running = self._call(lambda: self._readers(name), f'{action} stream "{name}"')
+        if running:
+            raise StreamNameTaken(name, running)
+        return check.strategy_of(name, strategy, max_splits)
 
     def _build(self, df: DataFrame, stream: Stream, event_time: str) -> DataFrame:
-        if stream.name in self._names:
-            self._call(lambda: self._runs.release(stream.name), f'wrap stream "{stream.name}" again')
-        self._call(lambda: self._runs.add(stream), f'wrap stream "{stream.name}"')
-        self._call(lambda: self._queries.listen_to(df.sparkSession), f'wrap stream "{stream.name}"')
-        self._names.add(stream.name)
+        self._know(stream, df, self._runs.add, f'wrap stream "{stream.name}"')
         return wrap.build(df, stream, event_time=event_time, address=self.address)
+
+    def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> None:
+        def instead() -> None:
+            self._release(stream.name)  # what had the name before
+            add(stream)
+
+        self._call(instead, action)
+        self._call(lambda: self._queries.listen_to(df.sparkSession), action)
 
     def release(self, name: str) -> None:
         """Forget a stream whose queries have ended; its name is free again.
@@ -448,13 +408,15 @@ class LowWatermarkService:
             ServiceStopped: the service was stopped.
         """
         self._check_open(f'release stream "{name}"')
-        if name not in self._names:
-            raise UnknownStream(name, tuple(sorted(self._names)))
-        running = self._call(lambda: self._runs.readers(name), f'release stream "{name}"')
-        if running:
-            raise StreamRunning(name, running)
-        self._call(lambda: self._runs.release(name), f'release stream "{name}"')
-        self._names.discard(name)
+
+        def forget() -> None:
+            if name not in (names := self._standing.names()):
+                raise UnknownStream(name, names)
+            if running := self._readers(name):
+                raise StreamRunning(name, running)
+            self._release(name)
+
+        self._call(forget, f'release stream "{name}"')
 
     def status(self, name: str, *, query: str | None = None) -> StreamStatus:
         """Return where a stream stands.
@@ -467,7 +429,7 @@ class LowWatermarkService:
             UnknownStream: nothing was wrapped under that name.
             ServiceStopped: the service was stopped.
         """
-        return self._call(lambda: self._runs.status_of(name, query), f'give the status of "{name}"')
+        return self._call(lambda: self._standing.status_of(name, query), f'give the status of "{name}"')
 
     def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
         """Return (query name or id, status) of every stream in every running query.
@@ -476,7 +438,7 @@ class LowWatermarkService:
             limit: how many splits of each, those that need attention first; None: all, which takes a while where there
                 are 100,000.
         """
-        return self._call(lambda: self._runs.statuses(limit), "give the status")
+        return self._call(lambda: self._standing.statuses(limit), "give the status")
 
     def run_statuses(self, *, without: Container[str] = (), seconds: float = _CALL_SECONDS) -> list[RunStatus]:
         """Return every run of every stream, ended ones too, at one moment: what metrics are made of.
@@ -489,7 +451,7 @@ class LowWatermarkService:
             TimeoutError: the loop was busy for longer.
             ServiceStopped: the service was stopped.
         """
-        return self._call(lambda: self._runs.run_statuses(without), "give the status of all runs", seconds=seconds)
+        return self._call(lambda: self._standing.run_statuses(without), "give the status of all runs", seconds=seconds)
 
     def loop_times(self) -> LoopTimes:
         """Return how busy the loop is that decides low watermarks; asks nobody, so also while it hangs."""
@@ -497,7 +459,7 @@ class LowWatermarkService:
 
     def explain(self, name: str, *, query: str | None = None) -> Explanation:
         """Return who holds the low watermark, why, since when and what would move it, in words."""
-        return Explanation(self._explained(self.status(name, query=query), query))
+        return Explanation(self._call(lambda: self._standing.explain(name, query), f'explain "{name}"'))
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.
@@ -509,7 +471,7 @@ class LowWatermarkService:
     def add_listener(self, listener: LowWatermarkListener) -> None:
         """Call `listener.on_new_low_watermark` on every new low watermark, in order, on a thread of its own."""
         self._check_open("add a listener")
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     @property
     def metrics_port(self) -> int | None:
@@ -538,8 +500,8 @@ class LowWatermarkService:
             if self._page is not None:
                 self._page.stop()
             self._loop.stop()
-            self._runs.close()
-            self._notifier.stop()
+            self._runs.streams.close()
+            self._listeners.stop()
             if self._member is not None:
                 self._member.close()
             sockets.remove(self.address)
@@ -574,79 +536,30 @@ class LowWatermarkService:
         self._loop.post(lambda: self._runs.refuse(task, refused))
 
     def _enqueue_event(self, kind: str, event: JavaObject) -> None:
-        self._loop.post(lambda: self._runs.take_event(kind, event))
+        self._loop.post(lambda: self._take_event(kind, event))
 
     def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
-        self._loop.post(lambda: self._runs.expect_end(streams, fault))
+        self._loop.post(lambda: self._runs.ending.expect(streams, fault))
 
-    def _notify(self, notice: NotifyNewLowWatermark) -> None:
-        self._notifier.post(lambda: self._tell_listeners(notice))
+    # -- on the loop
 
-    def _tell_listeners(self, notice: NotifyNewLowWatermark) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener.on_new_low_watermark(notice)
-            except Exception:
-                log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
+    def _take_event(self, kind: str, event: JavaObject) -> None:
+        """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
+        try:
+            self._audits.take_event(kind, event)
+            self._runs.take_event(kind, event)
+        except Exception:
+            log.exception('could not take a "%s" event of a query; its next heartbeat reads the progress again', kind)
 
-    def _answer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        if request.looks:
-            refusal = self._call(lambda: self._runs.refuses(request.stream_id), "look at a checkpoint")
-            return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=refusal)
-        self._low_heard.clear()
-        reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
-        # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
-        # round. A low watermark that the others hold does not come: that is what the time is bounded for.
-        ends = request.available_now or not PASSES_LIMITS  # which does not tell the reader: the runs know
-        if ends and self._call(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
-            # Asked again in any case: another stream's heartbeat may have cleared what was heard.
-            self._low_heard.wait(_ROUND_SECONDS)
-            reply = self._call(lambda: self._runs.heartbeat(request), "answer a heartbeat")
-        return reply
+    def _readers(self, name: str) -> tuple[str, ...]:
+        return (*self._runs.readers(name), *self._audits.readers(name))
 
-    def _answer_guide(self, request: GuideRequest) -> Guidance:
-        return self._call(lambda: self._runs.guide(request), "say how far a stream may be read")
-
-    def _hear_plan(self, request: PlannedRequest) -> PlannedReply:
-        self._call(lambda: self._runs.take_plan(request.stream_id, request.run, request.planned), "hear of a plan")
-        return PlannedReply()
-
-    def _answer_status(self, request: StatusRequest) -> StatusReply:
-        wanted = partial(self._runs.run_statuses, stream=request.stream, ended=request.ended, limit=request.limit)
-        runs = self._call(wanted, "give the status")
-        return StatusReply(
-            application=self._spark.sparkContext.applicationId,
-            pid=os.getpid(),
-            streams=[run_json(run) for run in runs],
-            explanations=[_in_words(run.status, [] if run.others is None else [run.others]) for run in runs],
-        )
-
-    def _explained(self, status: StreamStatus, query: str | None) -> str:
-        others = self._call(lambda: self._runs.explain_others(status.name, query), f'explain "{status.name}"')
-        return _in_words(status, others)
-
-
-def _in_words(status: StreamStatus, others: Sequence[str]) -> str:
-    return "\n".join([explain(status), *map(printable, others)])
+    def _release(self, name: str) -> None:
+        self._runs.release(name)
+        self._audits.release(name)
 
 
 def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:
     """What a service is made with where nothing is said; `beside` says nothing of the service itself."""
     parameters = inspect.signature(kind.__init__).parameters.values()
     return {each.name: each.default for each in parameters if each.default is not each.empty and each.name != "beside"}
-
-
-def _check_session(spark: object) -> None:
-    if hasattr(spark, "_jsparkSession"):
-        versions.check_session(cast("SparkSession", spark))
-        return
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise TypeError(
-            "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
-            "accumulators live in another process. Hint: create the service in the driver itself; a client may read "
-            "formats (lowmark.sources.spark.register)."
-        )
-    raise TypeError(
-        f"LowWatermarkService needs a SparkSession, got {spark!r:.100}. "
-        "Hint: pass spark, as SparkSession.builder.getOrCreate() returns it."
-    )

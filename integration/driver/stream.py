@@ -66,6 +66,11 @@ class Stream:
     def heartbeat_metric(self) -> str:
         return f"lowmark:{self.stream_id}:heartbeat"
 
+    def close(self) -> None:
+        """Keep nothing more of what queries measure that live on."""
+        if self.tracks is not None:
+            self.tracks.close()
+
     def coordinator(self, token: str, state: str | None, now_us: int) -> StreamCoordinator:
         """Return what decides the low watermark in one query, from the state in its checkpoint if there is one.
 

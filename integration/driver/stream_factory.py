@@ -19,7 +19,7 @@ from lowmark.integration.transport.planner_peer import ServicePeer
 from lowmark.integration.transport.recorder import SPLIT_TYPE, AccumulatorRecorder
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import Source
-from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame

@@ -9,12 +9,12 @@ here is thread-safe.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import TooManySplits, UnreadableReport
-from lowmark.integration.run_status import ReportGaps, RunStatus
+from lowmark.integration.run_status import ReportGaps
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
@@ -128,21 +128,6 @@ class StreamRun:
         return self._shared_low_watermark_us if self.shares else self.coordinator.low_watermark_us
 
     @property
-    def has_backlog(self) -> bool:
-        """Its sources are known to have rows that are not read yet."""
-        return self.splits.has_backlog
-
-    @property
-    def observed_us(self) -> Mapping[str, int]:
-        """Largest event time seen of each split of a source of ours, by name."""
-        return self.splits.observed_us
-
-    @property
-    def next_us(self) -> int | None:
-        """Event time of the next row, where alignment alone keeps it from being read."""
-        return self.splits.next_us
-
-    @property
     def epoch(self) -> int:
         """Grows when the heartbeat needs a new offset."""
         return self.coordinator.epoch + self._shared_rises
@@ -181,28 +166,6 @@ class StreamRun:
     def query(self) -> str | None:
         """The query's name, or its id where it has none; None until the first batch tied them."""
         return self.query_id if self.query_name is None else self.query_name
-
-    def run_status(self, now_us: int, limit: int | None = None) -> RunStatus:
-        """As metrics, the page and the command line see it; arguments as of `status`."""
-        spent_us = self.coordinator.spent_us(self.seen_at_us if self.ended else now_us)
-        return RunStatus(
-            token=self.token,
-            query=self.query,
-            status=self.status(now_us, limit),
-            emits=self.stream.strategy.emits,
-            unmeasured_batches=self.unmeasured_batches,
-            refused=self.refusal is not None,
-            failed=self.failed,
-            ended=self.ended,
-            asked_at_us=self.asked_at_us,
-            reported_at_us=self.reported_at_us,
-            seen_at_us=self.seen_at_us,
-            rows_at_us=self.rows_at_us,
-            backlog_rows=self.coordinator.backlog_rows,
-            spent_us={state.value: us for state, us in spent_us.items()},
-            gaps=self.gaps,
-            source_metrics=self.splits.source_metrics,
-        )
 
     def wrote(self, offset: HeartbeatOffset) -> bool:
         """True for an offset of this run, or of the one it resumes: Spark runs that run's last batch again."""

@@ -1,6 +1,8 @@
 """Several sources, read one after the other as if they were one (FLIP-150)."""
 
+from .enumerator import HybridState
 from .reader import HybridSplit
-from .source import DeferredSource, HybridSource, HybridState, InvalidHybrid
+from .source import HybridSource
+from .succession import DeferredSource, InvalidHybrid
 
 __all__ = ["DeferredSource", "HybridSource", "HybridSplit", "HybridState", "InvalidHybrid"]

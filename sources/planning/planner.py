@@ -21,21 +21,22 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic
 
-from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitPlanner, SplitT
-from lowmark.sources.coordinator import FailoverPolicy, SourceCoordinator, SourceFailed
-from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.api import Source, SourceEvent, SplitPlanner, SplitT
+from lowmark.sources.coordinator import SourceCoordinator, SourceFailed
 from lowmark.sources.slicing import NextRow, NoRowsReason, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
 from lowmark.watermark import LowmarkError, format_duration_us, format_time_us
 
+from .induced import InducedBatches
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
+from .options import PlanOptions
 from .peer import Guidance, Planned, PlanPeer
 from .rate import RateBudget, RateLimiterStrategy
 from .slots import Slots, Task
 
-__all__ = ["BatchPlanner", "NoSplits", "PlanOptions", "PlanningFailed"]
+__all__ = ["BatchPlanner", "NoSplits", "PlanningFailed"]
 
 log = logging.getLogger("lowmark")
 
@@ -46,35 +47,6 @@ _SAY_AGAIN_SECONDS = 60.0
 _SAY_SPLITS_MISSING_SECONDS = 10.0
 _LATEST_US = 2**53
 _CLOSE_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """How the batches of a source are cut.
-
-    Attributes:
-        slots: how many readers there are, which is how many tasks a batch has at most.
-        max_rows: rows in a batch, about; None: all there are.
-        max_bytes: bytes in a batch, about; None: no limit.
-        max_slice_us: event time that a batch spans at most; None: no limit.
-        by_time: take every split up to one event time, where the source can search by time.
-        future_guard_us: rows further ahead of the clock than this are bad clocks; None: there are no such rows.
-        rate: how fast it is read at most; None: as fast as can be.
-        start_seconds: how long the first splits may take to be found.
-        failover: how often a failed enumerator is restored; None: as its coordinator does by default.
-        timeout_seconds: how long the enumerator may take over one thing, and a source's own reader bring nothing.
-    """
-
-    slots: int = 1
-    max_rows: int | None = None
-    max_bytes: int | None = None
-    max_slice_us: int | None = None
-    by_time: bool = True
-    future_guard_us: int | None = None
-    rate: RateLimiterStrategy | None = None
-    start_seconds: float = 60.0
-    failover: FailoverPolicy | None = None
-    timeout_seconds: float = 60.0
 
 
 class PlanningFailed(LowmarkError, RuntimeError):
@@ -142,8 +114,7 @@ class BatchPlanner(Generic[SplitT]):
         self._empty_until_us: int | None = None
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._told: Planned | None = None
-        self._inducer: ExternallyInducedSourceReader[SplitT] | None = None
-        self._induced_ids: dict[int, int] = {}  # checkpoint -> what the inducer calls it, until it is committed
+        self._induced: InducedBatches[SplitT] | None = None  # its system decides when a batch ends
 
     def initial(self) -> BatchOffset:
         """Return the offset before the first batch. It decides nothing, so it may be asked for more than once."""
@@ -242,9 +213,8 @@ class BatchPlanner(Generic[SplitT]):
         """The batch that ends there was committed."""
         if self._coordinator is not None:
             self._coordinator.notify_checkpoint_complete(end.checkpoint)
-        if self._inducer is not None and end.checkpoint in self._induced_ids:
-            self._inducer.notify_checkpoint_complete(self._induced_ids[end.checkpoint])
-            self._induced_ids = {c: due for c, due in self._induced_ids.items() if c > end.checkpoint}
+        if self._induced is not None:
+            self._induced.committed(end.checkpoint)
 
     def latest(self) -> dict[str, int]:
         """Return where every live split ends now, as far as it can be told; for people."""
@@ -255,13 +225,13 @@ class BatchPlanner(Generic[SplitT]):
 
     def close(self) -> None:
         """Let go of threads and connections."""
-        if self._inducer is not None:
-            self._inducer.close()
+        if self._induced is not None:
+            self._induced.close()
         if self._planner is not None:
             self._planner.close()
         if self._coordinator is not None:
             self._coordinator.close(min(_CLOSE_SECONDS, self._options.timeout_seconds))
-        self._coordinator = self._planner = self._at = self._inducer = None
+        self._coordinator = self._planner = self._at = self._induced = None
 
     # -- where it stands
 
@@ -294,7 +264,8 @@ class BatchPlanner(Generic[SplitT]):
             coordinator.register_reader(subtask)
         self._await_splits(coordinator)
         if self._source.externally_induced:
-            self._inducer = self._induced_reader()
+            live = [placed.split for placed in self._live.values()]
+            self._induced = InducedBatches(self._source, self._name, live)
         self._at = start
 
     def _await_splits(self, coordinator: SourceCoordinator[SplitT, Any]) -> None:
@@ -369,8 +340,8 @@ class BatchPlanner(Generic[SplitT]):
         if self._available_now and self._targets is None:
             self._targets = {name: end.position for name, end in self._planner.latest(splits).items()}
             limits = replace(limits, targets=self._targets)
-        if self._inducer is not None:
-            return self._induced(self._inducer, splits, self._at.checkpoint + 1), None
+        if self._induced is not None:
+            return self._induced.plan(splits, self._live.keys(), self._at.checkpoint + 1), None
         if guidance.hold:
             return self._look_ahead(self._planner, splits, limits)
         plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
@@ -494,55 +465,3 @@ class BatchPlanner(Generic[SplitT]):
         looked = coordinator.metric_values().get("discoveries", 0) > 0
         found = "the enumerator found none" if looked else "the enumerator has not said what there is"
         return f"{found} since {format_time_us(self._searched_us)}. Does it exist, and can it be reached?"
-
-    # -- sources whose system decides when a checkpoint is
-
-    def _induced_reader(self) -> ExternallyInducedSourceReader[SplitT]:
-        reader = self._source.create_reader(_DriverContext())
-        if not isinstance(reader, ExternallyInducedSourceReader):
-            raise TypeError(
-                f'source "{self._name}": {type(self._source).__name__} says it is externally induced, so create_reader '
-                f"has to make an ExternallyInducedSourceReader, got {type(reader).__name__}."
-            )
-        reader.add_splits([placed.split for placed in self._live.values()])
-        reader.start()
-        return reader
-
-    def _induced(
-        self, reader: ExternallyInducedSourceReader[SplitT], splits: Sequence[SplitT], checkpoint: int
-    ) -> SlicePlan:
-        """A batch ends where the reader's snapshot says, whenever the reader says that a checkpoint is due."""
-        fresh = [split for split in splits if split.split_id not in self._live]
-        if fresh:
-            reader.add_splits(fresh)
-        due = reader.should_trigger_checkpoint()
-        if due is None:
-            return SlicePlan({}, None, {}, 0)
-        self._induced_ids[checkpoint] = due
-        standing = {split.split_id: split for split in reader.snapshot_state(due)}
-        slices = {}
-        for split in splits:
-            after = standing.get(split.split_id)
-            stop = after.start if after is not None else split.stop
-            if stop is None:
-                raise ValueError(
-                    f'source "{self._name}", checkpoint {due}: split {split.split_id} is not in the snapshot of the '
-                    "reader, so it is finished, but it has no stop. Expected a snapshot of every split that goes on."
-                )
-            slices[split.split_id] = PlannedSlice(split.start, stop, stop - split.start, None, 0, after is None)
-        return SlicePlan(slices, None, {}, 0)
-
-
-class _DriverContext:
-    """The context of a reader on the driver."""
-
-    subtask = 0
-
-    def __init__(self) -> None:
-        self.metric_group = MetricGroup()
-
-    def send_split_request(self) -> None:
-        """The planner asks for all splits anyway."""
-
-    def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
-        raise NotImplementedError(f"a reader on the driver sends no events, got {event!r}")

@@ -29,7 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import Source
-from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.watermark import LowmarkError, duration_us
 from lowmark.watermark.errors import shown
 

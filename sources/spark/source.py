@@ -23,8 +23,9 @@ import pyarrow as pa
 from lowmark.sources.api import InputStatus, Source, SourceEvent, SourceReader, SplitRows
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import PlanPeer
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.slots import Task
 from lowmark.sources.reading.checked_reader import SplitReadFailed
 from lowmark.sources.reading.slices import read_slices

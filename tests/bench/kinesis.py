@@ -17,7 +17,8 @@ from pathlib import Path
 from lowmark.sources.kinesis import KinesisSource
 from lowmark.sources.kinesis.split import KinesisSplit
 from lowmark.sources.planning.offset import BatchOffset
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.reading.slices import read_slices
 
 from tests.live.servers import KINESIS_ACCESS, Kinesis, kinesis_server, proxied

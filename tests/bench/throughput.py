@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowmark.sources.kafka import KafkaSource
-from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import Binding, load
 
 from tests.live.servers import Broker, Record, kafka_broker

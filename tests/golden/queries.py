@@ -9,7 +9,7 @@ from pathlib import Path
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.progress import Progress
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
-from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import Binding, load
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from lowmark.integration.demo.comparison import TICKS_PER_BATCH, demo_script, yesterday_noon_us
+from lowmark.integration.demo.feed import TICKS_PER_BATCH, demo_script, yesterday_noon_us
 from pyarrow import parquet
 
 SEED = 42

@@ -22,8 +22,9 @@ from lowmark.sources import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumera
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.kit.simple import SimpleSource
 from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
@@ -106,7 +107,7 @@ class Passing:
         self.read: list[str] = []
 
     def ask(self, run: str) -> Guidance:
-        return Guidance(observed_us=self.run.observed_us)
+        return Guidance(observed_us=self.run.splits.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
         if self.known.keep(planned):

@@ -25,8 +25,9 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources import SourceSplit, SplitEnd
 from lowmark.sources.kit.simple import SimpleSource
 from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
@@ -97,7 +98,7 @@ class Query:
     def ask(self, run: str) -> Guidance:
         guidance = self.streams.cooperation.guidance(self.run.stream, self.run)
         self.asked_us = guidance.cap_us
-        return replace(guidance, observed_us=self.run.observed_us)
+        return replace(guidance, observed_us=self.run.splits.observed_us)
 
     def tell(self, run: str, planned: Planned) -> None:
         if self.known.keep(planned):

@@ -17,7 +17,8 @@ from lowmark.integration.cli import main
 from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.client import Member
-from lowmark.integration.demo.comparison import DemoResult, LaneResult, SplitResult, demo_script
+from lowmark.integration.demo.feed import demo_script
+from lowmark.integration.demo.result import DemoResult, LaneResult, SplitResult
 from lowmark.integration.demo.view import show
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import Server, StatusReply

@@ -21,7 +21,8 @@ from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader
 from lowmark.integration.audit.files import FilesAudit
 from lowmark.integration.audit.kafka_range import Wanted
-from lowmark.integration.demo.comparison import LaneResult, SplitResult, demo_script
+from lowmark.integration.demo.feed import demo_script
+from lowmark.integration.demo.result import LaneResult, SplitResult
 
 from tests.integration.audit_example import write
 from tests.live.dashboard import offered, panel_queries

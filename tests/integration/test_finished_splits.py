@@ -44,7 +44,7 @@ def test_a_batch_costs_the_same_however_many_splits_have_ended(open_queries: Exi
         assert late <= 1.05 * early, f"{what}: {early} at first, {late} after {folder.made} files: {costs}"
     assert len(query.run.coordinator.splits) <= FINISHED_KEPT
     assert len(query.run.stream.names) <= FINISHED_KEPT
-    assert query.run.observed_us == {}
+    assert query.run.splits.observed_us == {}
 
 
 def test_nothing_is_read_again_after_a_restart_from_any_offset(open_queries: ExitStack) -> None:

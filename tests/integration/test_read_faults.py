@@ -19,7 +19,8 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.sources import FailoverPolicy, SourceSplit, check_source
 from lowmark.sources.files import FileSource
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.testing import SourceBroken
 from lowmark.watermark import LowmarkError, format_time_us
 from pyarrow import parquet

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.run_status import RunStatus
@@ -110,7 +112,7 @@ def test_a_stream_whose_event_time_is_another_goes_by_what_is_read() -> None:
     assert [query.low_us] == [None]
     query.report(1, a=30)
     assert query.low_us == 30 * SECOND - BOUND
-    assert query.run.observed_us == {"a": 30 * SECOND}
+    assert query.run.splits.observed_us == {"a": 30 * SECOND}
 
 
 def test_a_report_that_is_behind_the_next_promise_is_no_regression(query: Query) -> None:
@@ -125,7 +127,7 @@ def test_a_report_that_is_behind_the_next_promise_is_no_regression(query: Query)
 def test_a_split_that_is_known_and_silent_holds(query: Query) -> None:
     query.plan(1, "a", "silent", claims_us={"a": 100 * SECOND}, backlog_rows={"silent": 7})
     assert query.low_us is None
-    assert query.run.has_backlog
+    assert query.run.splits.has_backlog
 
 
 def test_a_split_ends_when_its_last_batch_was_read_and_not_before(query: Query) -> None:
@@ -214,6 +216,7 @@ class Wire:
         no_queries: Any = _NoQueries()
         self.runs = Runs(no_queries, notify=lambda notice: None)
         self.runs.add(stream_of(self.tracks))
+        self.standing = Standing(self.runs, Audits(no_queries, self.runs.clock))
         self.server = Server(
             address, heartbeat=self.runs.heartbeat, guide=self.runs.guide, planned=self._planned, status=_never_asked
         )
@@ -236,7 +239,7 @@ class Wire:
 
     @property
     def status(self) -> RunStatus:
-        (run,) = self.runs.run_statuses(())
+        (run,) = self.standing.run_statuses()
         return replace(run, status=replace(run.status, held=()), spent_us={})  # both go on with the clock
 
 
@@ -323,7 +326,7 @@ def test_what_the_source_waits_for_stands_in_the_status_as_long_as_it_does(wire:
     wire.plan(1, **OLDER, trouble=silent)
     said = f"{before} Waiting for the source: {silent}"
     assert wire.status.status.why == said, "in what the page and the command line are told"
-    assert wire.runs.status_of("orders", None).why == said
-    assert [status.why for _, status in wire.runs.statuses()] == [said]
+    assert wire.standing.status_of("orders", None).why == said
+    assert [status.why for _, status in wire.standing.statuses()] == [said]
     wire.plan(2, **NEWER)
     assert "Waiting" not in wire.status.status.why

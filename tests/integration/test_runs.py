@@ -220,7 +220,7 @@ def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> 
     runs = Runs(queries, notify=lambda _: None)
     runs.add(stream())
     before = runs.heartbeat(HeartbeatRequest("s", "before", first=True))
-    runs.expect_end(["s"], None)
+    runs.ending.expect(["s"], None)
     runs.heartbeat(HeartbeatRequest("s", "ends", first=True))
     runs.heartbeat(HeartbeatRequest("s", "after", first=True))
 
@@ -235,7 +235,7 @@ def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothin
     queries: Any = Queries([])
     runs = Runs(queries, notify=lambda _: None)
     runs.add(stream())
-    runs.expect_end(["s"], "AssertionError: the plan is made in another thread")
+    runs.ending.expect(["s"], "AssertionError: the plan is made in another thread")
     refusal = runs.heartbeat(HeartbeatRequest("s", "ends", first=True)).refusal
 
     assert refusal is not None

@@ -56,7 +56,7 @@ def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, 
     feed.put(("a", 1, 100))
     with LowWatermarkService(spark) as service:
         df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy).select("v")
-        [stream] = service._runs._streams.values()
+        [stream] = service._runs.streams.values()
         assert stream.tracks is not None
         tracks = stream.tracks._accumulator.value
         for n in range(2):

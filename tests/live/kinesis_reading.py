@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +12,9 @@ import pyarrow as pa
 from lowmark.sources.kinesis import KinesisSource
 from lowmark.sources.kinesis.split import KinesisSplit
 from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.reading.slices import read_slices
 
 from tests.live.servers import Kinesis, wait_until
@@ -26,6 +28,21 @@ def source_of(server: Kinesis, *streams: str, endpoint: str | None = None, **opt
         "bytes_per_second": None, "give_up_after": "20 seconds",
     }  # fmt: skip
     return KinesisSource(**{"region": "eu-west-1", "endpoint_url": endpoint or server.url, **fast, **which, **options})
+
+
+def reshard(server: Kinesis, stream: str, rng: random.Random) -> str:
+    """Split a shard, or merge two that lie beside each other; return which."""
+    found = {each["ShardId"]: each for each in server.client.list_shards(StreamName=stream)["Shards"]}
+    there = sorted(
+        server.shards(stream, only_open=True), key=lambda shard: int(found[shard]["HashKeyRange"]["StartingHashKey"])
+    )
+    if len(there) < 3 or (len(there) < 5 and rng.random() < 0.5):
+        shard = rng.choice(there)
+        server.split(stream, shard)
+        return f"split {shard}"
+    at = rng.randrange(len(there) - 1)
+    server.merge(stream, there[at], there[at + 1])
+    return f"merged {there[at]} and {there[at + 1]}"
 
 
 @dataclass

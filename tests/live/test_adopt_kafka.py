@@ -7,7 +7,6 @@ is half an hour behind the others. So the windows of all phases together must be
 from __future__ import annotations
 
 import os
-import random
 from functools import partial
 from pathlib import Path
 
@@ -32,12 +31,11 @@ from tests.live.kafka_scenarios import (
     dropped,
     history,
     poll_query,
-    seed,
     source,
 )
-from tests.live.servers import Broker, require_jars, tail, wait_until
-from tests.live.test_torture import PAUSE, Driver, wait_for_next
-from tests.live.torture_driver import Config, read_windows
+from tests.live.servers import Broker, require_jars, wait_until
+from tests.live.torture import PAUSE, Driver, Torture, wait_for_next
+from tests.live.torture_driver import Config
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -104,49 +102,37 @@ def read_so_far(log: Log, checkpoint: Path) -> bool:
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("rocksdb", [False, True], ids=["hdfs", "rocksdb"])
 def test_by_turns_and_killed_each_time(kafka: Broker, kafka_jars: list[Path], tmp_path: Path, rocksdb: bool) -> None:
-    drawn = int(os.environ.get("LOWMARK_SEED", seed()))
-    rng, story = random.Random(drawn), [f"LOWMARK_SEED={drawn}"]
     log = Log.create(kafka, 3)
     jars = ",".join(str(jar) for jar in require_jars("spark-kafka"))
-    base = Config(kafka.bootstrap, log.topic, str(tmp_path), jars, rows_per_batch=100_000, rocksdb=rocksdb)
-    driver, at_us = None, T0_US
-    try:
+    base = Config(str(tmp_path), kafka.bootstrap, log.topic, jars, rows_per_batch=100_000, rocksdb=rocksdb)
+    at_us = T0_US
+    with Torture("torture_driver", tmp_path) as killer:
         for phase in range(int(os.environ.get("LOWMARK_KILLS", "8"))):
             wraps = phase % 2 == 1
             if phase:
                 done = adopt(base.checkpoint, "orders", stopped=True) if wraps else leave(base.checkpoint, stopped=True)
                 assert done.done or done.why_nothing is None, str(done)
-            config = Config(**{**base.__dict__, "how": "wrapped" if wraps else "native"})
-            driver = Driver("run", config, tmp_path / "driver.log")
+            config = base.but(how="wrapped" if wraps else "native")
+            driver = killer.start(config)
             wait_until(partial(has_begun, driver, config), "the query started", seconds=180)
             if wraps:
                 for partitions in ((1, 2), (0,)):
                     log.produce({p: [at_us + n * MINUTE_US for n in range(30)] for p in partitions})
                     wait_until(lambda: read_so_far(log, base.checkpoint), "all of it read", seconds=120)
                 at_us += 30 * MINUTE_US
-            for _ in range(rng.randrange(2, 6)):
-                log.produce({p: [at_us + rng.randrange(STEP_US) for _ in range(5)] for p in range(3)})
+            for _ in range(killer.rng.randrange(2, 6)):
+                log.produce({p: [at_us + killer.rng.randrange(STEP_US) for _ in range(5)] for p in range(3)})
                 at_us += STEP_US
-                PAUSE.wait(rng.uniform(0, 0.5))
-            which = rng.choice(["offsets", "commits", "anytime"])
+                PAUSE.wait(killer.rng.uniform(0, 0.5))
+            which = killer.rng.choice(["offsets", "commits", "anytime"])
             log.produce({p: [at_us] for p in range(3)})
             if which != "anytime":
                 wait_for_next(driver, base.checkpoint / which)
-            PAUSE.wait(rng.uniform(0, 0.3))
+            PAUSE.wait(killer.rng.uniform(0, 0.3))
             driver.kill()
-            story.append(f"phase {phase}, {config.how}, killed at {which}")
+            killer.tell(f"phase {phase}, {config.how}, killed at {which}")
         log.produce({p: [END_US] for p in range(3)})
         leave(base.checkpoint, stopped=True)
         adopt(base.checkpoint, "orders", stopped=True)
-        drain = Config(**{**base.__dict__, "how": "wrapped", "last_low_us": LAST_LOW_US})
-        driver = Driver("drain", drain, tmp_path / "driver.log")
-        assert driver.process.wait(240) == 0, tail(driver.log)
-        emitted = [window for file in sorted(base.output.glob("*.json")) for window in read_windows(file)]
-        assert len(emitted) == len(dict(emitted)), "a window was emitted twice"
+        emitted = killer.drain(base.but(how="wrapped", last_low_us=LAST_LOW_US), whole=False)
         assert dict(emitted) == log.windows(closed_by_us=LAST_LOW_US)
-    except BaseException as failed:
-        failed.args = (f"{failed}\n  " + "\n  ".join(story),)
-        raise
-    finally:
-        if driver is not None:
-            driver.kill()

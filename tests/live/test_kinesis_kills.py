@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.kinesis_loop import newest
-from tests.live.kinesis_reading import Writer
+from tests.live.kinesis_reading import Writer, reshard
 from tests.live.servers import ROOT, Kinesis, tail, wait_until
 
 pytestmark = [pytest.mark.live]
@@ -29,19 +29,6 @@ def start(server: Kinesis, stream: str, folder: Path) -> subprocess.Popen[bytes]
             [sys.executable, "-m", "tests.live.kinesis_loop", server.url, stream, str(folder)],
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-
-
-def reshard(server: Kinesis, stream: str, rng: random.Random) -> None:
-    """Split a shard, or merge two that lie beside each other."""
-    found = {each["ShardId"]: each for each in server.client.list_shards(StreamName=stream)["Shards"]}
-    there = sorted(
-        server.shards(stream, only_open=True), key=lambda shard: int(found[shard]["HashKeyRange"]["StartingHashKey"])
-    )
-    if len(there) < 3 or (len(there) < 5 and rng.random() < 0.5):
-        server.split(stream, rng.choice(there))
-    else:
-        at = rng.randrange(len(there) - 1)
-        server.merge(stream, there[at], there[at + 1])
 
 
 def kill(server: Kinesis, folder: Path, *, kills: int) -> None:

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from lowmark.sources import check_source
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import PravegaDataLost, PravegaSource, PravegaStreamMissing, PravegaUnavailable
 from lowmark.sources.pravega.client import StreamCut
 from lowmark.sources.pravega.jvm import java_class

@@ -27,8 +27,9 @@ from lowmark.sources import (
 from lowmark.sources.coordinator import SourceFailed
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.sources.planning.planner import BatchPlanner, PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.planning.rate import RateLimiterStrategy
 from lowmark.sources.planning.slots import Slots
 from lowmark.sources.reading.slices import read_slices
@@ -711,7 +712,7 @@ def test_a_reader_that_decides_hears_its_own_ids_when_batches_are_committed(make
     first = planner.plan(planner.initial(), None)
     second = planner.plan(first, None)
     planner.committed(first)
-    assert planner._inducer.completed == [110]
+    assert planner._induced._reader.completed == [110]
     planner.committed(second)
     planner.committed(second)
-    assert planner._inducer.completed == [110, 120]
+    assert planner._induced._reader.completed == [110, 120]

@@ -23,8 +23,8 @@ from lowmark.sources import (
 )
 from lowmark.sources.coordinator import SourceCoordinator
 from lowmark.sources.hybrid import DeferredSource, HybridSource, HybridSplit, InvalidHybrid
+from lowmark.sources.hybrid.enumerator import HybridEnumerator
 from lowmark.sources.hybrid.reader import HybridPlanner, HybridSplitReader
-from lowmark.sources.hybrid.source import HybridEnumerator
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.reading.slices import read_slices
 from lowmark.sources.serializer import UnreadableState
@@ -381,7 +381,7 @@ def test_a_deferred_source_is_checked_when_it_is_made(deferred: DeferredSource, 
     source = HybridSource(Numbers("a"), deferred)
 
     with pytest.raises(InvalidHybrid, match=message):
-        source.source(1)
+        source._sources[1]
 
 
 def test_a_split_that_was_read_in_part_goes_on_where_it_was() -> None:

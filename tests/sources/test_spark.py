@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from lowmark.sources import InputStatus, ReaderOutput, SourceReader, SourceReaderContext, SourceSplit
 from lowmark.sources.generator import SplitScript, StreamScript
-from lowmark.sources.planning.planner import PlanOptions
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.slots import Task
 from lowmark.sources.reading.checked_reader import SplitReadFailed
 from lowmark.sources.spark import Binding, SourceStreamReader, register

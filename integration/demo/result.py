@@ -1,0 +1,131 @@
+"""What became of the demo's rows in both queries, as figures and as JSON.
+
+Every figure is counted from what the two queries did:
+
+    rows in                      observed by Spark at the source of each query
+    rows in windows              summed over the windows the query emitted, and over those it holds open in its state
+    rows dropped                 the rest: their window was emitted without them
+    windows wrong, missing       emitted with another count than the rows have, made again and counted here; or neither
+                                 emitted nor open
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowmark.sources.generator import SplitScript, StreamScript
+
+from .feed import MINUTE_US
+
+__all__ = ["DemoResult", "LaneResult", "SplitResult", "described"]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """What became of one split's rows in one query.
+
+    Attributes:
+        rows_in: rows Spark read of it.
+        rows_emitted: rows in windows that were emitted.
+        rows_open: rows in windows that are still open.
+    """
+
+    rows_in: int
+    rows_emitted: int
+    rows_open: int
+
+    @property
+    def rows_in_windows(self) -> int:
+        return self.rows_emitted + self.rows_open
+
+    @property
+    def rows_dropped(self) -> int:
+        return self.rows_in - self.rows_in_windows
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """What one query made of the rows.
+
+    Attributes:
+        splits: by name.
+        windows: windows emitted.
+        windows_wrong: of these, the ones whose count is not that of the rows.
+        windows_missing: windows of the rows that were neither emitted nor are open.
+        watermark_us: the watermark that Spark used last.
+        holder: the split that holds it there: the smallest of all with lowmark, the largest natively.
+    """
+
+    splits: Mapping[str, SplitResult]
+    windows: int
+    windows_wrong: int
+    windows_missing: int
+    watermark_us: int
+    holder: str | None
+
+    def total(self, of: Callable[[SplitResult], int]) -> int:
+        return sum(of(split) for split in self.splits.values())
+
+    def to_json(self, start_us: int) -> dict[str, Any]:
+        """The figures for `json.dumps`; the watermark in seconds after the stream's start."""
+        return {
+            "rows_in": self.total(lambda s: s.rows_in),
+            "rows_dropped": self.total(lambda s: s.rows_dropped),
+            "rows_in_windows": self.total(lambda s: s.rows_in_windows),
+            "rows_in_open_windows": self.total(lambda s: s.rows_open),
+            "windows": self.windows,
+            "windows_wrong": self.windows_wrong,
+            "windows_missing": self.windows_missing,
+            "final_watermark_seconds": (self.watermark_us - start_us) / 1e6,
+            "held_by": self.holder,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What both queries made of the same rows.
+
+    Attributes:
+        script, seed: what was read.
+        native, lowmark: the two queries.
+        states: state of each split when the last rows had been read.
+    """
+
+    script: StreamScript
+    seed: int
+    native: LaneResult
+    lowmark: LaneResult
+    states: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON object; the same for one seed, whatever the day and the source."""
+        start_us = self.script.start_us
+        return {
+            "seed": self.seed,
+            "native": self.native.to_json(start_us),
+            "lowmark": self.lowmark.to_json(start_us),
+            "splits": {split.name: self._split_json(split) for split in self.script.splits},
+        }
+
+    def _split_json(self, split: SplitScript) -> dict[str, Any]:
+        native, lowmark = self.native.splits[split.name], self.lowmark.splits[split.name]
+        return {
+            "script": described(self.script, split),
+            "rows_in": lowmark.rows_in,
+            "native": {"rows_in_windows": native.rows_in_windows, "rows_dropped": native.rows_dropped},
+            "lowmark": {"rows_in_windows": lowmark.rows_in_windows, "rows_dropped": lowmark.rows_dropped},
+            "state": self.states[split.name],
+        }
+
+
+def described(script: StreamScript, split: SplitScript) -> str:
+    """What a split does, in a few words."""
+    if split.behind_us:
+        return f"{split.behind_us // MINUTE_US} minutes behind"
+    if split.silent_from_tick is not None:
+        return f"silent after {split.silent_from_tick * script.tick_us // MINUTE_US} min"
+    if split.stray_tick is not None:
+        return "1 row a year ahead"
+    return "regular"

@@ -1,0 +1,97 @@
+"""What the service answers to Spark's processes, to the page and to the command line: the driver's end of the socket.
+
+Each question arrives on a thread of gRPC's, and is answered on the loop.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar
+
+from lowmark.integration.run_status import run_json
+from lowmark.integration.transport.driver_rpc import (
+    GuideRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+    PlannedReply,
+    PlannedRequest,
+    StatusReply,
+    StatusRequest,
+)
+from lowmark.sources.planning.peer import Guidance
+from lowmark.sources.spark.versions import PASSES_LIMITS
+
+from .run_registry import Runs
+from .standing import Standing, in_words
+
+__all__ = ["Answers", "OnLoop"]
+
+Result = TypeVar("Result")
+
+_ROUND_SECONDS = 2.5  # two rounds of a coordinator, and a little
+
+
+class OnLoop(Protocol):
+    """Runs work on the service's loop, and waits for it."""
+
+    def __call__(self, work: Callable[[], Result], action: str) -> Result:
+        """Return what the work returns; `action` says in an error what could not be done."""
+        ...
+
+
+class Answers:
+    """The questions that may be asked, each a method.
+
+    Args:
+        on_loop: the loop that owns what follows.
+        runs: the runs of the service.
+        standing: where they stand.
+        application: Spark's id of the application.
+        low_heard: set when a coordinator has published a low watermark.
+    """
+
+    def __init__(
+        self, on_loop: OnLoop, runs: Runs, standing: Standing, application: str, low_heard: threading.Event
+    ) -> None:
+        self._on_loop, self._runs, self._standing = on_loop, runs, standing
+        self._application, self._low_heard = application, low_heard
+
+    def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """Tell a heartbeat reader the low watermark, or why its query must not begin."""
+        if request.looks:
+            refusal = self._on_loop(lambda: self._runs.refuses(request.stream_id), "look at a checkpoint")
+            return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=refusal)
+        self._low_heard.clear()
+        reply = self._on_loop(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+        # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
+        # round. A low watermark that the others hold does not come: that is what the time is bounded for.
+        ends = request.available_now or not PASSES_LIMITS  # which does not tell the reader: the runs know
+        if ends and self._on_loop(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
+            # Asked again in any case: another stream's heartbeat may have cleared what was heard.
+            self._low_heard.wait(_ROUND_SECONDS)
+            reply = self._on_loop(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+        return reply
+
+    def guide(self, request: GuideRequest) -> Guidance:
+        """Tell a planner how far it may read."""
+        return self._on_loop(lambda: self._runs.guide(request), "say how far a stream may be read")
+
+    def planned(self, request: PlannedRequest) -> PlannedReply:
+        """Hear what a planner has planned."""
+        hear = partial(self._runs.take_plan, request.stream_id, request.run, request.planned)
+        self._on_loop(hear, "hear of a plan")
+        return PlannedReply()
+
+    def status(self, request: StatusRequest) -> StatusReply:
+        """Tell the page or the command line where the streams stand."""
+        wanted = partial(self._standing.run_statuses, stream=request.stream, ended=request.ended, limit=request.limit)
+        runs = self._on_loop(wanted, "give the status")
+        return StatusReply(
+            application=self._application,
+            pid=os.getpid(),
+            streams=[run_json(run) for run in runs],
+            explanations=[in_words(run.status, run.others) for run in runs],
+        )

@@ -1,0 +1,93 @@
+"""What users pass to a service, checked before anything is begun with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from lowmark.integration.errors import WrapRefused
+from lowmark.integration.spark import versions
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.names import unfit_character
+from lowmark.watermark.printable import printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["name", "service", "session", "strategy_of"]
+
+
+def session(spark: object) -> None:
+    """Refuse what is no session of a driver.
+
+    Raises:
+        TypeError: with what it is instead, and what to do.
+    """
+    if hasattr(spark, "_jsparkSession"):
+        versions.check_session(cast("SparkSession", spark))
+        return
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise TypeError(
+            "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
+            "accumulators live in another process. Hint: create the service in the driver itself; a client may read "
+            "formats (lowmark.sources.spark.register)."
+        )
+    raise TypeError(
+        f"LowWatermarkService needs a SparkSession, got {spark!r:.100}. "
+        "Hint: pass spark, as SparkSession.builder.getOrCreate() returns it."
+    )
+
+
+def service(*, coordinator: str | None, require_coordinator: bool, job: str | None, job_queries: int) -> None:
+    """Refuse arguments of `LowWatermarkService` that do not go together.
+
+    Raises:
+        ValueError: a job without a coordinator, or of no queries; a coordinator that is required and not named.
+    """
+    if job is not None and coordinator is None:
+        raise ValueError(
+            f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
+            'Hint: start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.'
+        )
+    if job is not None and (unfit := unfit_character(job)) is not None:
+        raise ValueError(f"LowWatermarkService: job={job!r} holds {unfit}. Hint: pass a name of one line.")
+    if require_coordinator and coordinator is None:
+        raise ValueError(
+            "LowWatermarkService: require_coordinator is set, and no coordinator is named. "
+            'Hint: start one (`lowmark serve`) and pass coordinator="unix:...".'
+        )
+    if job_queries < 1:
+        raise ValueError(f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}")
+
+
+def name(name: object) -> None:
+    """Refuse what no stream can be called.
+
+    Raises:
+        WrapRefused: with the reason and what to do.
+    """
+    if not isinstance(name, str):
+        raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
+    if not name:
+        raise WrapRefused(name, "the name is empty", 'pass a name such as name="orders".')
+    if (unfit := unfit_character(name)) is not None:
+        fact = f"the name holds {unfit}, which would break log lines and metrics"
+        raise WrapRefused(printable(name), fact, 'pass a name of one line, such as name="orders".')
+
+
+def strategy_of(name: str, strategy: object, max_splits: object) -> WatermarkStrategy:
+    """Return the strategy of a stream: the one that was given, or monotonous timestamps.
+
+    Raises:
+        WrapRefused: it is none, or there cannot be so many splits.
+    """
+    if not (isinstance(max_splits, int) and 1 <= max_splits <= 1 << 25):
+        raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")
+    if strategy is None:
+        return WatermarkStrategy.for_monotonous_timestamps()
+    if not isinstance(strategy, WatermarkStrategy):
+        raise WrapRefused(
+            name,
+            f"the strategy is {strategy!r}, expected a WatermarkStrategy",
+            'pass one, such as strategy=WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").',
+        )
+    return strategy

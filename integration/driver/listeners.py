@@ -1,0 +1,38 @@
+"""Those who hear of every new low watermark, on a thread of their own: a slow one must not delay heartbeats."""
+
+from __future__ import annotations
+
+import logging
+
+from lowmark.integration.process.loop import Loop
+from lowmark.watermark import LowWatermarkListener, NotifyNewLowWatermark
+
+__all__ = ["Listeners"]
+
+log = logging.getLogger("lowmark")
+
+
+class Listeners:
+    """Listeners of a service, called in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._listeners: list[LowWatermarkListener] = []
+        self._loop = Loop("lowmark-listeners")
+
+    def add(self, listener: LowWatermarkListener) -> None:
+        self._listeners.append(listener)
+
+    def notify(self, notice: NotifyNewLowWatermark) -> None:
+        """Tell all of them soon; returns at once."""
+        self._loop.post(lambda: self._tell(notice))
+
+    def _tell(self, notice: NotifyNewLowWatermark) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener.on_new_low_watermark(notice)
+            except Exception:
+                log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
+
+    def stop(self) -> None:
+        """Return when those that were notified have heard it."""
+        self._loop.stop()

@@ -1,0 +1,150 @@
+"""What a service says of its streams: where each stands in each query, in figures and in words. Belongs to the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+
+from lowmark.integration.errors import UnknownStream
+from lowmark.integration.run_status import RunStatus
+from lowmark.watermark import StreamStatus, explain
+from lowmark.watermark.printable import printable
+
+from .audited import AuditedRun, Audits
+from .run_registry import Runs
+from .stream import Stream
+from .stream_run import StreamRun
+
+__all__ = ["Standing", "in_words"]
+
+
+class Standing:
+    """The streams of a service, those that are audited too, as status, metrics, page and command line see them.
+
+    Args:
+        runs: streams that were wrapped or read.
+        audits: streams that keep their own watermark.
+    """
+
+    def __init__(self, runs: Runs, audits: Audits) -> None:
+        self._runs, self._audits = runs, audits
+
+    def status_of(self, name: str, query: str | None) -> StreamStatus:
+        """Return the status of a stream, of the query furthest behind unless one is named.
+
+        Raises:
+            UnknownStream: no stream has that name.
+        """
+        streams = [*self._runs.streams.named(name), *self._audits.named(name)]
+        if not streams:
+            raise UnknownStream(name, self.names())
+        now_us = self._runs.clock.now_us()
+        runs = self._runs_of(name, query)
+        live = [run for run in runs if not run.ended]
+        tied = [run for run in live if run.run_id is not None]  # the others may be of a query that has failed at once
+        candidates = tied if tied else live if live else runs[-1:]
+        if not candidates:
+            return self._status_before(streams[0], now_us)
+        return min((self._status(run, now_us) for run in candidates), key=_furthest_behind)
+
+    def explain(self, name: str, query: str | None) -> str:
+        """Return who holds the low watermark, why, since when and what would move it, in words.
+
+        Raises:
+            UnknownStream: no stream has that name.
+        """
+        others = [self._runs.cooperation.explain(run) for run in self._runs_of(name, query) if not run.ended]
+        failed = self._runs.could_not_begin.get(name)
+        others.append(None if failed is None else f"  failed a query could not begin: {failed}")
+        return in_words(self.status_of(name, query), *others)
+
+    def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
+        """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
+        now_us = self._runs.clock.now_us()
+        live = [run for run in self._runs if not run.ended]
+        begun = {run.stream.stream_id for run in live}
+        waiting = [
+            stream
+            for stream_id, stream in self._runs.streams.items()
+            if stream_id not in begun
+            and (planner := self._runs.planners.newest(stream_id, None, now_us)) is not None
+            and planner.missing is not None
+        ]
+        return [
+            *((run.query, self._status(run, now_us, limit)) for run in live),
+            *((None, self._status_before(stream, now_us)) for stream in waiting),
+            *((run.query, run.status(now_us, limit)) for run in self._audits if not run.ended),
+        ]
+
+    def run_statuses(
+        self, without: Container[str] = (), *, stream: str | None = None, ended: bool = True, limit: int | None = None
+    ) -> list[RunStatus]:
+        """Return all runs but those whose token is given; those of one stream, without ended ones, as asked for."""
+        now_us = self._runs.clock.now_us()
+        return [
+            self._run_status(run, now_us, limit)
+            for run in (*self._runs, *self._audits)
+            if run.token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
+        ]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all streams, sorted."""
+        return tuple(sorted((*self._runs.streams.names(), *self._audits.names())))
+
+    # -- how
+
+    def _runs_of(self, name: str, query: str | None) -> list[StreamRun]:
+        runs = [run for run in (*self._runs, *self._audits) if run.stream.name == name]
+        return [run for run in runs if query in (None, run.query_name, run.query_id)]
+
+    def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
+        """What the stream says of itself, and what its source waits for."""
+        status = run.status(now_us, limit)
+        planner = None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)
+        if planner is None:
+            return status
+        why = status.why
+        if planner.missing is not None and not run.coordinator.splits:
+            why = f"no split is known yet: {planner.missing}"
+        if planner.trouble is not None:
+            why = f"{why} Waiting for the source: {planner.trouble}"
+        return replace(status, why=why)
+
+    def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
+        """The status of a stream whose query has not asked for anything yet, or is over."""
+        kind = StreamRun if stream.stream_id in self._runs.streams else AuditedRun
+        return self._status(kind.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
+
+    def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
+        spent_us = run.coordinator.spent_us(run.seen_at_us if run.ended else now_us)
+        audited, cooperation = isinstance(run, AuditedRun), self._runs.cooperation
+        return RunStatus(
+            token=run.token,
+            query=run.query,
+            status=self._status(run, now_us, limit),
+            emits=run.stream.strategy.emits and not audited,
+            unmeasured_batches=run.unmeasured_batches,
+            refused=run.refusal is not None and not audited,  # what cannot be measured ends no query there
+            failed=run.failed,
+            ended=run.ended,
+            asked_at_us=run.asked_at_us,
+            reported_at_us=run.reported_at_us,
+            seen_at_us=run.seen_at_us,
+            source_metrics=run.splits.source_metrics,
+            rows_at_us=run.rows_at_us,
+            backlog_rows=run.coordinator.backlog_rows,
+            alignment=cooperation.alignment(run),
+            spent_us={state.value: us for state, us in spent_us.items()},
+            gaps=run.gaps,
+            others=None if run.ended else cooperation.explain(run),
+        )
+
+
+def in_words(status: StreamStatus, *others: str | None) -> str:
+    """Return the explanation of a status, and below it what its run has to do with others."""
+    return "\n".join([explain(status), *(printable(each) for each in others if each is not None)])
+
+
+def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
+    low_watermark_us = status.low_watermark_us
+    return low_watermark_us is not None, low_watermark_us or 0

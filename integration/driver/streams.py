@@ -1,0 +1,62 @@
+"""The streams of a service by their ids, and the names of those that were released. Belongs to the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .stream import Stream
+
+__all__ = ["Streams"]
+
+
+class Streams(Mapping[str, Stream]):
+    """Streams that were wrapped or read, by id."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Stream] = {}
+        self._released: dict[str, str] = {}  # id -> name
+
+    def __getitem__(self, stream_id: str) -> Stream:
+        return self._known[stream_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, stream: Stream) -> None:
+        """Know a stream, before its first heartbeat asks."""
+        self._known[stream.stream_id] = stream
+
+    def named(self, name: str) -> list[Stream]:
+        """Return the streams of a name; two where it was given to a second DataFrame while a query read the first."""
+        return [stream for stream in self._known.values() if stream.name == name]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all, sorted."""
+        return tuple(sorted(stream.name for stream in self._known.values()))
+
+    def release(self, name: str) -> list[Stream]:
+        """Forget the streams of a name, and return them. What measured them is closed."""
+        released = self.named(name)
+        for stream in released:
+            del self._known[stream.stream_id]
+            self._released[stream.stream_id] = name
+            stream.close()
+        return released
+
+    def why_released(self, stream_id: str) -> str | None:
+        """Say that a query is about to begin with a stream that was released; None if it was not."""
+        name = self._released.get(stream_id)
+        if name is None:
+            return None
+        return (
+            f'stream "{name}": this DataFrame was released, or its name was given to another since. '
+            "Hint: start a query on the newer one."
+        )
+
+    def close(self) -> None:
+        """Keep nothing more of what queries measure that live on."""
+        for stream in self._known.values():
+            stream.close()

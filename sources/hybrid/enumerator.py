@@ -1,0 +1,225 @@
+"""The enumerator of a `HybridSource`: runs that of the present source, and switches to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from lowmark.sources.api import (
+    ReaderInfo,
+    ResultT,
+    SourceEvent,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitsAssignment,
+)
+from lowmark.sources.metric_group import MetricGroup
+from lowmark.sources.serializer import UnreadableState
+
+from .reader import HybridSplit
+from .succession import AnyEnumerator, Succession
+
+__all__ = ["HybridEnumerator", "HybridState"]
+
+
+@dataclass(frozen=True, slots=True)
+class HybridState:
+    """What a `HybridSource` goes on from.
+
+    Attributes:
+        source_index: the source that is read.
+        state: its enumerator's state.
+        complete: readers that were told that there is no more of it.
+        unfinished: ids of its splits that are assigned and not finished, sorted.
+        returned: none. A checkpoint has a place for splits that were given back, and no reader gives any back.
+    """
+
+    source_index: int
+    state: Any
+    complete: tuple[int, ...] = ()
+    unfinished: tuple[str, ...] = ()
+    returned: tuple[HybridSplit, ...] = ()
+
+
+class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
+    """Runs the enumerator of the present source, and switches to the next."""
+
+    def __init__(
+        self, sources: Succession, context: SplitEnumeratorContext[HybridSplit], state: HybridState | None
+    ) -> None:
+        if state is not None and state.returned:
+            raise UnreadableState(
+                "HybridState",
+                f"it has splits that were given back ({', '.join(split.split_id for split in state.returned)}), which "
+                "nobody would read",
+                "go on with an earlier checkpoint of the query.",
+            )
+        self._sources, self._context, self._restored = sources, context, state
+        self._index = 0 if state is None else state.source_index
+        self._complete = set[int]() if state is None else set(state.complete)
+        self._unfinished = set[str]() if state is None else set(state.unfinished)
+        self._child: AnyEnumerator | None = None
+        self._child_context: ChildContext | None = None
+        context.metric_group.gauge("source_index", lambda: self._index)
+
+    @property
+    def source_index(self) -> int:
+        """The source that is read."""
+        return self._index
+
+    def start(self) -> None:
+        source = self._sources[self._index]
+        self._child_context = child_context = self._new_context()
+        if self._restored is None:
+            self._child = source.create_enumerator(child_context)
+        else:
+            self._child = source.restore_enumerator(child_context, self._restored.state)
+        self._child.start()
+
+    def add_reader(self, subtask: int) -> None:
+        self._running.add_reader(subtask)
+        self._switch_if_done()
+
+    def handle_split_request(self, subtask: int, requester_hostname: str | None) -> None:
+        self._running.handle_split_request(subtask, requester_hostname)
+        self._switch_if_done()
+
+    def handle_source_event(self, subtask: int, event: SourceEvent) -> None:
+        self._running.handle_source_event(subtask, event)
+        self._switch_if_done()
+
+    def handle_splits_finished(self, subtask: int, split_ids: Sequence[str]) -> None:
+        mine = [split_id for split_id in split_ids if HybridSplit.index_of(split_id) == self._index]
+        self._unfinished.difference_update(mine)
+        self._running.handle_splits_finished(subtask, [HybridSplit.child_id(split_id) for split_id in mine])
+        self._switch_if_done()
+
+    def snapshot_state(self, checkpoint_id: int) -> HybridState:
+        return HybridState(
+            self._index,
+            self._running.snapshot_state(checkpoint_id),
+            tuple(sorted(self._complete)),
+            tuple(sorted(self._unfinished)),
+        )
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._running.notify_checkpoint_complete(checkpoint_id)
+
+    def close(self) -> None:
+        if self._child_context is not None:
+            self._child_context.close()
+        if self._child is not None:
+            self._child.close()
+
+    # -- what the present source says
+
+    def assigned(self, assignment: SplitsAssignment[Any]) -> None:
+        """It assigned splits."""
+        wrapped = {
+            subtask: [HybridSplit.wrap(self._index, split) for split in splits]
+            for subtask, splits in assignment.assignment.items()
+        }
+        self._context.assign_splits(SplitsAssignment(wrapped))
+        self._unfinished.update(split.split_id for splits in wrapped.values() for split in splits)
+
+    def completed(self, subtask: int) -> None:
+        """It told a reader that there is no more; the reader itself hears that of the last source only."""
+        if self._index == self._sources.last_index:
+            self._context.signal_no_more_splits(subtask)
+        else:
+            self._complete.add(subtask)
+            # Not at once: it is in the middle of something, and would be closed.
+            self._context.run_in_coordinator_thread(self._switch_if_done)
+
+    # -- switching
+
+    @property
+    def _running(self) -> AnyEnumerator:
+        assert self._child is not None, "started first"
+        return self._child
+
+    def _new_context(self) -> ChildContext:
+        last = self._index == self._sources.last_index
+        self._context.set_is_processing_backlog(is_processing_backlog=not last)
+        return ChildContext(self, self._context, last=last)
+
+    def _switch_if_done(self) -> None:
+        while (
+            self._index < self._sources.last_index
+            and not self._unfinished
+            and self._complete >= set(range(self._context.num_subtasks))
+        ):
+            self._switch()
+
+    def _switch(self) -> None:
+        previous, previous_context, following = self._running, self._child_context, self._index + 1
+        source = self._sources.switch_to(following, previous)
+        if previous_context is not None:
+            previous_context.close()
+        previous.close()
+        self._index = following
+        self._complete.clear()
+        self._child_context = child_context = self._new_context()
+        self._child = source.create_enumerator(child_context)
+        self._child.start()
+        for subtask in sorted(self._context.registered_readers):
+            self._child.add_reader(subtask)
+
+
+class ChildContext:
+    """The coordinator, as the enumerator of one source sees it. Closed when the next source is switched to."""
+
+    def __init__(self, parent: HybridEnumerator, context: SplitEnumeratorContext[HybridSplit], *, last: bool) -> None:
+        self._parent, self._context, self._last, self._closed = parent, context, last, False
+
+    def close(self) -> None:
+        self._closed = True
+
+    @property
+    def metric_group(self) -> MetricGroup:
+        return self._context.metric_group
+
+    @property
+    def num_subtasks(self) -> int:
+        return self._context.num_subtasks
+
+    @property
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        return self._context.registered_readers
+
+    def send_event_to_source_reader(self, subtask: int, event: SourceEvent) -> Future[None]:
+        return self._context.send_event_to_source_reader(subtask, event)
+
+    def assign_splits(self, assignment: SplitsAssignment[Any]) -> None:
+        if not self._closed:
+            self._parent.assigned(assignment)
+
+    def signal_no_more_splits(self, subtask: int) -> None:
+        if not self._closed:
+            self._parent.completed(subtask)
+
+    def call_async(
+        self,
+        callable: Callable[[], ResultT],  # noqa: A002  # FLIP-27's name
+        handler: Callable[[ResultT | None, BaseException | None], None],
+        initial_delay: float | None = None,
+        period: float | None = None,
+    ) -> None:
+        def unless_closed() -> ResultT | None:
+            return None if self._closed else callable()
+
+        def handle(result: ResultT | None, error: BaseException | None) -> None:
+            if not self._closed:
+                handler(result, error)
+
+        self._context.call_async(unless_closed, handle, initial_delay, period)
+
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        self._context.run_in_coordinator_thread(lambda: None if self._closed else action())
+
+    def set_is_processing_backlog(self, *, is_processing_backlog: bool) -> None:
+        # History is backlog until it ends, whatever one part of it says.
+        if self._last and not self._closed:
+            self._context.set_is_processing_backlog(is_processing_backlog=is_processing_backlog)

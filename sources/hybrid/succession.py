@@ -1,0 +1,115 @@
+"""The sources of a `HybridSource` in their order; a deferred one is made when it is switched to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from lowmark.sources.api import Boundedness, Source, SplitEnumerator
+from lowmark.watermark import LowmarkError
+
+__all__ = ["AnyEnumerator", "AnySource", "DeferredSource", "InvalidHybrid", "Succession"]
+
+AnySource = Source[Any, Any]
+AnyEnumerator = SplitEnumerator[Any, Any]
+
+
+class InvalidHybrid(LowmarkError, ValueError):
+    """Sources that cannot be read one after the other."""
+
+    index: int  # the source at fault, from 0
+    reason: str  # what is wrong
+    hint: str  # what to do
+    _fact = "source {index} of a HybridSource: {reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredSource:
+    """A source that is made when it is switched to.
+
+    Attributes:
+        create: gets the enumerator of the source before, which has ended and is not closed yet; None after a restart
+            and on executors. A module's function, or whatever else can be pickled.
+        boundedness: of the source that it makes.
+    """
+
+    create: Callable[[AnyEnumerator | None], AnySource]
+    boundedness: Boundedness = Boundedness.BOUNDED
+
+
+class Succession:
+    """Sources, one after the other.
+
+    Args:
+        sources: see `HybridSource`.
+
+    Attributes:
+        first: the source that is read first.
+        last_index: index of the last source.
+        boundedness: of all together, which is that of the last.
+
+    Raises:
+        InvalidHybrid: they cannot be read one after the other.
+    """
+
+    def __init__(self, *sources: AnySource | DeferredSource) -> None:
+        if len(sources) < 2:
+            raise InvalidHybrid(0, f"expected two sources or more, got {len(sources)}", "read a single one as it is.")
+        if isinstance(sources[0], DeferredSource):
+            raise InvalidHybrid(0, "nothing comes before it, so it cannot be deferred", "give the source itself.")
+        for index, source in enumerate(sources[:-1]):
+            if source.boundedness is not Boundedness.BOUNDED:
+                raise InvalidHybrid(index, "it is unbounded, so nothing would ever follow", "bound it, or put it last.")
+        self.first, self.last_index, self.boundedness = sources[0], len(sources) - 1, sources[-1].boundedness
+        self._sources = sources
+        self._made: dict[int, AnySource] = {}
+        for index, source in enumerate(sources):
+            if not isinstance(source, DeferredSource):
+                self._made[index] = self._checked(index, source)
+
+    def __iter__(self) -> Iterator[AnySource]:
+        """Those that are known by now."""
+        return iter(self._made.values())
+
+    def __getitem__(self, index: int) -> AnySource:
+        """Return a source; a deferred one that nobody switched to here is made without the enumerator before it."""
+        if index not in self._made:
+            self.switch_to(index, None)
+        return self._made[index]
+
+    def switch_to(self, index: int, previous: AnyEnumerator | None) -> AnySource:
+        """Make a deferred source, knowing how the one before it ended; others are there."""
+        source = self._sources[index]
+        if isinstance(source, DeferredSource):
+            made = source.create(previous)
+            if made.boundedness is not source.boundedness:
+                raise InvalidHybrid(
+                    index, f"it was announced as {source.boundedness.value} and is {made.boundedness.value}",
+                    "give DeferredSource the boundedness of what it makes.",
+                )  # fmt: skip
+            self._made[index] = self._checked(index, made)
+        return self._made[index]
+
+    def _checked(self, index: int, source: AnySource) -> AnySource:
+        for unlike, what in (
+            (source.externally_induced, "it decides itself where batches end"),
+            (source.event_serializer is not None, "its readers send events, which do not say whose they are"),
+        ):
+            if unlike:
+                raise InvalidHybrid(index, what, "read it as a stream of its own, and unite the streams.")
+        first, other = self.first.schema, source.schema
+        if not first.equals(other):
+            differing = [
+                f"{name}: {_type_of(first, name)} in source 0, {_type_of(other, name)} here"
+                for name in dict.fromkeys([*first.names, *other.names])
+                if _type_of(first, name) != _type_of(other, name)
+            ]
+            reason = "; ".join(differing) if differing else f"columns in the order {other.names}, not {first.names}"
+            raise InvalidHybrid(index, f"its columns differ: {reason}", "select and cast until all have one schema.")
+        return source
+
+
+def _type_of(schema: pa.Schema, name: str) -> str:
+    return str(schema.field(name).type) if name in schema.names else "missing"

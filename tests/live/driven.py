@@ -1,0 +1,158 @@
+"""What the processes that get killed have in common: a query, its checkpoint and its output on disk.
+
+    python -m tests.live.NAME_driver run CONFIG     goes on until it is killed
+    python -m tests.live.NAME_driver drain CONFIG   reads all there is, until the last window is out, and ends
+
+Output: one file a batch, written aside and renamed, so that a batch that runs again replaces itself. `torture` starts
+and kills them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+STREAM = "orders"
+Windows = list[tuple[tuple[Any, int], int]]
+"""((split, start), rows) of each window."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a driver needs to know; travels as a JSON file.
+
+    Attributes:
+        folder: of all that the driver writes.
+    """
+
+    folder: str
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.folder, "checkpoint")
+
+    @property
+    def output(self) -> Path:
+        return Path(self.folder, "output")
+
+    @property
+    def started(self) -> Path:
+        """There once the query has started."""
+        return Path(self.folder, "started")
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        return cls(**json.loads(path.read_text()))
+
+    def but(self, **other: Any) -> Self:
+        """The same with other values."""
+        return replace(self, **other)
+
+    def emitted(self) -> Windows:
+        """The windows in the output, in the order of batches."""
+        return [window for file in sorted(self.output.glob("*.json")) for window in read_windows(file)]
+
+
+def read_windows(path: Path) -> Windows:
+    """The windows in one file of output."""
+    return [((split, start), rows) for split, start, rows in json.loads(path.read_text())]
+
+
+def write_windows(path: Path, windows: Windows) -> None:
+    """Write windows aside, and rename the file when it is whole."""
+    part = path.with_suffix(".part")
+    with part.open("w") as file:
+        json.dump([[split, start, rows] for (split, start), rows in windows], file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+class Driven(ABC, Generic[ConfigT]):
+    """A query that gets killed."""
+
+    def __init__(self, config: ConfigT) -> None:
+        self.config = config
+
+    @abstractmethod
+    def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
+        """Rows in windows, as three columns: split, start of the window, rows."""
+
+    @abstractmethod
+    def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
+        """Return when the last window is out."""
+
+    def ended(self, spark: SparkSession) -> None:
+        """The query has ended, and the session is still there."""
+
+    def settings(self) -> Mapping[str, str]:
+        """Further settings of the session."""
+        return {}
+
+    def main(self, mode: str) -> None:
+        """Run the query until killed, or until all is read."""
+        self.config.output.mkdir(exist_ok=True)
+        spark = self._session()
+        with LowWatermarkService(spark) as service:
+            writer = self.windows(spark, service).writeStream.foreachBatch(self._take).outputMode("append")
+            query = writer.option("checkpointLocation", str(self.config.checkpoint)).start()
+            self.config.started.touch()
+            if mode == "run":
+                query.awaitTermination()
+                raise AssertionError("the query ended by itself")
+            try:
+                self.await_all(query, service)
+            except TimeoutError as late:
+                raise TimeoutError(f"{late}\n{service.explain(STREAM)}") from late
+            query.stop()
+            self.ended(spark)
+        spark.stop()
+
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        write_windows(
+            self.config.output / f"{batch_id:06}.json", [((split, start), n) for split, start, n in frame.collect()]
+        )
+
+    def _session(self) -> SparkSession:
+        settings: dict[str, bool | float | int | str | None] = {
+            "spark.ui.enabled": "false",
+            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.streaming.minBatchesToRetain": "10000",
+            "spark.sql.streaming.numRecentProgressUpdates": "1000",
+            "spark.local.dir": str(Path(self.config.folder, "local")),
+            "spark.sql.warehouse.dir": str(Path(self.config.folder, "warehouse")),
+            **self.settings(),
+        }
+        # A task whose Python worker is killed is run again, as on a cluster.
+        return SparkSession.builder.master("local[2, 4]").appName("lowmark-torture").config(map=settings).getOrCreate()
+
+
+def main(driven: type[Driven[ConfigT]], config: type[ConfigT]) -> None:
+    """Do what the command line says."""
+    driven(config.read(Path(sys.argv[2]))).main(sys.argv[1])
