@@ -444,6 +444,13 @@ class SplitPlanner(ABC, Generic[SplitT]):
         """Return what it counts, by name: shown as the source's metrics, beside those of the enumerator."""
         return {}
 
+    def trouble(self) -> str | None:
+        """Say in words which splits `latest` left out the last time, since when and why; None: none.
+
+        It stands in the status of the stream while it lasts: who waits is seen to wait. Without secrets.
+        """
+        return None
+
     def close(self) -> None:
         """Let go of connections."""
 

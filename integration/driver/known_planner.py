@@ -38,6 +38,11 @@ class KnownPlanner:
         """What it waits for while it has found no split."""
         return list(self.plans.values())[-1].missing if self.plans else None
 
+    @property
+    def trouble(self) -> str | None:
+        """Which splits it cannot read at present, and why."""
+        return list(self.plans.values())[-1].trouble if self.plans else None
+
     def keep(self, planned: Planned) -> bool:
         """Remember a plan until its batch was reported; the newest few.
 

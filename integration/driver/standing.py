@@ -66,7 +66,9 @@ class Standing:
         waiting = [
             stream
             for stream_id, stream in self._runs.streams.items()
-            if stream_id not in begun and self._missing(stream, None, now_us) is not None
+            if stream_id not in begun
+            and (planner := self._runs.planners.newest(stream_id, None, now_us)) is not None
+            and planner.missing is not None
         ]
         return [
             *((run.query, self._status(run, now_us, limit)) for run in live),
@@ -96,18 +98,22 @@ class Standing:
         return [run for run in runs if query in (None, run.query_name, run.query_id)]
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
+        """What the stream says of itself, and what its source waits for."""
         status = run.status(now_us, limit)
-        missing = None if run.coordinator.splits else self._missing(run.stream, run.token, now_us)
-        return status if missing is None else replace(status, why=f"no split is known yet: {missing}")
+        planner = None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)
+        if planner is None:
+            return status
+        why = status.why
+        if planner.missing is not None and not run.coordinator.splits:
+            why = f"no split is known yet: {planner.missing}"
+        if planner.trouble is not None:
+            why = f"{why} Waiting for the source: {planner.trouble}"
+        return replace(status, why=why)
 
     def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
         """The status of a stream whose query has not asked for anything yet, or is over."""
         kind = StreamRun if stream.stream_id in self._runs.streams else AuditedRun
         return self._status(kind.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
-
-    def _missing(self, stream: Stream, run: str | None, now_us: int) -> str | None:
-        planner = self._runs.planners.newest(stream.stream_id, run, now_us)
-        return None if planner is None else planner.missing
 
     def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
         spent_us = run.coordinator.spent_us(run.seen_at_us if run.ended else now_us)
@@ -115,7 +121,7 @@ class Standing:
         return RunStatus(
             token=run.token,
             query=run.query,
-            status=run.status(now_us, limit),
+            status=self._status(run, now_us, limit),
             emits=run.stream.strategy.emits and not audited,
             unmeasured_batches=run.unmeasured_batches,
             refused=run.refusal is not None and not audited,  # what cannot be measured ends no query there

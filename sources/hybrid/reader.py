@@ -131,6 +131,9 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
                 counts[name] = counts.get(name, 0) + count
         return counts
 
+    def trouble(self) -> str | None:
+        return next((told for planner in self._planners.values() if (told := planner.trouble()) is not None), None)
+
     def close(self) -> None:
         for planner in self._planners.values():
             planner.close()

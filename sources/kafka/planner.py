@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
+from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 
 from .client import KafkaClient, KafkaSettings, Topic
@@ -68,9 +69,13 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._unanswered = self.metrics.counter("unanswered_partitions")
         self._transactional, self._subscribes = transactional, subscribes
         self._dropped: set[str] = set()
+        self._trouble = Trouble(f"Kafka at {settings.bootstrap_servers}", "partitions")
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
         self._no_rows: dict[str, int] = {}  # split id -> the last offset that was found by time and hides older rows
         self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
+
+    def trouble(self) -> str | None:
+        return self._trouble.text
 
     def metric_values(self) -> Mapping[str, float]:
         return self.metrics.values()
@@ -109,6 +114,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             doubts -= 1
             self._client.pause(DOUBT_SECONDS)
         self._complain(failed)
+        self._trouble.see(len(failed), len(partitions), *self._example(failed))
         plan: dict[str, SplitEnd] = {}
         for split in splits:
             key = (split.topic, split.partition)
@@ -241,12 +247,18 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             self._settings.bootstrap_servers, len(new), names, more,
         )  # fmt: skip
 
+    def _example(self, failed: Mapping[TopicPartitionId, Exception]) -> tuple[str, str]:
+        """One that failed, and why."""
+        if not failed:
+            return "", ""
+        (topic, partition), error = next(iter(failed.items()))
+        return f"{topic}/{partition}", self._settings.redact(str(error))
+
     def _complain(self, failed: Mapping[TopicPartitionId, Exception]) -> None:
         if not failed:
             return
         self._unanswered.inc(len(failed))
-        (topic, partition), error = next(iter(failed.items()))
         _log.warning(
-            "Kafka at %s: %d partitions cannot be read at present and are asked about again, such as %s/%d: %s",
-            self._settings.bootstrap_servers, len(failed), topic, partition, self._settings.redact(str(error)),
+            "Kafka at %s: %d partitions cannot be read at present and are asked about again, such as %s: %s",
+            self._settings.bootstrap_servers, len(failed), *self._example(failed),
         )  # fmt: skip

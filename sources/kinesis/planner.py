@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lowmark.sources.api import SplitEnd, SplitPlanner
+from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 
 from .client import KinesisClient, KinesisSettings, ShardGone
@@ -85,6 +86,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         self._asked_seconds: dict[str, float] = {}
         self._answered_seconds = now_seconds()
         self._complained_seconds: float | None = None
+        self._trouble = Trouble(f"Kinesis at {settings.place}", "shards")
         self._pool: ThreadPoolExecutor | None = None
         self._unanswered = self.metrics.counter("unanswered_shards")
         self.metrics.gauge("throttled_requests", lambda: self._client.throttled)
@@ -94,6 +96,9 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
 
     def metric_values(self) -> Mapping[str, float]:
         return self.metrics.values()
+
+    def trouble(self) -> str | None:
+        return self._trouble.text
 
     # -- how far shards can be read
 
@@ -217,8 +222,12 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         if len(failures) < asked or not asked:
             self._answered_seconds = now
         if not failures:
+            self._trouble.see(0, asked)
             return
         name, error = failures[0]
+        self._trouble.see(
+            len(failures), asked, name, error.cause if isinstance(error, KinesisUnavailable) else str(error)
+        )
         self._unanswered.inc(len(failures))
         silent_seconds = now - self._answered_seconds
         if silent_seconds > self._settings.give_up_seconds and isinstance(error, KinesisUnavailable):

@@ -53,6 +53,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         columns: what rows look like.
         go_on: whether records that are gone are logged and counted, instead of raised.
         reads_per_second, bytes_per_second: of one shard; None: not limited.
+        records_per_read: how many records one read asks for at most.
         client: asks the service; by default a new one.
         now_seconds: a clock that never goes back.
 
@@ -68,13 +69,14 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         go_on: bool,
         reads_per_second: float | None = None,
         bytes_per_second: float | None = None,
+        records_per_read: int = MOST_RECORDS,
         client: KinesisClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = MetricGroup()
         self._settings, self._columns, self._now_seconds = settings, columns, now_seconds
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
-        self._rates = reads_per_second, bytes_per_second
+        self._rates, self._most_records = (reads_per_second, bytes_per_second), records_per_read
         self._woken = threading.Event()
         self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait)
         self._slices: OrderedDict[str, _Slice] = OrderedDict()
@@ -114,7 +116,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             if each.iterator is None:
                 place = split.cursor if each.last is None else after(each.last)
                 each.iterator = self._client.iterator(split.stream, split.shard, place)
-            limit = max(FEW_RECORDS, min(each.left + each.left // 8, MOST_RECORDS))
+            limit = min(max(FEW_RECORDS, each.left + each.left // 8), self._most_records)
             page = self._client.records(split.stream, split.shard, each.iterator, limit)
         except IteratorExpired:
             each.iterator = None

@@ -69,6 +69,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         disorder: how far arrival times may go back along a shard, a duration: the service promises no order. What a
             plan claims to be passed stays so far behind.
         threads: how many shards a task reads side by side, 1 or more.
+        records_per_read: how many records one read asks for at most, 1 to 10,000, the service's limit.
         reads_per_second, bytes_per_second: of one shard, by one task. The service allows five reads and 2 MB, to all
             its readers together; one read is left for planning. None: not limited.
         region, endpoint_url, profile: as boto3 has them, and by default its own.
@@ -98,6 +99,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         columns: Sequence[str] = DEFAULT_COLUMNS,
         disorder: str | timedelta = "1 second",
         threads: int = 8,
+        records_per_read: int = 10_000,
         reads_per_second: float | None = 4.0,
         bytes_per_second: float | None = 2 * 1024 * 1024,
         region: str | None = None,
@@ -122,6 +124,9 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         self._columns = KinesisColumns(columns)
         if threads < 1:
             raise InvalidKinesisOption("threads", str(threads), "1 or more", "8 read eight shards side by side.")
+        if not 1 <= records_per_read <= 10_000:
+            raise InvalidKinesisOption("records_per_read", str(records_per_read), "1 to 10,000", "more is refused.")
+        self._records_per_read = records_per_read
         for name, rate in (("reads_per_second", reads_per_second), ("bytes_per_second", bytes_per_second)):
             if rate is not None and not rate > 0:
                 raise InvalidKinesisOption(name, str(rate), "a number above 0", "None does not limit.")
@@ -203,8 +208,9 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
     def create_split_reader(self) -> SplitReader[KinesisSplit]:
         reads, size = self._rates
         return KinesisSplitReader(
-            self._settings, self._columns, go_on=self._go_on, reads_per_second=reads, bytes_per_second=size
-        )
+            self._settings, self._columns, go_on=self._go_on, reads_per_second=reads, bytes_per_second=size,
+            records_per_read=self._records_per_read,
+        )  # fmt: skip
 
     def _enumerator(
         self, context: SplitEnumeratorContext[KinesisSplit], known: DiscoveredSplits[KinesisSplit] | None

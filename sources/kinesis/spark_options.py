@@ -12,6 +12,7 @@
 | endingPosition | `stop`: LATEST or JSON as above; ours |
 | failOnDataLoss | `on_data_loss`: true is "error" |
 | shardFetchInterval | `discover_every` |
+| maxRecordsPerFetch | `records_per_read` |
 | discoverEvery, pollEvery, giveUpAfter, columns, threads, disorder | as the arguments of `KinesisSource`; ours |
 | readsPerSecond, bytesPerSecond | likewise; "none" does not limit |
 
@@ -48,10 +49,9 @@ TEXTS = {
     "giveUpAfter": "give_up_after",
     "disorder": "disorder",
 }
-OTHERS = (
-    "streamName", "streamARN", "initialPosition", "endingPosition", "failOnDataLoss", "columns", "threads",
-    "readsPerSecond", "bytesPerSecond",
-)  # fmt: skip
+COUNTS = {"threads": "threads", "maxRecordsPerFetch": "records_per_read"}
+RATES = {"readsPerSecond": "reads_per_second", "bytesPerSecond": "bytes_per_second"}
+OTHERS = ("streamName", "streamARN", "initialPosition", "endingPosition", "failOnDataLoss", "columns")
 SECRETS = frozenset({"awsaccesskey", "awssecretkey", "awsaccesskeyid", "sessiontoken", "awssessiontoken"})
 
 
@@ -68,7 +68,7 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
     'TRIM_HORIZON'
     """
     given = {name.lower(): value for name, value in options.items()}
-    known = {name.lower(): name for name in (*TEXTS, *OTHERS)}
+    known = {name.lower(): name for name in (*TEXTS, *OTHERS, *COUNTS, *RATES)}
     for name in given:
         if name in SECRETS:
             raise InvalidKinesisOption(
@@ -98,13 +98,19 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
         wanted["on_data_loss"] = "error" if given["failondataloss"].lower() == "true" else "go_on"
     if "columns" in given:
         wanted["columns"] = [name.strip() for name in given["columns"].split(",") if name.strip()]
-    if "threads" in given:
-        wanted["threads"] = int(_number("threads", given["threads"]))
-    for name, argument in (("readsPerSecond", "reads_per_second"), ("bytesPerSecond", "bytes_per_second")):
+    return wanted | _numbers(given)
+
+
+def _numbers(given: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments that are numbers; names of options in small letters."""
+    found: dict[str, Any] = {}
+    for name, argument in COUNTS.items():
         if name.lower() in given:
-            text = given[name.lower()]
-            wanted[argument] = None if text.lower() == "none" else _number(name, text)
-    return wanted
+            found[argument] = int(_number(name, given[name.lower()]))
+    for name, argument in RATES.items():
+        if (text := given.get(name.lower())) is not None:
+            found[argument] = None if text.lower() == "none" else _number(name, text)
+    return found
 
 
 def _number(option: str, text: str) -> float:

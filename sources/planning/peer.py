@@ -47,6 +47,7 @@ class Planned:
             have to be read at once, of the last of them.
         metrics: the source's own.
         missing: what is waited for where no split was ever found, and since when; completes "no split is known yet: ".
+        trouble: which splits cannot be read at present, since when and why; completes "waiting for the source: ".
     """
 
     checkpoint: int
@@ -59,6 +60,7 @@ class Planned:
     next_us: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     missing: str | None = None
+    trouble: str | None = None
 
 
 class PlanPeer(Protocol):

@@ -453,6 +453,7 @@ class BatchPlanner(Generic[SplitT]):
             next_us=next_us,
             metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
             missing=self._missing(self._coordinator),
+            trouble=self._planner.trouble(),
         )
         if replace(planned, metrics={}) != self._told:
             self._peer.tell(self._token, planned)

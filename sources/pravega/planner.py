@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
+from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import Chunk, chunks
@@ -90,6 +91,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._go_on, self._now_seconds = go_on, now_seconds
         self._unanswered = self.metrics.counter("unanswered_segments")
         self._silent_since: float | None = None
+        self._trouble = Trouble(f"Pravega at {settings.controller}", "segments")
         self._indexes: dict[str, SegmentIndex] = {}
         self._ends: dict[str, SplitEnd] = {}
         self._heads: dict[str, int] = {}
@@ -103,6 +105,9 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     def metric_values(self) -> Mapping[str, float]:
         return self.metrics.values()
+
+    def trouble(self) -> str | None:
+        return self._trouble.text
 
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each segment ends now.
@@ -120,11 +125,15 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         try:
             states = self._client.states(asked.values(), patience_seconds=PATIENCE_SECONDS)
         except Silent as silent:
-            self._wait(len(splits), str(silent))
+            self._wait(asked, str(silent))
             return {}
         self._silent_since = None
+        unheard = [name for name, key in asked.items() if key not in states]
+        self._trouble.see(
+            len(unheard), len(asked), "".join(unheard[:1]), f"nothing within {PATIENCE_SECONDS:g} seconds"
+        )
         self._note(splits)
-        self._unanswered.inc(len(set(asked.values()) - states.keys()))
+        self._unanswered.inc(len(unheard))
         names = {split.split_id for split in splits}
         ends: dict[str, SplitEnd] = {}
         for split in splits:
@@ -227,7 +236,9 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             self._successors[split.split_id] = frozenset(split_of(split.stream, each).split_id for each in found)
         return self._successors[split.split_id] <= names
 
-    def _wait(self, segments: int, cause: str) -> None:
+    def _wait(self, asked: Collection[str], cause: str) -> None:
+        segments = len(asked)
+        self._trouble.see(segments, segments, next(iter(asked)), cause)
         self._unanswered.inc(segments)
         now = self._now_seconds()
         if self._silent_since is None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from . import backfill, core, grpc, kafka, kinesis, many, scan, small, throughput, transports
+from . import backfill, core, grpc, kafka, kinesis, many, pravega, scan, small, throughput, transports
 from .live import session
 from .measure import Row, Spread
 
@@ -60,8 +60,12 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
         lambda *given: transports.run(*given, rows=20_000, rounds=1, warm=0),
     ),
     "kinesis": (
-        lambda *given: kinesis.run(given[-1], rows=200_000, few=2_000, pairs=3),
-        lambda *given: kinesis.run(given[-1], rows=2_000, few=200, pairs=1),
+        lambda *given: kinesis.run(given[0], given[-1], rows=200_000, few=2_000, pairs=3),
+        lambda *given: kinesis.run(given[0], given[-1], rows=2_000, few=200, pairs=1),
+    ),
+    "pravega": (
+        lambda *given: pravega.run(given[0], given[-1], rows=400_000, few=40_000, pairs=3),
+        lambda *given: pravega.run(given[0], given[-1], rows=8_000, few=2_000, pairs=1),
     ),
     "core": (
         lambda *given: core.run(given[-1], sizes=[10, 100, 1_024, 4_096, 10_000, 100_000], pairs=7, singles=2_000),

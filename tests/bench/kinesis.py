@@ -1,8 +1,9 @@
-"""Kinesis: our reader beside boto3's plain client, and eight shards side by side beside one.
+"""Kinesis: our reader beside boto3's plain client, and eight shards side by side beside one; without Spark and with it.
 
-Both read the same records from the same server (moto's, mended, another process), without Spark. "a core" counts the
-processor time of all threads of this process. The server has no limits, so ours are switched off for this; and where
-an answer takes 200 ms, a proxy in front of it waits for so long.
+All read the same records from the same server (moto's, mended, another process). "a core" counts the processor time of
+all threads of this process, through Spark that of the JVM and the Python workers; what starts once is taken out by a
+second stream, a quarter the size. The server has no limits, so ours are switched off for this; and where an answer
+takes 200 ms, a proxy in front of it, another process, lets bytes wait for half of that in both directions.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lowmark.sources.kinesis import KinesisSource
 from lowmark.sources.kinesis.split import KinesisSplit
@@ -21,30 +22,43 @@ from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.reading.slices import read_slices
 
-from tests.live.servers import KINESIS_ACCESS, Kinesis, kinesis_server, proxied
+from tests.live.servers import KINESIS_ACCESS, Kinesis, kinesis_server
+from tests.live.tcp_proxy import tcp_proxied
 
 from .measure import Bound, Row
+from .through_spark import per_row_us, read_batch_ms
 
-SECTION = "Kinesis: our reader without Spark"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECTION = "Kinesis"
 SHARDS = 8
-LATENCY_SECONDS = 0.2
+ROUND_TRIP_MS = 200
+FEW_RECORDS = 100
+PLAIN = Bound(1 / 0.7, "ratio")
+SIX_TIMES = Bound(1 / 6, "ratio")
 
 
-def run(folder: Path, *, rows: int, few: int, pairs: int) -> list[Row]:
+def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -> list[Row]:
     """Measure. `rows`: for the throughput, in all shards; `few`: of each shard, where an answer takes long."""
     os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
     with kinesis_server(folder / "kinesis") as server:
-        return [*throughput(server, rows, pairs), *side_by_side(server, few, pairs)]
+        return [*throughput(spark, server, folder, rows, pairs), *side_by_side(spark, server, folder, few, pairs)]
 
 
-def throughput(server: Kinesis, rows: int, pairs: int) -> list[Row]:
-    stream = server.create_stream(SHARDS)
-    server.put(stream, [(f"{n}", b"%0100d" % n) for n in range(rows)])
+def throughput(spark: SparkSession, server: Kinesis, folder: Path, rows: int, pairs: int) -> list[Row]:
+    streams = {}
+    for count in (rows, rows // 4):
+        streams[count] = server.create_stream(SHARDS)
+        server.put(streams[count], [(f"{n}", b"%0100d" % n) for n in range(count)])
+    stream = streams[rows]
     source = source_of(server.url, stream)
     slices = whole(source)
-    plain, ours, plain_wall, ours_wall = [list[float]() for _ in range(4)]
+    plain, ours, plain_wall, ours_wall, through = [list[float]() for _ in range(5)]
     measured(lambda: ours_read(source, slices), rows)
+    sources = {count: source_of(server.url, each) for count, each in streams.items()}
+    per_row_us(spark, sources, folder)
     for _ in range(pairs):
         for read, cores, walls in (
             (lambda: plain_read(server, stream), plain, plain_wall),
@@ -53,47 +67,55 @@ def throughput(server: Kinesis, rows: int, pairs: int) -> list[Row]:
             wall, processor = measured(read, rows)
             cores.append(processor * 1e6 / rows)
             walls.append(wall * 1e6 / rows)
+        through.append(per_row_us(spark, sources, folder))
     note = f"{1e6 / min(plain):,.0f} and {1e6 / min(ours):,.0f} records a second and core at best"
+    what = f"{rows:,} records of 100 bytes, {SHARDS} shards; the plain client beside ours: a core's time"
+    spark_note = f"{1e6 / min(through):,.0f} records a second and core at best; planned, read and counted"
     return [
-        Row.pairs(
-            SECTION, f"{rows:,} records of 100 bytes, {SHARDS} shards; the plain client beside ours: a core's time",
-            "us a record", plain, ours, bound=Bound(1 / 0.7, "ratio"), note=note,
-        ),
+        Row.pairs(SECTION, what, "us a record", plain, ours, bound=PLAIN, note=note),
         Row.pairs(SECTION, "the same, from start to end", "us a record", plain_wall, ours_wall),
+        Row.pairs(SECTION, "the plain client beside ours through Spark: a core's time", "us a record", plain, through,
+                  bound=PLAIN, note=spark_note),
     ]  # fmt: skip
 
 
-def side_by_side(server: Kinesis, few: int, pairs: int) -> list[Row]:
-    stream = server.create_stream(SHARDS)
-    for number, shard in enumerate(server.client.list_shards(StreamName=stream)["Shards"]):
-        key = shard["HashKeyRange"]["StartingHashKey"]
-        for begin in range(0, few, 500):
-            records = [
-                {"PartitionKey": f"{number}", "ExplicitHashKey": key, "Data": b"%0100d" % n}
-                for n in range(begin, min(begin + 500, few))
-            ]
-            server.client.put_records(StreamName=stream, Records=records)
-    # As many reads as a shard with a thousand times as much: so little is asked for at once.
-    slices = [replace(split, records=1) for split in whole(source_of(server.url, stream))]
-    one, eight = list[float](), list[float]()
-    with proxied(server.url) as proxy:
-        source = source_of(proxy.url, stream)
-        proxy.latency_seconds = LATENCY_SECONDS
+def side_by_side(spark: SparkSession, server: Kinesis, folder: Path, few: int, pairs: int) -> list[Row]:
+    eight_shards, one_shard = server.create_stream(SHARDS), server.create_stream(1)
+    for stream in (eight_shards, one_shard):
+        for number, shard in enumerate(server.client.list_shards(StreamName=stream)["Shards"]):
+            key = shard["HashKeyRange"]["StartingHashKey"]
+            for begin in range(0, few, 500):
+                records = [
+                    {"PartitionKey": f"{number}", "ExplicitHashKey": key, "Data": b"%0100d" % n}
+                    for n in range(begin, min(begin + 500, few))
+                ]
+                server.client.put_records(StreamName=stream, Records=records)
+    slices = whole(source_of(server.url, eight_shards))
+    one, eight, one_ms, eight_ms = [list[float]() for _ in range(4)]
+    port = int(server.url.rpartition(":")[2])
+    with tcp_proxied(port, folder, delay_ms=ROUND_TRIP_MS / 2) as proxy:
+        # As many reads as a shard with a hundred times as much: so little is asked for at once.
+        through = {name: source_of(proxy.url, name, FEW_RECORDS) for name in (one_shard, eight_shards)}
+        source = through[eight_shards]
+        measured(lambda: ours_read(source, slices[:1]), few)
         for _ in range(pairs):
             one.append(measured(lambda: ours_read(source, slices[:1]), few)[0] * 1e6 / few)
             eight.append(measured(lambda: ours_read(source, slices), few * SHARDS)[0] * 1e6 / few / SHARDS)
+            one_ms.append(read_batch_ms(spark, through[one_shard], folder, few) * 1e3 / few)
+            eight_ms.append(read_batch_ms(spark, through[eight_shards], folder, few * SHARDS) * 1e3 / few / SHARDS)
+    what = f"an answer takes {ROUND_TRIP_MS} ms: one shard beside {SHARDS} in one task"
+    note = "1/6: six times as fast"
     return [
-        Row.pairs(
-            SECTION, f"an answer takes {LATENCY_SECONDS * 1e3:g} ms: one shard beside {SHARDS} in one task",
-            "us a record", one, eight, bound=Bound(1 / 6, "ratio"), note="1/6: six times as fast",
-        )
-    ]  # fmt: skip
+        Row.pairs(SECTION, what, "us a record", one, eight, bound=SIX_TIMES, note=note),
+        Row.pairs(SECTION, f"{what}, through Spark", "us a record", one_ms, eight_ms, bound=SIX_TIMES, note=note),
+    ]
 
 
-def source_of(url: str, stream: str) -> KinesisSource:
+def source_of(url: str, stream: str, records_per_read: int = 10_000) -> KinesisSource:
     return KinesisSource(
-        streams=[stream], region="eu-west-1", endpoint_url=url, reads_per_second=None, bytes_per_second=None
-    )
+        streams=[stream], region="eu-west-1", endpoint_url=url, reads_per_second=None, bytes_per_second=None,
+        records_per_read=records_per_read,
+    )  # fmt: skip
 
 
 def whole(source: KinesisSource) -> list[KinesisSplit]:

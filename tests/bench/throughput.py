@@ -31,6 +31,10 @@ BATCHES = 4
 START_MS = 1_700_000_000_000
 ALL = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 SIDES = {"native": None, "ours": ALL, "ours, value and timestamp only": ("value", "timestamp")}
+SERVERS = (
+    b"kafka.Kafka", b"tests.live.kinesis_service", b"io.pravega.local", b"tests.live.pravega_service",
+    b"tests.live.tcp_proxy",
+)  # fmt: skip
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -123,7 +127,7 @@ def _timed(df: DataFrame, folder: Path) -> Timed:
 
 
 def cpu_ms() -> float:
-    """Processor time of this process and everything below it that is not the broker, ended children included."""
+    """Processor time of this process and everything below it that is no server, ended children included."""
     parents, spent = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -133,7 +137,7 @@ def cpu_ms() -> float:
             continue  # it has ended meanwhile
         parents[pid] = int(rest[1])
         spent[pid] = (
-            0 if b"kafka.Kafka" in command else sum(map(int, rest[11:15]))
+            0 if any(each in command.replace(b"\0", b" ") for each in SERVERS) else sum(map(int, rest[11:15]))
         )  # own and waited-for, user and system
 
     def ours(pid: int) -> bool:

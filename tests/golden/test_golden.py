@@ -46,6 +46,10 @@ def golden(name: str) -> Any:
     return json.loads((FOLDER / name).read_text("utf-8"))
 
 
+def golden_of_sources(name: str) -> Any:
+    return {**golden(name), **golden(f"resharding_{name}")}
+
+
 def data(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
@@ -55,6 +59,7 @@ def test_every_golden_value_is_read_here() -> None:
     assert golden("heartbeats.json").keys() == {*values.SNAPSHOTS, "first"}
     for name in ("splits.json", "enumerators.json", "batches.json"):
         assert golden(name).keys() == values.SOURCES.keys()
+        assert golden(f"resharding_{name}").keys() == values.RESHARDING.keys()
     assert golden("messages.json").keys() == values.MESSAGES.keys()
 
 
@@ -93,30 +98,33 @@ def test_what_a_run_left_behind_for_the_next() -> None:
     assert msgspec.json.decode((FOLDER / "farewell.json").read_bytes(), type=Farewell) == values.FAREWELL
 
 
-@pytest.mark.parametrize("kind", values.SOURCES)
+@pytest.mark.parametrize("kind", values.KEPT)
 def test_splits(kind: str) -> None:
-    version, *written = golden("splits.json")[kind]
-    serializer = values.SOURCES[kind].split_serializer
-    assert tuple(serializer.deserialize(version, data(each)) for each in written) == values.SPLITS[kind]
+    version, *written = golden_of_sources("splits.json")[kind]
+    serializer = values.KEPT[kind].split_serializer
+    assert tuple(serializer.deserialize(version, data(each)) for each in written) == values.KEPT_SPLITS[kind]
 
 
-@pytest.mark.parametrize("kind", values.SOURCES)
+@pytest.mark.parametrize("kind", values.KEPT)
 def test_the_offset_of_a_batch(kind: str) -> None:
-    offset = BatchOffset.find(golden("batches.json")[kind])
+    offset = BatchOffset.find(golden_of_sources("batches.json")[kind])
     assert offset is not None
-    source, coordinator = values.SOURCES[kind], data(golden("enumerators.json")[kind])
-    positions = {split.split_id: split.start for split in values.SPLITS[kind]}
+    source, coordinator = values.KEPT[kind], data(golden_of_sources("enumerators.json")[kind])
+    positions = {split.split_id: split.start for split in values.KEPT_SPLITS[kind]}
     assert (offset.source, offset.checkpoint, offset.run) == (f"source {kind}", 17, "run-1")
     assert offset.positions == positions
     assert offset.decode(source.split_serializer) == values.batch_state(kind, coordinator)
 
 
-@pytest.mark.parametrize("kind", values.SOURCES)
+@pytest.mark.parametrize("kind", values.KEPT)
 def test_what_an_enumerator_goes_on_from(kind: str) -> None:
-    written, serializer = data(golden("enumerators.json")[kind]), values.SOURCES[kind].enumerator_state_serializer
+    written, serializer = (
+        data(golden_of_sources("enumerators.json")[kind]),
+        values.KEPT[kind].enumerator_state_serializer,
+    )
     header, version, length = (int.from_bytes(written[at : at + 4], "big") for at in (0, 4, 8))
     assert (header, length) == (1, len(written) - 12)
-    assert serializer.deserialize(version, written[12:]) == values.ENUMERATORS[kind]
+    assert serializer.deserialize(version, written[12:]) == values.KEPT_ENUMERATORS[kind]
 
 
 # -- wires and the journal

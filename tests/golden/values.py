@@ -18,9 +18,13 @@ from lowmark.sources.files import FileSource, FileSplit
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
 from lowmark.sources.hybrid import HybridSplit, HybridState
 from lowmark.sources.kafka import KafkaEnumeratorState, KafkaSource, KafkaSplit
+from lowmark.sources.kinesis import KinesisSource
+from lowmark.sources.kinesis.split import KinesisSplit, after, at
 from lowmark.sources.kit.discovery import DiscoveredSplits
 from lowmark.sources.planning.offset import BatchState, Placed
 from lowmark.sources.planning.peer import Guidance, Planned
+from lowmark.sources.pravega import PravegaSource
+from lowmark.sources.pravega.segment import PravegaSplit, split_of
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -145,9 +149,45 @@ ENUMERATORS: Mapping[str, Any] = {
 }
 
 
+# -- what sources that split and merge keep, in files of their own (`resharding_*.json`): 0.1.0 had none
+
+_FIRST, _LAST = 49590338271490256608559692538361571095921575989136588802, 2**127 + 1
+_READ = KinesisSplit(
+    split_id="orders/shardId-000000000000", start=1_767_268_800_001, stop=1_767_268_800_777, stream="orders",
+    shard="shardId-000000000000", cursor=at(_FIRST), until=after(_LAST), records=500,
+)  # fmt: skip
+_CHILD = KinesisSplit(
+    split_id="orders/shardId-000000000003", parents=("orders/shardId-000000000000", "orders/shardId-000000000001"),
+    start=1_767_268_800_777, stream="arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
+    shard="shardId-000000000003", cursor=after(_LAST), looked_ms=1_767_268_801_234,
+    hash_from="170141183460469231731687303715884105728", hash_to="340282366920938463463374607431768211455",
+)  # fmt: skip
+_SEGMENT = split_of("orders", 0, start=2**40, stop=2**40 + 1_024)
+_SUCCESSOR = PravegaSplit(
+    split_id="orders/3.#epoch.2", parents=("orders/0.#epoch.0", "orders/2.#epoch.1"), start=0, stream="orders",
+    segment=2 << 32 | 3,
+)  # fmt: skip
+RESHARDING: Mapping[str, Source[Any, Any]] = {
+    "kinesis": KinesisSource(streams=["orders"], region="eu-west-1"),
+    "pravega": PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"]),
+}
+RESHARDING_SPLITS: Mapping[str, tuple[SourceSplit, ...]] = {
+    "kinesis": (_READ, _CHILD),
+    "pravega": (_SEGMENT, _SUCCESSOR),
+}
+RESHARDING_ENUMERATORS: Mapping[str, Any] = {
+    kind: DiscoveredSplits(discovered=True, assigned=(splits[0].split_id,), pending=splits[1:])
+    for kind, splits in RESHARDING_SPLITS.items()
+}
+
+KEPT = {**SOURCES, **RESHARDING}
+KEPT_SPLITS = {**SPLITS, **RESHARDING_SPLITS}
+KEPT_ENUMERATORS = {**ENUMERATORS, **RESHARDING_ENUMERATORS}
+
+
 def batch_state(kind: str, coordinator: bytes) -> BatchState[Any]:
     """What the offset of a batch holds."""
-    first, second = SPLITS[kind]
+    first, second = KEPT_SPLITS[kind]
     return BatchState(coordinator, (Placed(0, first), Placed(3, second)), (Placed(3, second),), NOON_US)
 
 

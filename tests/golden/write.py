@@ -2,7 +2,8 @@
 
 The files beside this script are of version 0.1.0, from the last commit before the packages were cut into rooms, under
 pyspark 4.2. They are not written again: what this script would write today is another thing than what lies in users'
-checkpoints. A new kind of bytes gets a new file, and the old ones stay.
+checkpoints. A new kind of bytes gets a new file, and the old ones stay: `resharding_*.json` are of Kinesis and Pravega,
+as they were when these connectors came.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def main() -> None:
     save(folder / "splits.json", {kind: splits(kind) for kind in values.SOURCES})
     save(folder / "enumerators.json", {kind: text(enumerator(kind)) for kind in values.SOURCES})
     save(folder / "batches.json", {kind: as_spark(batch(kind)) for kind in values.SOURCES})
+    resharding(folder)
 
     save(folder / "messages.json", {name: text(to_wire(message)) for name, (_, message) in values.MESSAGES.items()})
 
@@ -70,21 +72,28 @@ def save(path: Path, what: object) -> None:
     path.write_text(json.dumps(what, indent=1, sort_keys=True) + "\n")
 
 
+def resharding(folder: Path) -> None:
+    """What sources that split and merge keep."""
+    save(folder / "resharding_splits.json", {kind: splits(kind) for kind in values.RESHARDING})
+    save(folder / "resharding_enumerators.json", {kind: text(enumerator(kind)) for kind in values.RESHARDING})
+    save(folder / "resharding_batches.json", {kind: as_spark(batch(kind)) for kind in values.RESHARDING})
+
+
 def splits(kind: str) -> list[object]:
-    serializer = values.SOURCES[kind].split_serializer
-    return [serializer.version, *(text(serializer.serialize(split)) for split in values.SPLITS[kind])]
+    serializer = values.KEPT[kind].split_serializer
+    return [serializer.version, *(text(serializer.serialize(split)) for split in values.KEPT_SPLITS[kind])]
 
 
 def enumerator(kind: str) -> bytes:
     """The coordinator's checkpoint, as it writes it: a header, and the enumerator's state."""
-    serializer = values.SOURCES[kind].enumerator_state_serializer
-    state = serializer.serialize(values.ENUMERATORS[kind])
+    serializer = values.KEPT[kind].enumerator_state_serializer
+    state = serializer.serialize(values.KEPT_ENUMERATORS[kind])
     return struct.pack(">iii", 1, serializer.version, len(state)) + state
 
 
 def batch(kind: str) -> dict[str, Any]:
     state = values.batch_state(kind, enumerator(kind))
-    serializer = values.SOURCES[kind].split_serializer
+    serializer = values.KEPT[kind].split_serializer
     return BatchOffset.encode(f"source {kind}", 17, "run-1", state, serializer).to_json()
 
 

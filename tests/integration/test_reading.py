@@ -316,3 +316,17 @@ def test_an_older_plan_after_a_newer_one_changes_nothing(wire: Wire) -> None:
     assert wire.status == before
     wire.report(2)
     assert wire.status.status.splits["b"].state is SplitState.FINISHED
+
+
+def test_what_the_source_waits_for_stands_in_the_status_as_long_as_it_does(wire: Wire) -> None:
+    wire.plan(1, **OLDER)
+    wire.report(1)
+    before = wire.status.status.why
+    silent = "Kinesis at eu-west-1 gives no answer for 2 of 2 shards since then, such as a: ThrottlingException"
+    wire.plan(1, **OLDER, trouble=silent)
+    said = f"{before} Waiting for the source: {silent}"
+    assert wire.status.status.why == said, "in what the page and the command line are told"
+    assert wire.standing.status_of("orders", None).why == said
+    assert [status.why for _, status in wire.standing.statuses()] == [said]
+    wire.plan(2, **NEWER)
+    assert "Waiting" not in wire.status.status.why

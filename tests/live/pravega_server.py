@@ -9,6 +9,8 @@ import functools
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.pravega.settings import PravegaSettings
 
 from .servers import CACHE, LOCALHOST, Process, free_ports, require_jars, require_java, started
+from .tcp_proxy import TcpProxy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,6 +42,14 @@ singlenode.segmentStore.port={store}
 singlenode.controller.rest.enable=false
 singlenode.admin.gateway.enable=false
 """
+TLS_PROPERTIES = """\
+singlenode.security.tls.enable=true
+singlenode.security.tls.certificate.location={folder}/certificate.pem
+singlenode.security.tls.privateKey.location={folder}/key.pem
+singlenode.security.tls.keyStore.location={folder}/key.jks
+singlenode.security.tls.keyStore.pwd.location={folder}/password
+singlenode.security.tls.trustStore.location={folder}/trust.jks
+"""
 AUTH_PROPERTIES = """\
 singlenode.security.auth.enable=true
 singlenode.security.auth.credentials.username={user}
@@ -54,17 +65,27 @@ QUIET = """<configuration><appender name="E" class="ch.qos.logback.core.ConsoleA
 
 @dataclass
 class Pravega:
-    """A running Pravega. What it holds is in memory: it is gone when the process ends."""
+    """A running Pravega. What it holds is in memory: it is gone when the process ends.
+
+    Attributes:
+        trust_store: the authority of its certificate, "" without TLS.
+        proxy: stands before its segment store, if that was wished.
+    """
 
     controller: str
     process: Process
     username: str = ""
     password: str = ""
     scope: str = "shop"
+    trust_store: str = ""
+    proxy: TcpProxy | None = None
 
     @property
     def settings(self) -> PravegaSettings:
-        return PravegaSettings(self.controller, self.scope, (JARS,), username=self.username, password=self.password)
+        return PravegaSettings(
+            self.controller, self.scope, (JARS,), username=self.username, password=self.password,
+            trust_store=self.trust_store,
+        )  # fmt: skip
 
     @functools.cached_property
     def client(self) -> PravegaClient:
@@ -90,9 +111,11 @@ class Pravega:
         given: dict[str, Any] = {"controller": self.controller, "scope": self.scope, "jars": JARS}
         if self.username:
             given |= {"username": self.username, "password": self.password}
+        if self.trust_store:
+            given |= {"trust_store": self.trust_store}
         if streams:
             given["streams"] = streams
-        return PravegaSource(**given, **options)
+        return PravegaSource(**{**given, **options})
 
     def create_stream(self, segments: int = 1, name: str | None = None) -> str:
         """Make a stream of so many segments, which are the fewest it can be merged to, and return its name."""
@@ -202,8 +225,16 @@ class Writer:
 
 
 @contextmanager
-def pravega_server(folder: Path, *, auth: bool = False) -> Iterator[Pravega]:
+def pravega_server(
+    folder: Path, *, auth: bool = False, tls: bool = False, delay_ms: float | None = None
+) -> Iterator[Pravega]:
     """A Pravega with its log in `folder`, stopped at the end.
+
+    Args:
+        folder: its own.
+        auth: who asks has to give user and password.
+        tls: it is spoken to by TLS alone.
+        delay_ms: how long bytes to and from its segment store take, one way; None: no proxy stands before it.
 
     Skips or fails the test where Java or the jars are missing.
     """
@@ -213,14 +244,16 @@ def pravega_server(folder: Path, *, auth: bool = False) -> Iterator[Pravega]:
     classpath = ":".join(str(jar) for jar in require_jars("pravega") if not jar.name.startswith(old))
     require_jars("pravega-client")
     folder.mkdir(parents=True, exist_ok=True)
-    server = started(lambda n: _start(java, classpath, folder / f"pravega-{n}", auth=auth))
+    server = started(lambda n: _start(java, classpath, folder / f"pravega-{n}", auth=auth, tls=tls, delay_ms=delay_ms))
     try:
         yield server
     finally:
         server.stop()
+        if server.proxy is not None:
+            server.proxy.kill()
 
 
-def _start(java: str, classpath: str, folder: Path, *, auth: bool) -> Pravega:
+def _start(java: str, classpath: str, folder: Path, *, auth: bool, tls: bool, delay_ms: float | None) -> Pravega:
     folder.mkdir()
     zk, controller, store = free_ports(3)
     properties, quiet = folder / "pravega.properties", folder / "logback.xml"
@@ -230,16 +263,50 @@ def _start(java: str, classpath: str, folder: Path, *, auth: bool) -> Pravega:
         rights = {USER: "prn::*,READ_UPDATE;", STRANGER: "prn::/scope:elsewhere,READ;"}
         accounts.write_text("".join(f"{user}:{encoded(PASSWORD)}:{right}\n" for user, right in rights.items()))
         text += AUTH_PROPERTIES.format(user=USER, password=PASSWORD, accounts=accounts)
+    if tls:
+        _make_certificate(java, folder)
+        text += TLS_PROPERTIES.format(folder=folder)
     properties.write_text(text)
     quiet.write_text(QUIET)
-    command = [
-        java, *SERVER_OPTIONS, f"-Dsinglenode.configurationFile={properties}", f"-Dlogback.configurationFile={quiet}",
-        f"-Djava.io.tmpdir={folder}", "-cp", classpath, "io.pravega.local.LocalPravegaEmulator",
+    options = [
+        *SERVER_OPTIONS, f"-Dsinglenode.configurationFile={properties}", f"-Dlogback.configurationFile={quiet}",
+        f"-Djava.io.tmpdir={folder}",
     ]  # fmt: skip
-    process = Process("Pravega", command, folder / "pravega.log")
-    server = Pravega(f"tcp://{LOCALHOST}:{controller}", process, *([USER, PASSWORD] if auth else []))
-    server.process.start(server.ready)
+    proxy = None if delay_ms is None else TcpProxy(store, folder, delay_ms=delay_ms)
+    if proxy is None and not tls:
+        command = [java, *options, "-cp", classpath, "io.pravega.local.LocalPravegaEmulator"]
+    else:  # clients are told a port, and an address, that its settings do not have
+        published = str(store if proxy is None else proxy.port)
+        command = [sys.executable, "-m", "tests.live.pravega_service", published, classpath, *options]
+    server = Pravega(
+        f"{'tls' if tls else 'tcp'}://{LOCALHOST}:{controller}", Process("Pravega", command, folder / "pravega.log"),
+        username=USER if auth else "", password=PASSWORD if auth else "",
+        trust_store=str(folder / "certificate.pem") if tls else "", proxy=proxy,
+    )  # fmt: skip
+    if proxy is not None:
+        proxy.start()  # first: Pravega's controller goes through it, too
+    try:
+        server.process.start(server.ready)
+    except BaseException:
+        if proxy is not None:
+            proxy.kill()
+        raise
     return server
+
+
+def _make_certificate(java: str, folder: Path) -> None:
+    """A certificate for this address, as Pravega wants it: as PEM, and as stores of Java with a password."""
+    (folder / "password").write_text(PASSWORD)
+    keytool = str(Path(java).with_name("keytool")) if "/" in java else "keytool"
+    for command in (
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+         f"subjectAltName=DNS:localhost,IP:{LOCALHOST}", "-keyout", "key.pem", "-out", "certificate.pem"],
+        ["openssl", "pkcs12", "-export", "-in", "certificate.pem", "-inkey", "key.pem", "-out", "key.jks", "-passout",
+         f"pass:{PASSWORD}"],
+        [keytool, "-importcert", "-noprompt", "-alias", "ca", "-file", "certificate.pem", "-keystore", "trust.jks",
+         "-storepass", PASSWORD],
+    ):  # fmt: skip
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
 def encoded(password: str) -> str:

@@ -580,7 +580,7 @@ class Proxy:
         latency_seconds: before every answer.
         refuse: (status, code) with which it answers instead of the server, None: it does not.
         refuse_operation: only requests of this operation, such as "GetRecords"; None: all.
-        asked: (operation, shard id or iterator) of all requests, if `keep`.
+        heard: is called with the operation of each request.
     """
 
     def __init__(self, target: str) -> None:
@@ -591,6 +591,7 @@ class Proxy:
         self.refuse: tuple[int, str] | None = None
         self.refuse_operation: str | None = None
         self.refused = 0
+        self.heard: Callable[[str], object] = lambda operation: None
         self._server: http.server.ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -637,6 +638,7 @@ class Proxy:
 
     def _answer(self, headers: dict[str, str], path: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         operation = headers.get("X-Amz-Target", "").rpartition(".")[2]
+        self.heard(operation)
         if self.latency_seconds:
             threading.Event().wait(self.latency_seconds)
         if self.refuse is not None and self.refuse_operation in (None, operation):

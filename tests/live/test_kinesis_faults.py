@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from lowmark.sources import SplitsAddition
 from lowmark.sources.coordinator import SourceFailed
 from lowmark.sources.kinesis import KinesisDataLost, KinesisRefused, KinesisStreamMissing, KinesisUnavailable
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, _client
+from lowmark.sources.kinesis.columns import KinesisColumns
+from lowmark.sources.kinesis.planner import KinesisPlanner
+from lowmark.sources.kinesis.reader import KinesisSplitReader
+from lowmark.sources.kinesis.split import KinesisSplit
 from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.live.kinesis_reading import Reading, Writer, source_of
@@ -99,6 +105,9 @@ def test_who_is_throttled_waits_shows_it_and_loses_nothing(kinesis: Kinesis, pro
         shown = read.told[-1]
         assert (shown.backlog_rows, shown.metrics["unanswered_shards"] >= 2) == ({}, True), "the status says so"
         assert shown.metrics["throttled_requests"] > 4
+        assert shown.trouble is not None
+        assert "no answer for 2 of 2 shards since 20" in shown.trouble
+        assert "ProvisionedThroughputExceededException: the proxy says so" in shown.trouble
         asked = proxy.refused
         proxy.refuse = None
         end = read.plan()
@@ -111,7 +120,82 @@ def test_who_is_throttled_waits_shows_it_and_loses_nothing(kinesis: Kinesis, pro
         assert 2 < proxy.refused < 200, "it backs off"
         assert asked < 400
         read.until(40)
+        wait_until(lambda: read.batch() or read.told[-1].trouble is None, "nothing is amiss")
     assert sorted(map(int, read.values())) == list(range(40))
+
+
+class Clock:
+    """A clock that only waiting moves; what is due happens when its time has come."""
+
+    def __init__(self, at_seconds: float, due: Callable[[], object]) -> None:
+        self.now, self._at_seconds, self._due = 0.0, at_seconds, due
+
+    def seconds(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> bool:
+        self.now += seconds
+        if self.now >= self._at_seconds:
+            self._due()
+        return False
+
+
+def test_a_minute_of_throttling_is_waited_for_when_reading_and_is_an_error_where_less_is_allowed(
+    kinesis: Kinesis, proxy: Proxy
+) -> None:
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(50)
+    with closing(Reading(source_of(kinesis, stream, endpoint=proxy.url))) as read:
+        [part] = read.slices(read.plan())
+    settings = KinesisSettings(region="eu-west-1", endpoint_url=proxy.url, give_up_seconds=90.0)
+    clock = Clock(60.0, lambda: setattr(proxy, "refuse", None))
+    columns = KinesisColumns(["data"])
+    for allowed_seconds in (90.0, 45.0):
+        clock.now, proxy.refused = 0.0, 0
+        proxy.refuse = 400, "ProvisionedThroughputExceededException"
+        settings = replace(settings, give_up_seconds=allowed_seconds)
+        client = KinesisClient(settings, pause=clock.pause, now_seconds=clock.seconds)
+        reader = KinesisSplitReader(settings, columns, go_on=False, client=client, now_seconds=clock.seconds)
+        reader.handle_splits_changes(SplitsAddition((part,)))
+        if allowed_seconds < 60:
+            with pytest.raises(KinesisUnavailable, match=r"tried for 4[0-5] s: ProvisionedThroughputExceededException"):
+                reader.fetch()
+            assert "five reads a second" in KinesisUnavailable._hint
+        else:
+            fetched = reader.fetch()
+            assert [rows.rows.num_rows for rows in fetched.batches] == [50]
+            assert 60 <= clock.now < 70
+        assert 10 < proxy.refused < 60, "it backs off"
+        reader.close()
+
+
+def test_a_planner_that_is_throttled_for_a_minute_says_so_all_the_while_and_then_gives_up(
+    kinesis: Kinesis, proxy: Proxy
+) -> None:
+    stream = kinesis.create_stream(2)
+    Writer(kinesis, stream).put(20)
+    with closing(Reading(source_of(kinesis, stream, endpoint=proxy.url))) as read:
+        splits = [KinesisSplit(split_id=name, stream=stream, shard=name.rpartition("/")[2]) for name in
+                  sorted(read.plan().positions)]  # fmt: skip
+    settings = KinesisSettings(region="eu-west-1", endpoint_url=proxy.url, give_up_seconds=60.0)
+    clock = Clock(1_000.0, lambda: None)
+    client = KinesisClient(settings, pause=clock.pause, now_seconds=clock.seconds)
+    planner = KinesisPlanner(settings, go_on=False, poll_seconds=0.1, client=client, now_seconds=clock.seconds)
+    assert len(planner.latest(splits)) == 2
+    clock.now += 1
+    proxy.refuse = 400, "ProvisionedThroughputExceededException"
+    answers = 0
+    with closing(planner):
+        while clock.now < 60:
+            assert planner.latest(splits) == {}, "nothing is known, so nothing is planned"
+            answers += 1
+            assert "2 of 2 shards" in str(planner.trouble())
+            clock.now += 0.2
+        clock.now += 5
+        with pytest.raises(KinesisUnavailable, match=r"tried for [67]\d s: ProvisionedThroughputExceeded"):
+            planner.latest(splits)
+    assert answers > 10
 
 
 def test_a_service_that_is_away_is_waited_for_and_then_told(kinesis: Kinesis, proxy: Proxy) -> None:

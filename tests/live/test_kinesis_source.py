@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import random
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import datetime, timedelta, timezone
@@ -22,7 +23,7 @@ from lowmark.sources.kinesis.look import ShardLook
 from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.live.kinesis_reading import Reading, Writer, source_of
-from tests.live.servers import Kinesis, wait_until
+from tests.live.servers import Kinesis, proxied, wait_until
 
 pytestmark = [pytest.mark.live]
 
@@ -304,3 +305,58 @@ def test_aggregated_records_are_undone_and_what_is_not_of_the_shard_is_left_out(
     astray = [row for _, table in read.rows for row in table.to_pylist()][53:]
     assert 0 < len(astray) < 50
     assert len({row["partitionKey"] for row in astray}) < 5
+
+
+def test_a_stream_without_shards_is_read_when_it_gets_some_also_by_more_readers_than_shards(
+    kinesis: Kinesis, stack: ExitStack
+) -> None:
+    read = reading(stack, source_of(kinesis, stream_pattern="later-[0-9]"), slots=4)
+    for _ in range(3):
+        assert not read.batch(), "nothing is there, and that is no error"
+    assert read.live == set()
+    writer = Writer(kinesis, kinesis.create_stream(1, "later-1"))
+    writer.put(20)
+    read.until(20)
+    assert read.live == {"later-1/shardId-000000000000"}
+    kinesis.split("later-1", "shardId-000000000000")
+    writer.put(20)
+    read.until(40)
+    assert_all_once_in_order(read, writer)
+
+
+def test_the_backlog_is_nothing_when_nothing_is_left_and_never_before(kinesis: Kinesis, stack: ExitStack) -> None:
+    """By it a shard is idle or not."""
+    stream = kinesis.create_stream(2)
+    keys = [each["HashKeyRange"]["StartingHashKey"] for each in kinesis.client.list_shards(StreamName=stream)["Shards"]]
+    records = [{"PartitionKey": "k", "ExplicitHashKey": keys[0], "Data": b"%d" % n} for n in range(2_000)]
+    for begin in range(0, len(records), 100):
+        kinesis.client.put_records(StreamName=stream, Records=records[begin : begin + 100])
+    read = reading(stack, source_of(kinesis, stream, poll_every="1 millisecond"), max_rows=300)
+    full, empty = (f"{stream}/shardId-00000000000{n}" for n in range(2))
+    while len(read.values()) < len(records):
+        read.batch()
+        left = len(records) - len(read.values())
+        told = read.told[-1]
+        assert (told.backlog_rows[full] == 0) == (left == 0), f"{left} left, and {told.backlog_rows[full]} are said"
+        assert told.backlog_rows[empty] == 0
+    assert len(read.rows) > 4
+    assert read.told[-1].metrics["millis_behind_latest"] == 0
+
+
+def test_a_shard_is_asked_no_more_often_than_it_allows(kinesis: Kinesis) -> None:
+    """Planner and reader together, as the service counts: five reads of a shard in each second."""
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(300)
+    with proxied(kinesis.url) as proxy:
+        asked: list[float] = []
+        proxy.heard = lambda operation: asked.append(time.monotonic()) if operation == "GetRecords" else None
+        limits = {"poll_every": "1 second", "reads_per_second": 4.0, "bytes_per_second": 2 << 20}
+        source = source_of(kinesis, stream, endpoint=proxy.url, records_per_read=20, **limits)
+        with closing(Reading(source)) as read:
+            read.until(300)
+    assert len(asked) >= 15
+    for begin, at in enumerate(asked):
+        # Bursts of a planner's two looks (its run, and the end of the shard) apart.
+        within = sum(at <= other < at + 1.0 for other in asked[begin:])
+        assert within <= 5 + 2, f"{within} reads in a second"

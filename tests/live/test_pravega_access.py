@@ -1,7 +1,8 @@
-"""Credentials, on a Pravega that asks for them."""
+"""Credentials and TLS, on a Pravega that asks for both."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.live.pravega_server import JARS, PASSWORD, STRANGER, USER, Pravega, p
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pravega]:
-    with pravega_server(tmp_path_factory.mktemp("guarded"), auth=True) as server:
+    with pravega_server(tmp_path_factory.mktemp("guarded"), auth=True, tls=True) as server:
         yield server
 
 
@@ -33,8 +34,9 @@ def test_who_has_the_right_reads(guarded: Pravega) -> None:
 def test_who_has_not_hears_it_at_once_and_no_secret_is_told(guarded: Pravega, credentials: dict[str, Any]) -> None:
     stream = guarded.create_stream(1)
     source = PravegaSource(
-        controller=guarded.controller, scope=guarded.scope, streams=[stream], jars=JARS, **credentials
-    )
+        controller=guarded.controller, scope=guarded.scope, streams=[stream], jars=JARS,
+        trust_store=guarded.trust_store, **credentials,
+    )  # fmt: skip
     with pytest.raises(Exception, match="access is denied") as refused:
         Reading(source)
     chain = [refused.value, refused.value.__cause__]
@@ -44,3 +46,25 @@ def test_who_has_not_hears_it_at_once_and_no_secret_is_told(guarded: Pravega, cr
         assert "s3cret-wrong" not in str(error)
         assert PASSWORD not in str(error)
         error = error.__cause__
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trust_store": ""}, "certificat"),
+        ({"trust_store": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
+        ({"controller": "tcp"}, "cannot look up"),
+    ],
+    ids=["unknown authority", "no such file", "without TLS"],
+)
+def test_who_does_not_trust_it_or_speaks_without_tls_hears_it_in_time(
+    guarded: Pravega, changes: dict[str, str], words: str
+) -> None:
+    stream = guarded.create_stream(1)
+    if "controller" in changes:
+        changes = {"controller": guarded.controller.replace("tls://", "tcp://"), "trust_store": ""}
+    began = time.monotonic()
+    with pytest.raises(Exception, match=words) as refused:
+        Reading(guarded.source(stream, give_up_after="3 seconds", **changes))
+    assert time.monotonic() - began < 60
+    assert PASSWORD not in str(refused.value)

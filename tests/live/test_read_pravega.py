@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -161,19 +162,33 @@ def test_time_in_a_payload_that_the_source_does_not_know(
     assert late(query) == 0
 
 
-def test_a_plain_stream_reads_the_format(spark: SparkSession, pravega: Pravega, tmp_path: Path) -> None:
+def test_a_plain_stream_reads_the_format_and_goes_on_after_a_restart(
+    spark: SparkSession, pravega: Pravega, tmp_path: Path
+) -> None:
     stream = pravega.create_stream(2)
-    pravega.write_json(stream, rows(random.Random(1), 0, 100))
     register(spark)
     reader = spark.readStream.format("lowmark_pravega").option("controller", pravega.controller)
     reader = reader.option("scope", pravega.scope).option("streams", stream).option("jars", JARS)
+    reader = reader.option("splitColumn", "split_id").option("maxRowsPerBatch", "30")
     seen: list[tuple[str, bytes]] = []
-    writer = reader.option("splitColumn", "split_id").option("maxRowsPerBatch", "30").load().writeStream
-    writer = writer.foreachBatch(lambda batch, _: seen.extend((r["split_id"], r["event"]) for r in batch.collect()))
-    query = writer.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "cp")).start()
-    query.awaitTermination(120)
-    assert (len(seen), len(set(seen))) == (100, 100)
+
+    def run() -> None:
+        writer = reader.load().writeStream.trigger(availableNow=True)
+        writer = writer.foreachBatch(lambda batch, _: seen.extend((r["split_id"], r["event"]) for r in batch.collect()))
+        query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+        assert query.awaitTermination(120)
+
+    pravega.write_json(stream, rows(random.Random(1), 0, 100))
+    run()
     assert {split for split, _ in seen} == {f"{stream}/0.#epoch.0", f"{stream}/1.#epoch.0"}
+    pravega.write_json(stream, rows(random.Random(2), 100, 140))
+    pravega.split_one(stream)
+    pravega.write_json(stream, rows(random.Random(3), 140, 200))
+    # What is there when a run begins ends it: a sealed segment first, and what carries it on in the next.
+    for _ in range(2):
+        run()
+    assert sorted(json.loads(event)["n"] for _, event in seen) == list(range(200)), "each event once"
+    assert len({split for split, _ in seen}) == 4
 
 
 def test_in_one_group_with_another_stream_neither_runs_ahead_of_the_drift(
@@ -218,10 +233,10 @@ def test_a_stream_that_is_deleted_while_it_is_read_ends_the_query_with_its_name(
     assert "it was deleted" in str(failed) or "look up the segments" in str(failed)
 
 
-def test_a_server_that_hangs_is_waited_for_and_one_that_is_killed_is_an_error(
+def test_a_server_that_hangs_or_comes_back_is_waited_for_and_one_that_stays_away_is_an_error(
     service: LowWatermarkService, tmp_path: Path
 ) -> None:
-    with pravega_server(tmp_path / "server") as server:
+    with pravega_server(tmp_path / "server", delay_ms=0) as server:
         stream = server.create_stream(1)
         server.write_json(stream, rows(random.Random(1), 0, 50))
         source = server.source(stream, event_time="$.at", give_up_after="20 seconds")
@@ -244,6 +259,19 @@ def test_a_server_that_hangs_is_waited_for_and_one_that_is_killed_is_an_error(
             seconds=60,
         )
         assert (query.exception(), service.status("orders").counts.rows) == (None, 90)
+
+        assert server.proxy is not None
+        server.proxy.kill()  # to who reads, its segment store was killed
+        waits = f"Waiting for the source: Pravega at {server.controller} gives no answer for 1 of 1 segments since 20"
+        wait_until(lambda: query.exception() or waits in service.status("orders").why, "the status says that it waits")
+        assert (query.exception(), waits in service.explain("orders")) == (None, True)
+        server.proxy.start()
+        server.write_json(stream, rows(random.Random(3), 90, 120))
+        wait_until(
+            lambda: query.exception() or service.status("orders").counts.rows == 120, "the rows after it was back"
+        )
+        wait_until(lambda: query.exception() or "Waiting" not in service.status("orders").why, "nothing is amiss")
+        assert query.exception() is None
         server.process.kill()
         began = time.monotonic()
         failed = wait_until(query.exception, "the query ended", seconds=90)

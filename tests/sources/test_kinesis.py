@@ -35,6 +35,7 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
         ({"on_data_loss": "ignore"}, '"error" or "go_on"'),
         ({"columns": ["data", "offset"]}, "some of partitionKey"),
         ({"threads": 0}, "1 or more"),
+        ({"records_per_read": 10_001}, "1 to 10,000"),
         ({"reads_per_second": 0}, "a number above 0"),
         ({"poll_every": "0 seconds"}, "a duration above 0"),
         ({"give_up_after": "soon"}, "a duration such as"),
@@ -58,6 +59,7 @@ def test_names_of_databricks_options() -> None:
         "streamName": "orders, returns", "region": "eu-west-1",
         "initialPosition": '{"at_timestamp": "2026-01-01T00:00:00Z"}',
         "failOnDataLoss": "false", "shardFetchInterval": "1 minute", "roleArn": "arn:aws:iam::1:role/x", "threads": "3",
+        "maxRecordsPerFetch": "500",
         "bytesPerSecond": "none", "maxRowsPerBatch": "10",
     }  # fmt: skip
     read = FormatOptions.read("lowmark_kinesis", given)
@@ -66,7 +68,7 @@ def test_names_of_databricks_options() -> None:
     assert (repr(source), read.batches.max_rows) == ("KinesisSource(eu-west-1, streams=orders,returns)", 10)
     assert source._start == KinesisPosition.at_timestamp(1_767_225_600_000_000)
     assert (source._go_on, source._period_seconds, source.fetching.threads) == (True, 60.0, 3)
-    assert source._rates == (4.0, None)
+    assert (source._rates, source._records_per_read) == ((4.0, None), 500)
     default = FormatOptions.read("lowmark_kinesis", {"streamName": "orders"}).source
     assert isinstance(default, KinesisSource)
     assert default._start == KinesisPosition("LATEST")

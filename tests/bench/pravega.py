@@ -1,0 +1,146 @@
+"""Pravega: our reader beside its plain Java client, and eight segments side by side beside one; with Spark and without.
+
+All read the same events from the same Pravega (in memory, another process). The plain client is read by Java alone, in
+the Java of this process: `BatchClientFactory`, its iterators run to their ends by a stream of Java that only counts, so
+that no call from Python is in what it costs. Ours has all columns. "a core" counts the processor time of all threads of
+this process, Java's included; through Spark that of the JVM and of the Python workers with their Java; what starts once
+is taken out by a second stream, a quarter the size. Where bytes take long, a proxy stands before the segment store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowmark.sources.pravega import PravegaSource, PravegaSplit
+from lowmark.sources.pravega.jvm import java_class
+from lowmark.sources.reading.slices import read_slices
+
+from tests.live.pravega_server import Pravega, pravega_server
+
+from .measure import Bound, Row
+from .through_spark import per_row_us, read_batch_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECTION = "Pravega"
+SEGMENTS = 8
+DELAY_MS = 20.0
+EVENT_BYTES = 100
+START_MS = 1_700_000_000_000
+PLAIN = Bound(1 / 0.7, "ratio")
+SIX_TIMES = Bound(1 / 6, "ratio")
+
+
+def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -> list[Row]:
+    """Measure. `rows`: for the throughput, in all segments; `few`: of each segment, where bytes take long."""
+    with pravega_server(folder / "near") as near:
+        table = throughput(spark, near, folder, rows, pairs)
+    with pravega_server(folder / "far", delay_ms=DELAY_MS) as far:
+        return [*table, *side_by_side(spark, far, folder, few, pairs)]
+
+
+def throughput(spark: SparkSession, pravega: Pravega, folder: Path, rows: int, pairs: int) -> list[Row]:
+    streams = {}
+    for count in (rows, rows // 4):
+        streams[count] = pravega.create_stream(SEGMENTS)
+        pravega.write(streams[count], events(count))
+    stream = streams[rows]
+    sources = {count: pravega.source(each) for count, each in streams.items()}
+    sides: dict[str, Callable[[], tuple[float, float]]] = {
+        "plain": lambda: measured(lambda: plain_read(pravega, stream), rows),
+        "one by one": lambda: measured(lambda: ours_read(sources[rows], whole(sources[rows])), rows),
+        "side by side": lambda: measured(lambda: ours_read(beside, whole(beside)), rows),
+    }
+    beside = pravega.source(stream, fetchers=SEGMENTS)
+    per_row_us(spark, sources, folder)
+    for read in sides.values():
+        read()
+    walls: dict[str, list[float]] = {side: [] for side in sides}
+    cores: dict[str, list[float]] = {side: [] for side in sides}
+    through: list[float] = []
+    for _ in range(pairs):
+        for side, read in sides.items():
+            wall, processor = read()
+            walls[side].append(wall * 1e6 / rows)
+            cores[side].append(processor * 1e6 / rows)
+        through.append(per_row_us(spark, sources, folder))
+    table = []
+    for side in list(sides)[1:]:
+        note = f"{1e6 / min(cores['plain']):,.0f} and {1e6 / min(cores[side]):,.0f} events a second and core at best"
+        what = f"{rows:,} events of {EVENT_BYTES} bytes, {SEGMENTS} segments; the plain client beside ours, {side}"
+        table += [
+            Row.pairs(SECTION, f"{what}: a core's time", "us an event", cores["plain"], cores[side], bound=PLAIN,
+                      note=note),
+            Row.pairs(SECTION, "the same, from start to end", "us an event", walls["plain"], walls[side]),
+        ]  # fmt: skip
+    note = f"{1e6 / min(through):,.0f} events a second and core at best; planned, read and counted"
+    what = "the plain client beside ours through Spark: a core's time"
+    return [*table, Row.pairs(SECTION, what, "us an event", cores["plain"], through, bound=PLAIN, note=note)]
+
+
+def side_by_side(spark: SparkSession, pravega: Pravega, folder: Path, few: int, pairs: int) -> list[Row]:
+    eight_segments, one_segment = pravega.create_stream(SEGMENTS), pravega.create_stream(1)
+    pravega.write(eight_segments, events(few * SEGMENTS))
+    pravega.write(one_segment, events(few))
+    one_source = pravega.source(one_segment, fetchers=SEGMENTS)
+    eight_source = pravega.source(eight_segments, fetchers=SEGMENTS)
+    one_whole, eight_whole = whole(one_source), whole(eight_source)
+    measured(lambda: ours_read(eight_source, eight_whole), few * SEGMENTS)
+    one, eight, one_ms, eight_ms = [list[float]() for _ in range(4)]
+    for _ in range(pairs):
+        one.append(measured(lambda: ours_read(one_source, one_whole), few)[0] * 1e6 / few)
+        eight.append(measured(lambda: ours_read(eight_source, eight_whole), few * SEGMENTS)[0] * 1e6 / few / SEGMENTS)
+        one_ms.append(read_batch_ms(spark, one_source, folder, few) * 1e3 / few)
+        eight_ms.append(read_batch_ms(spark, eight_source, folder, few * SEGMENTS) * 1e3 / few / SEGMENTS)
+    what = f"an answer takes {2 * DELAY_MS:g} ms: one segment beside {SEGMENTS} in one task"
+    note = "1/6: six times as fast"
+    return [
+        Row.pairs(SECTION, what, "us an event", one, eight, bound=SIX_TIMES, note=note),
+        Row.pairs(SECTION, f"{what}, through Spark", "us an event", one_ms, eight_ms, bound=SIX_TIMES, note=note),
+    ]
+
+
+def events(rows: int) -> Iterator[tuple[str, bytes]]:
+    padding = b" " * max(0, EVENT_BYTES - 32)
+    for n in range(rows):
+        yield f"k{n % 1_000}", b'{"at": %d%s, "n": %6d}' % (START_MS + n, padding, n % 1_000_000)
+
+
+def whole(source: PravegaSource) -> list[PravegaSplit]:
+    """All that is there."""
+    found = list(source.discover())
+    ends = source.create_planner().latest(found)
+    return [replace(split, stop=ends[split.split_id].position) for split in found]
+
+
+def measured(read: Callable[[], int], rows: int) -> tuple[float, float]:
+    wall, processor = time.perf_counter(), time.process_time()
+    came = read()
+    spent = time.perf_counter() - wall, time.process_time() - processor
+    assert came == rows, f"{came} of {rows} events"
+    return spent
+
+
+def ours_read(source: PravegaSource, splits: Sequence[PravegaSplit]) -> int:
+    return sum(part.rows.num_rows for part in read_slices(source, splits))
+
+
+def plain_read(pravega: Pravega, stream: str) -> int:
+    """Let the client hand out events to Java, which counts them."""
+    factory = java_class("io.pravega.client.BatchClientFactory").withScope(pravega.scope, pravega.client.java_config)
+    serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
+    unbounded = java_class("io.pravega.client.stream.StreamCut").UNBOUNDED
+    spliterators, streams = java_class("java.util.Spliterators"), java_class("java.util.stream.StreamSupport")
+    ranges = factory.getSegments(pravega.client._java_stream(stream), unbounded, unbounded).getIterator()
+    rows = 0
+    while ranges.hasNext():
+        iterator = factory.readSegment(ranges.next(), serializer)
+        rows += int(streams.stream(spliterators.spliteratorUnknownSize(iterator, 0), False).count())  # Java's
+        iterator.close()
+    factory.close()
+    return rows

@@ -1,0 +1,139 @@
+"""A stream of Kinesis, and one of Pravega, in one alignment group with a stream of a real Kafka, as a user writes it.
+
+Each is read by a query of its own, under Spark. After every batch it is noted how far either has come; nobody may be
+further ahead of the other than the drift, and all rows come. What was measured is printed (`pytest -s`).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.sources.kafka import KafkaSource
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.live.kinesis_reading import Writer, source_of
+from tests.live.pravega_server import Pravega
+from tests.live.servers import Broker, Kinesis, Record, wait_until
+
+pytestmark = [pytest.mark.live]
+
+START_MS = 1_700_000_000_000
+BOUND_MS = 100
+
+
+@pytest.fixture
+def service(spark: SparkSession) -> Iterator[LowWatermarkService]:
+    with LowWatermarkService(spark) as service:
+        yield service
+        for query in spark.streams.active:
+            query.stop()
+
+
+@dataclass
+class Group:
+    """Queries on streams of one group, and how far each has come.
+
+    Attributes:
+        came_ms: the newest event time of each; before its first batch its oldest.
+        rows: how many rows came of each.
+        widest_ms: how far one was ahead of the other at most.
+    """
+
+    service: LowWatermarkService
+    folder: Path
+    drift_ms: int
+    came_ms: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    batches: dict[str, int] = field(default_factory=dict)
+    queries: list[Any] = field(default_factory=list)
+    widest_ms: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, name: str, source: Any, event_time: str, first_ms: int, **options: Any) -> None:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{BOUND_MS} milliseconds")
+        strategy = strategy.with_watermark_alignment("g", f"{self.drift_ms} milliseconds", "50 milliseconds")
+        df = self.service.read(source, name=name, strategy=strategy, **options)
+        self.came_ms[name], self.rows[name], self.batches[name] = first_ms, 0, 0
+        seen = df.select(F.unix_millis(event_time).alias("ms"))
+        writer = seen.writeStream.foreachBatch(lambda batch, _: self.take(name, batch))
+        self.queries.append(writer.option("checkpointLocation", str(self.folder / name)).start())
+
+    def take(self, name: str, batch: DataFrame) -> None:
+        """A batch was read: every row of it is here."""
+        [row] = batch.agg(F.count("*").alias("rows"), F.max("ms").alias("ms")).collect()
+        if not row.rows:
+            return
+        with self.lock:
+            self.rows[name] += row.rows
+            self.batches[name] += 1
+            self.came_ms[name] = max(self.came_ms[name], row.ms)
+            others = [ms for other, ms in self.came_ms.items() if other != name]
+            if others:
+                self.widest_ms = max(self.widest_ms, self.came_ms[name] - min(others))
+
+    def run(self, rows: dict[str, int]) -> None:
+        """Return when all rows came."""
+
+        def all_came() -> bool:
+            failed = [query.exception() for query in self.queries if query.exception()]
+            assert not failed, failed
+            return self.rows == rows
+
+        wait_until(all_came, f"all rows of both: {rows}", seconds=150)
+        print(f"drift {self.drift_ms} ms: {self.widest_ms} ms apart at most, batches with rows {self.batches}")
+
+
+def produce(kafka: Broker, times_ms: list[int]) -> str:
+    topic = kafka.create_topic(partitions=2)
+    kafka.produce(topic, [Record(f"{n}", n % 2, timestamp_ms=ms) for n, ms in enumerate(times_ms)])
+    return topic
+
+
+def of_kafka(kafka: Broker, topic: str) -> KafkaSource:
+    return KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[topic], discover_every="1 hour")
+
+
+def test_pravega_and_kafka_stay_within_the_drift(
+    service: LowWatermarkService, kafka: Broker, pravega: Pravega, tmp_path: Path
+) -> None:
+    count, drift_ms = 2_000, 60_000
+    times_ms = [START_MS + n * 300 for n in range(count)]  # ten minutes
+    stream, topic = pravega.create_stream(2), produce(kafka, times_ms)
+    pravega.write(stream, [(f"k{n % 50}", json.dumps({"at": ms}).encode()) for n, ms in enumerate(times_ms)])
+    group = Group(service, tmp_path, drift_ms)
+    group.read("kafka", of_kafka(kafka, topic), "timestamp", START_MS)
+    group.read("pravega", pravega.source(stream, event_time="$.at"), "event_time", START_MS)
+    group.run({"kafka": count, "pravega": count})
+    assert group.widest_ms <= drift_ms + BOUND_MS + 1
+    assert min(group.batches.values()) >= 600_000 // drift_ms // 2, "in turns"
+
+
+def test_kinesis_and_kafka_stay_within_the_drift(
+    service: LowWatermarkService, kafka: Broker, kinesis: Kinesis, tmp_path: Path
+) -> None:
+    drift_ms, moments, rows = 1_000, 60, 20
+    stream = kinesis.create_stream(2)
+    writer, times_ms = Writer(kinesis, stream), list[int]()
+    began = time.time()
+    for moment in range(moments):  # arrival times are the clock's: six seconds of them
+        times_ms += [time.time_ns() // 1_000_000] * rows
+        writer.put(rows)
+        wait_until(lambda until=began + 0.1 * (moment + 1): time.time() >= until, "the next moment")  # type: ignore[misc]
+    topic = produce(kafka, times_ms)
+    group = Group(service, tmp_path, drift_ms)
+    source = source_of(kinesis, stream, disorder="0 seconds")
+    group.read("kafka", of_kafka(kafka, topic), "timestamp", times_ms[0])
+    group.read("kinesis", source, "approximateArrivalTimestamp", times_ms[0])
+    group.run({"kafka": len(times_ms), "kinesis": len(times_ms)})
+    assert group.widest_ms <= drift_ms + BOUND_MS + 100, "a moment of writing comes on top"
+    assert min(group.batches.values()) >= 6_000 // drift_ms // 2, "in turns"

@@ -1,0 +1,113 @@
+"""A Pravega that is killed and comes back, or does not, while it is planned and while it is read; without Spark.
+
+What is killed is a proxy in front of its segment store, and one in front of its controller: this Pravega keeps all it
+has in memory, and who reads cannot tell the two from the server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from lowmark.sources.pravega import PravegaUnavailable
+from lowmark.sources.reading.slices import read_slices
+
+from tests.live.pravega_reading import Reading, events_of
+from tests.live.pravega_server import Pravega, pravega_server
+from tests.live.servers import wait_until
+from tests.live.tcp_proxy import TcpProxy, tcp_proxied
+
+pytestmark = [pytest.mark.live]
+
+Outage = tuple[Pravega, TcpProxy, TcpProxy]
+
+
+@pytest.fixture(scope="module")
+def outage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outage]:
+    """A Pravega, what stands before its controller, and before its store."""
+    folder: Path = tmp_path_factory.mktemp("outage")
+    with pravega_server(folder / "server", delay_ms=5) as server:
+        assert server.proxy is not None
+        with tcp_proxied(int(server.controller.rpartition(":")[2]), folder) as controller:
+            yield server, controller, server.proxy
+
+
+def numbered(count: int, size: int) -> list[tuple[str, bytes]]:
+    return [(f"k{n % 7}", b"%0*d" % (size, n)) for n in range(count)]
+
+
+def test_a_planner_waits_says_so_and_goes_on(outage: Outage) -> None:
+    server, controller, store = outage
+    stream = server.create_stream(2)
+    server.write(stream, numbered(20, 10))
+    query = Reading(server.source(stream, controller=f"tcp://127.0.0.1:{controller.port}", give_up_after="1 minute"))
+    assert len(query.events()) == 20
+    for proxy in (controller, store):
+        proxy.kill()
+    try:
+        assert query.events() == [], "nothing is known, so nothing is planned"
+        trouble = query.planner.trouble()
+        assert trouble is not None
+        assert "gives no answer for 2 of 2 segments since 20" in trouble
+        assert query.planner.metric_values()["unanswered_segments"] >= 2
+    finally:
+        for proxy in (controller, store):
+            proxy.start()
+    server.write(stream, numbered(30, 10))
+    found = list[bytes]()
+
+    def all_came() -> bool:
+        found.extend(query.events())
+        return len(found) == 30
+
+    wait_until(all_came, "what was written since")
+    assert query.planner.trouble() is None
+
+
+def test_a_reader_goes_on_in_the_middle_of_a_slice(outage: Outage) -> None:
+    server, controller, store = outage
+    stream = server.create_stream(2)
+    sent = numbered(12_000, 1_000)
+    server.write(stream, sent)
+    source = server.source(
+        stream, controller=f"tcp://127.0.0.1:{controller.port}", give_up_after="1 minute", fetchers=2
+    )
+    query = Reading(source)
+    slices = [replace(query.splits[name], stop=cut.stop) for name, cut in query.plan().slices.items()]
+    parts = read_slices(source, slices)
+    came = [part.rows for part in (next(parts),)]
+    for proxy in (controller, store):
+        proxy.kill()
+    back = [threading.Timer(3.0, proxy.start) for proxy in (controller, store)]
+    for timer in back:
+        timer.start()
+    came += [part.rows for part in parts]
+    for timer in back:
+        timer.join()
+    events = events_of(pa.Table.from_batches(came))
+    assert sorted(events) == sorted(event for _, event in sent), "each event once"
+
+
+def test_who_stays_away_is_an_error_that_says_for_how_long(outage: Outage) -> None:
+    server, controller, store = outage
+    stream = server.create_stream(1)
+    server.write(stream, numbered(5_000, 1_000))
+    source = server.source(stream, give_up_after="3 seconds")
+    query = Reading(source)
+    slices = [replace(query.splits[name], stop=cut.stop) for name, cut in query.plan().slices.items()]
+    store.kill()
+    try:
+        with pytest.raises(
+            PravegaUnavailable, match=r"read segment .*, tried for \d+ s: .*the query goes on from its che"
+        ):
+            list(read_slices(source, slices))
+        with pytest.raises(PravegaUnavailable, match=r"look up where 1 segments end, tried for \d+ s"):
+            wait_until(lambda: query.batch() and False, "an error", seconds=30)
+    finally:
+        store.start()
+    assert controller.process.running is not None
+    assert len(query.events()) == 5_000, "nothing was lost"

@@ -1,0 +1,173 @@
+"""`LowWatermarkService.read` and the format `lowmark_kinesis` on a server that speaks Kinesis: what a user sees."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.sources.spark import register
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import SparkSession
+
+from tests.live.kinesis_reading import Writer, source_of
+from tests.live.servers import Kinesis, proxied, wait_until
+from tests.live.tcp_proxy import tcp_proxied
+
+pytestmark = [pytest.mark.live]
+
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+THROTTLED = 400, "ProvisionedThroughputExceededException"
+
+
+@pytest.fixture
+def service(spark: SparkSession) -> Iterator[LowWatermarkService]:
+    with LowWatermarkService(spark) as service:
+        yield service
+        for query in spark.streams.active:
+            query.stop()
+
+
+def started(service: LowWatermarkService, source: Any, folder: Path) -> Any:
+    writer = service.read(source, name="orders", strategy=STRATEGY).writeStream.format("noop")
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+def test_who_is_throttled_or_not_answered_waits_says_so_and_goes_on(
+    service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path
+) -> None:
+    stream = kinesis.create_stream(2)
+    writer = Writer(kinesis, stream)
+    with proxied(kinesis.url) as slow, tcp_proxied(slow.port, tmp_path) as killed:
+        query = started(service, source_of(kinesis, stream, endpoint=killed.url, give_up_after="1 minute"), tmp_path)
+
+        def read() -> bool:
+            assert query.isActive, query.exception()
+            return service.status("orders").counts.rows == len(writer.sent)
+
+        def waits(why: str) -> bool:
+            assert query.isActive, query.exception()
+            status = service.status("orders")
+            return "Waiting for the source: Kinesis at" in status.why and why in status.why
+
+        writer.put(30)
+        wait_until(read, "the first rows")
+        slow.refuse, slow.refuse_operation = THROTTLED, "GetRecords"
+        writer.put(30)
+        wait_until(lambda: waits("ProvisionedThroughputExceededException"), "the status says that it is throttled")
+        assert "ProvisionedThroughputExceededException" in service.explain("orders")
+        [run] = [run for run in service.run_statuses() if not run.ended]
+        assert run.source_metrics["throttled_requests"] > 0
+        slow.refuse = None
+        wait_until(read, "the rows after it was throttled")
+
+        killed.kill()
+        writer.put(30)
+        wait_until(lambda: waits("Could not connect"), "the status says that nobody answers")
+        killed.start()
+        wait_until(read, "the rows after the server was killed and started again")
+        wait_until(lambda: "Waiting" not in service.status("orders").why, "nothing is amiss")
+
+        kinesis.client.delete_stream(StreamName=stream)
+        failed = wait_until(query.exception, "the query ends with its stream")
+    assert stream in str(failed)
+    assert "not found" in str(failed) or "not there any more" in str(failed)
+
+
+def test_a_stream_that_is_missing_ends_the_query_with_its_name(
+    service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path
+) -> None:
+    failed = wait_until(started(service, source_of(kinesis, "nowhere"), tmp_path).exception, "the query ended")
+    assert "stream 'nowhere' not found when asked to list the shards of 'nowhere'" in str(failed)
+    assert "check the name, the region and the account" in str(failed)
+
+
+def test_who_is_refused_hears_it_in_the_error_of_the_query(
+    service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path
+) -> None:
+    stream = kinesis.create_stream()
+    with proxied(kinesis.url) as proxy:
+        proxy.refuse = 400, "UnrecognizedClientException"
+        query = started(service, source_of(kinesis, stream, endpoint=proxy.url), tmp_path)
+        failed = wait_until(query.exception, "the query ended")
+    assert f"refused to list the shards of '{stream}': UnrecognizedClientException" in str(failed)
+    assert "boto3's own chain" in str(failed)
+
+
+def test_a_plain_stream_reads_the_format_and_goes_on_after_a_restart(
+    spark: SparkSession, kinesis: Kinesis, tmp_path: Path
+) -> None:
+    stream = kinesis.create_stream(2)
+    writer = Writer(kinesis, stream)
+    register(spark)
+    options = {
+        "streamName": stream, "region": "eu-west-1", "endpoint": kinesis.url, "initialPosition": "TRIM_HORIZON",
+        "maxRowsPerBatch": "30", "pollEvery": "10 milliseconds", "readsPerSecond": "none",
+    }  # fmt: skip
+    seen: list[tuple[str, int]] = []
+
+    def run() -> None:
+        df = spark.readStream.format("lowmark_kinesis").options(**options).load()
+        sink = df.writeStream.foreachBatch(
+            lambda batch, _: seen.extend((r["partitionKey"], int(r["data"])) for r in batch.collect())
+        )
+        query = sink.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+
+    writer.put(100)
+    run()
+    assert len(seen) == 100
+    writer.put(50)
+    kinesis.split(stream, kinesis.shards(stream)[0])
+    writer.put(50)
+    # What is there when a run begins ends it: a closed shard first, and its children in the next.
+    for _ in range(2):
+        run()
+    assert sorted(number for _, number in seen) == list(range(200)), "each row once"
+    by_key: dict[str, list[int]] = {}
+    for key, number in seen:
+        by_key.setdefault(key, []).append(number)
+    assert all(numbers == sorted(numbers) for numbers in by_key.values()), "rows of a key in order"
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(300)
+def test_a_whole_minute_of_throttling_loses_nothing(
+    service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path
+) -> None:
+    stream = kinesis.create_stream(4)
+    writer = Writer(kinesis, stream)
+    with proxied(kinesis.url) as proxy:
+        query = started(service, source_of(kinesis, stream, endpoint=proxy.url, give_up_after="2 minutes"), tmp_path)
+        writer.put(100)
+        wait_until(lambda: service.status("orders").counts.rows == 100, "the first rows")
+        proxy.refuse = THROTTLED
+        with closing(Minute()) as minute:
+            while not minute.over():
+                writer.put(10)
+                assert query.isActive, query.exception()
+            assert "Waiting for the source" in service.status("orders").why
+        proxy.refuse = None
+        wait_until(lambda: service.status("orders").counts.rows == len(writer.sent), "all rows")
+        print(f"{proxy.refused} requests were refused in a minute, of 4 shards")
+        assert proxy.refused < 60 * 4 * 5, "fewer than the service allows"
+
+
+class Minute:
+    """Sixty seconds of the clock on the wall."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._timer = threading.Timer(60, self._over.set)
+        self._timer.start()
+
+    def over(self) -> bool:
+        return self._over.wait(1)
+
+    def close(self) -> None:
+        self._timer.cancel()
