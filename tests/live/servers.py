@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, java_problem
 
+from . import last_will
+
 if TYPE_CHECKING:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient
@@ -181,6 +183,7 @@ class Process:
             self.running = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+        last_will.end_with_us(self.running.pid)
         try:
             wait_until(lambda: self._alive() and ready(), f"{self.name} ready")
         except TimeoutError as late:
@@ -206,6 +209,7 @@ class Process:
         except subprocess.TimeoutExpired:
             self.running.kill()
             self.running.wait(STOP_SECONDS)
+        last_will.ended(self.running.pid)
         self.running = None
 
     def stop(self) -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import pytest
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 
+from tests.live import last_will
 from tests.live.driven import STREAM, Config, Windows
 from tests.live.kafka_scenarios import seed
 from tests.live.servers import ROOT, tail, wait_until
@@ -72,6 +73,7 @@ class Driver:
                 [sys.executable, "-m", f"tests.live.{module}", mode, str(path)],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
+        last_will.end_with_us(self.session)
         self.log = log
 
     @property
@@ -93,8 +95,9 @@ class Driver:
         self.process.wait(20)
         if python_only:
             wait_until(lambda: not processes(self.session), "the JVM ending after its driver", seconds=60)
-            return
-        wait_until(self._kill_rest, "no process of the driver left", seconds=20)
+        else:
+            wait_until(self._kill_rest, "no process of the driver left", seconds=20)
+        last_will.ended(self.session)
 
     def kill_python_worker(self, rng: random.Random) -> str:
         """SIGKILL one Python process that the JVM started: a worker, their daemon, or a stream reader's process."""

@@ -1,0 +1,62 @@
+"""Ends what a test run has started when the run itself was killed, or interrupted before its fixtures could.
+
+A process beside the run reads from a pipe whose other end the run holds. When nobody holds it any more, the run is
+gone, however it went, and the sessions that it had not ended yet are ended, by their process ids.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+__all__ = ["end_with_us", "ended"]
+
+_EXECUTOR = """
+import os, signal, sys
+left = set()
+for line in sys.stdin:
+    (left.add if line[0] == "+" else left.discard)(int(line[1:]))
+for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
+    try:
+        with open(f"/proc/{name}/stat") as stat:
+            session = int(stat.read().rpartition(")")[2].split()[3])
+        if session in left:
+            os.kill(int(name), signal.SIGKILL)
+    except (OSError, ValueError):
+        pass
+for pid in left:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        pass
+"""
+_lock = threading.Lock()
+_executor: subprocess.Popen[str] | None = None
+
+
+def end_with_us(session: int) -> None:
+    """Let a process and all of its session end when this process does.
+
+    Args:
+        session: the id of a process that was started with `start_new_session`.
+    """
+    global _executor  # one for all, started when it is needed
+    with _lock:
+        if _executor is None or _executor.poll() is not None:
+            _executor = subprocess.Popen(
+                [sys.executable, "-S", "-c", _EXECUTOR], stdin=subprocess.PIPE, text=True, start_new_session=True
+            )
+    _tell(f"+{session}\n")
+
+
+def ended(session: int) -> None:
+    """Say that a session has ended: its number may be another's soon."""
+    _tell(f"-{session}\n")
+
+
+def _tell(line: str) -> None:
+    with _lock:
+        if _executor is not None and _executor.stdin is not None and _executor.poll() is None:
+            _executor.stdin.write(line)
+            _executor.stdin.flush()
