@@ -7,6 +7,7 @@ executor; a role that is to be assumed is assumed there, and renewed. So no secr
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -26,6 +27,7 @@ ANSWER_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
+SAY_AFTER_SECONDS = 10.0
 CLOCK_TRUST_MS = 2_000
 """A clock that is nearer than that to the service's is taken as it is: the service says its own in whole seconds."""
 
@@ -43,6 +45,7 @@ REFUSED = frozenset(
         "KMSAccessDeniedException", "KMSDisabledException", "KMSNotFoundException", "KMSOptInRequired",
     }
 )  # fmt: skip
+_log = logging.getLogger("lowmark")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -214,7 +217,7 @@ class KinesisClient:
         from botocore.exceptions import BotoCoreError, ClientError
 
         patience = self.settings.give_up_seconds if patience_seconds is None else patience_seconds
-        began, pause_seconds = self._now_seconds(), FIRST_PAUSE_SECONDS
+        began, pause_seconds, said = self._now_seconds(), FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 answer: dict[str, Any] = getattr(_client(self.settings), operation)(**asked)
@@ -233,6 +236,12 @@ class KinesisClient:
             if waited + pause > patience or self._pause(pause):
                 raise KinesisUnavailable(self.settings.place, action, waited, cause)
             pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
+            if waited >= SAY_AFTER_SECONDS and not said:
+                said = True
+                _log.warning(
+                    "Kinesis at %s: cannot %s, and tries again for %g seconds in all: %s",
+                    self.settings.place, action, patience, cause,
+                )  # fmt: skip
 
     def _may_pass(self, error: Any, action: str, asked: Mapping[str, Any], *, gone: bool) -> str:
         """Return what went wrong, if waiting may cure it, else raise."""

@@ -28,6 +28,7 @@ from lowmark.watermark import LowmarkError, duration_us
 from .chunks import chunks
 from .client import Gone, Silent, Truncated, client_of
 from .columns import EVENT_TIME, PravegaColumns
+from .cuts import stream_cuts
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
 from .errors import InvalidPravegaOption, PravegaUnavailable
 from .event_time import UNITS_US, EventTime
@@ -184,6 +185,21 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     @property
     def event_time(self) -> str | None:
         return next((name for name in (EVENT_TIME, NOTED_TIME) if name in self._columns.names), None)
+
+    def stream_cuts(self, positions: Mapping[str, int]) -> dict[str, str]:
+        """Return where a query stands as the text of StreamCuts: what its checkpoint has, for `start=` or for Flink.
+
+        Args:
+            positions: those in the offset of a batch: split id -> the byte from which it is read on.
+
+        Returns:
+            stream -> the text of its StreamCut.
+
+        Raises:
+            PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: see there.
+        """
+        client = client_of(self.settings)
+        return {stream: client.text_of(cut) for stream, cut in stream_cuts(client, positions).items()}
 
     def discover(self) -> Sequence[PravegaSplit]:
         return self._walk(DiscoveredSplits())()

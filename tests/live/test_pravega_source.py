@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -349,3 +350,41 @@ def test_what_writers_note_is_the_time_of_what_follows(pravega: Pravega) -> None
             if cut.claim_us is not None and not cut.finished:
                 lower_us = [at_us for at_us in noted_us if at_us is not None and at_us <= plan.time_us]
                 assert cut.claim_us <= max(lower_us, default=0), f"{name}: beyond what writers have noted"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_a_query_stands_is_a_stream_cut_from_which_the_rest_is_read(pravega: Pravega, seed: int) -> None:
+    rng = random.Random(seed)
+    stream = pravega.create_stream(2)
+    number = 0
+    for change in (pravega.split_one, pravega.merge_two, pravega.split_one, None):
+        pravega.write_json(stream, rows(number, number + 60))
+        number += 60
+        if change is not None:
+            change(stream)
+    query, got = Reading(pravega.source(stream)), list[bytes]()
+    while query.splits.keys() and len(got) < number and rng.random() < 0.9:
+        got += query.events(rng.randrange(5, 40))
+    standing = {name: split.start for name, split in query.splits.items()}
+    [text] = pravega.source(stream).stream_cuts(standing).values()
+    rest, came = Reading(pravega.source(stream, start=text)), list[bytes]()
+    for _ in range(6):  # children wait for their parents
+        came += rest.events()
+    assert sorted([*got, *came]) == as_events(rows(0, number)), f"seed {seed}: {standing}"
+    # And Pravega itself takes it for a place in the stream: all between it and the end is what is left.
+    bounded, between = Reading(pravega.source(stream, start=text, stop="tail")), list[bytes]()
+    for _ in range(6):
+        between += bounded.events()
+    assert sorted(between) == sorted(came)
+
+
+def test_key_value_tables_are_no_streams(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 5))
+    manager = java_class("io.pravega.client.admin.KeyValueTableManager").create(pravega.client.java_config)
+    described = java_class("io.pravega.client.tables.KeyValueTableConfiguration").builder().partitionCount(1)
+    assert manager.createKeyValueTable(pravega.scope, f"{stream}-table", described.primaryKeyLength(8).build())
+    manager.close()
+    query = Reading(pravega.source(stream_pattern=f"{stream}.*"))
+    assert sorted(query.splits) == [f"{stream}/0.#epoch.0"]
+    assert query.events() == as_events(rows(0, 5))
