@@ -12,64 +12,63 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
+from collections.abc import Sequence
 from email.message import Message
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+from tests.installed import site_packages
 from tests.live.servers import ROOT
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: building leaves things beside the sources."""
-    folder = tmp_path_factory.mktemp("wheel")
+def build_wheel(folder: Path) -> Path:
+    """Build it as `make wheel` does, from a copy: building leaves things beside the sources."""
     copy = folder / "checkout"
-    copy.mkdir()
+    copy.mkdir(parents=True)
     for name in ("watermark", "sources", "integration", "grafana"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
-    command = [
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--wheel-dir",
-        str(folder),
-        str(copy),
-    ]
-    subprocess.run([sys.executable, "-m", "pip", *command], check=True, stdin=subprocess.DEVNULL)
+    command = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", *command, str(copy)], check=True, stdin=subprocess.DEVNULL)
     [built] = folder.glob("lowmark-*.whl")
     return built
 
 
+def make_environment(folder: Path, wheel: Path, lent: Sequence[str]) -> Path:
+    """An environment with the wheel in it, and no lowmark from this checkout; returns where its programs are.
+
+    Args:
+        folder: where it is made.
+        wheel: what is installed.
+        lent: folders with the packages that it depends on, the first one first.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    install(folder / "bin", "--no-deps", str(wheel))
+    [packages] = folder.glob("lib/python*/site-packages")
+    # Python does not follow the links in there.
+    (packages / "lent.pth").write_text("".join(f"{each}\n" for each in lent))
+    return folder / "bin"
+
+
+def install(bin_: Path, *what: str) -> None:
+    """`pip install` there, without a registry."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(bin_ / "python")]
+    subprocess.run([*pip, "install", "--quiet", "--no-index", *what], check=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
 @pytest.fixture(scope="module")
 def bin_(wheel: Path) -> Path:
-    """The programs of an environment with the wheel in it, and no lowmark from this checkout."""
-    environment = wheel.parent / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    python = environment / "bin" / "python"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        str(wheel),
-    ]
-    subprocess.run(pip, check=True, stdin=subprocess.DEVNULL)
-    [packages] = environment.glob("lib/python*/site-packages")
-    (packages / "lent.pth").write_text(sysconfig.get_path("purelib"))  # Python does not follow the links in there
-    return python.parent
+    """The programs of an environment with the wheel in it."""
+    return make_environment(wheel.parent / "environment", wheel, site_packages())
 
 
 def run(bin_: Path, program: str, *arguments: str) -> str:

@@ -153,6 +153,7 @@ def adopt(
     Raises:
         CheckpointUnreadable: there is no checkpoint that could be read.
         AdoptionRefused: with the reason and what to do.
+        TypeError: the session is a Spark Connect session.
     """
     found = _Checkpoint(checkpoint, "adopt", spark)
     if undo:
@@ -246,6 +247,11 @@ class _Checkpoint:
     # -- what there is --------------------------------------------------------------------------------------------
 
     def _open(self) -> CheckpointStore:
+        if self._spark is not None and not hasattr(self._spark, "_jsparkSession"):
+            raise TypeError(
+                f"{self._action} needs the session of a driver, got a Spark Connect session. Hint: call it in a driver "
+                "that reaches the checkpoint, such as a pyspark shell; one on this machine needs no session."
+            )
         if self._spark is not None:
             store: CheckpointStore = HadoopStore(self._spark, self._given)
         elif is_elsewhere(self._given):

@@ -208,7 +208,7 @@ class StreamScript:
         _, script = self._find(split)
         numbers = np.arange(self._rows_before(script, start), self._rows_before(script, end), dtype=np.int64)
         columns: list[pa.Array[Any]] = [
-            pa.array([script.name] * len(numbers), pa.string()),
+            pa.repeat(pa.scalar(script.name, pa.string()), len(numbers)),
             pa.array(numbers),
             pa.array(self.times_us(split, start, end, seed=seed), _TIME),
         ]

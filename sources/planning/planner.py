@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Generic
 
@@ -29,6 +30,7 @@ from lowmark.sources.coordinator import SourceCoordinator, SourceFailed
 from lowmark.sources.slicing import NextRow, NoRowsReason, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
 from lowmark.watermark import LowmarkError, format_duration_us, format_time_us
 
+from .first_batch import saying_again
 from .induced import InducedBatches
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .options import PlanOptions
@@ -45,6 +47,7 @@ _EMPTY_PLAN_LASTS_US = 100_000
 _LOOK_AGAIN_SECONDS = 0.05
 _SAY_AGAIN_SECONDS = 60.0
 _SAY_SPLITS_MISSING_SECONDS = 10.0
+_SAY_PLANNING_SECONDS = 1.0
 _LATEST_US = 2**53
 _CLOSE_SECONDS = 10.0
 
@@ -169,7 +172,8 @@ class BatchPlanner(Generic[SplitT]):
         if rated == 0:
             return start
         try:
-            plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
+            with self._saying_so(start, candidates, now_us):
+                plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
         except SourceFailed:
             raise  # it names the source itself
         except Exception as cause:
@@ -311,6 +315,20 @@ class BatchPlanner(Generic[SplitT]):
                 self._coordinator.handle_source_event(subtask, serializer.deserialize(version, data))
 
     # -- what is read
+
+    def _saying_so(
+        self, start: BatchOffset, candidates: Mapping[str, Placed[SplitT]], now_us: int
+    ) -> AbstractContextManager[None]:
+        """Of a stream of which nothing was read yet, its status says that its first batch is being planned."""
+        if self._peer is None or start.checkpoint or self._told is not None or not candidates:
+            return nullcontext()
+        peer, token = self._peer, self._token
+        missing = f"its first batch is being planned since {format_time_us(now_us)}, from {len(candidates)} splits."
+        return saying_again(
+            lambda: peer.tell(token, Planned(0, {}, missing=missing)),
+            first_seconds=_SAY_PLANNING_SECONDS,
+            again_seconds=_SAY_SPLITS_MISSING_SECONDS,
+        )
 
     def _limits(self, guidance: Guidance, max_rows: int | None, rated: int | None, now_us: int) -> SliceLimits:
         budgets = [rows for rows in (max_rows, rated) if rows is not None]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import AdoptionRefused
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, Ran, Row, start, windows
-from tests.integration.test_stateful import Alarms
+from tests.integration.test_stateful import alarms
 
 Query = Callable[[DataFrame], DataFrame]
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -48,11 +49,6 @@ def distinct_for_ever(df: DataFrame) -> DataFrame:
 def windows_of_distinct(df: DataFrame) -> DataFrame:
     """Two stateful operators above each other."""
     return windows(df.dropDuplicatesWithinWatermark(["split", "v"]), "split")
-
-
-def alarms(df: DataFrame) -> DataFrame:
-    keyed = df.withColumn("at_ms", F.unix_millis("ts")).groupBy("split")
-    return keyed.transformWithState(Alarms(), "split string, at_ms bigint", "append", "EventTime")
 
 
 # The whole matrix is run by `make torture`; of each operator, one store by every `make test`.
@@ -84,8 +80,13 @@ def files_read(ran: Ran) -> int:
     return sum(source.num_input_rows for source in sources if source.description.startswith("FileStreamSource"))
 
 
-def in_turns(spark: SparkSession, feed: Feed, query: Query, checkpoint: str) -> tuple[list[Row], list[int]]:
-    """Run the phases, each from the checkpoint that the one before left; returns all rows, and what each dropped."""
+def in_turns(
+    spark: SparkSession, feed: Feed, query: Query, checkpoint: str, *, through: SparkSession | None = None
+) -> tuple[list[Row], list[int]]:
+    """Run the phases, each from the checkpoint that the one before left; returns all rows, and what each dropped.
+
+    The checkpoint is changed `through` a session, or without one.
+    """
     rows: list[Row] = []
     dropped: list[int] = []
     read = 0
@@ -95,9 +96,9 @@ def in_turns(spark: SparkSession, feed: Feed, query: Query, checkpoint: str) -> 
             if n == len(PHASES):
                 pass  # the last phase goes on wrapped, to the end
             elif wraps:
-                assert adopt(checkpoint, "orders", stopped=True).done
+                assert adopt(checkpoint, "orders", spark=through, stopped=True).done
             elif n:
-                assert leave(checkpoint, stopped=True).done
+                assert leave(checkpoint, spark=through, stopped=True).done
             ran = start(query(wrapped(service, feed.df) if wraps else native(feed.df)), checkpoint)
             for batch in phase:
                 feed.put(*batch)
@@ -243,6 +244,7 @@ def test_what_was_half_done_starts_neither_kind_and_says_so(
             start(counted_windows(df), checkpoint).query.awaitTermination(60)
 
 
+@pytest.mark.skipif(pyspark.__version__ < "4.2", reason="Spark has version 2 of the log and named sources since 4.2")
 @pytest.mark.parametrize("named", [pytest.param(False, marks=MATRIX), True])
 def test_version_2_of_the_offset_log_and_named_sources(
     spark: SparkSession, tmp_path: Path, checkpoint: str, named: bool

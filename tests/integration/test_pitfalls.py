@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lowmark.integration import LowWatermarkService, ship
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.wrap import check_arguments
 from lowmark.integration.errors import WrapRefused
+from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.listener import QueryEvents
 from lowmark.integration.spark.queries import RunningQuery
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam
@@ -596,6 +598,11 @@ def test_pitfall_49_connect_is_refused() -> None:
         LowWatermarkService(ConnectSession())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^ship needs the session of a driver, got a Spark Connect session\. Hint: "):
         ship(ConnectSession())  # type: ignore[arg-type]
+    for command in (partial(adopt, "/there", "orders"), partial(leave, "/there")):
+        with pytest.raises(
+            TypeError, match=r"^(adopt|leave) needs the session of a driver, got a Spark Connect session"
+        ):
+            command(spark=ConnectSession())
     frame = object.__new__(ConnectFrame)
     with pytest.raises(WrapRefused, match="the DataFrame is one of Spark Connect, whose driver is another process"):
         check_arguments(frame, name="orders", event_time="ts", split="split", splits=None)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
 import tarfile
 from pathlib import Path
 
 from lowmark.integration.spark.shipping import compiled, package
+
+from tests.installed import link_packages, site_packages
 
 
 def test_the_archive_alone_is_enough_on_an_executor(tmp_path: Path) -> None:
     """-S: site-packages are there, with numpy and pyspark, but not the links that make lowmark importable."""
     archive = package(tmp_path / "lowmark.zip")
     code = (
-        "import sys; sys.path += sys.argv[1:3]\n"
+        "import sys; sys.path += sys.argv[1:]\n"
         "from lowmark.integration.transport.heartbeat import HeartbeatReader\n"
         "from lowmark.integration.transport.accumulated import EventTimeMap\n"
         "reader = HeartbeatReader(address='unix:/x', stream_id='s', stream='orders', delay_ms=0)\n"
         "print([*reader.readBetweenOffsets(reader.initialOffset(), reader.initialOffset())], 'grpc' in sys.modules)\n"
         "import lowmark.watermark; print(lowmark.watermark.__file__)"
     )
-    places = [str(archive), sysconfig.get_path("purelib")]
+    places = [str(archive), *site_packages()]
     ran = subprocess.run([sys.executable, "-S", "-c", code, *places], capture_output=True, text=True, check=False)
 
     assert ran.returncode == 0, ran.stderr
@@ -36,9 +37,7 @@ def test_what_is_pure_python_is_shipped(tmp_path: Path) -> None:
     archive = package(tmp_path / "lowmark.zip")
     compiled = tmp_path / "compiled"
     compiled.mkdir()
-    for name in ("pyspark", "py4j", "pyarrow", "numpy", "mmh3", "xxhash", "msgspec"):
-        for installed in Path(sysconfig.get_path("purelib")).glob(f"{name}*"):
-            (compiled / installed.name).symlink_to(installed)
+    link_packages(("pyspark", "py4j", "pyarrow", "numpy", "mmh3", "xxhash", "msgspec"), compiled)
     code = (
         "import sys; sys.path += sys.argv[1:3]\n"
         "import lowmark.sources.spark, lowmark.sources.kafka, lowmark.sources.files, lowmark.sources.hybrid\n"
@@ -61,9 +60,7 @@ def test_what_is_compiled_comes_in_an_archive_that_a_worker_finds(tmp_path: Path
         packed.extractall(root / "lowmark-compiled", filter="data")
     bare = tmp_path / "bare"
     bare.mkdir()
-    for name in ("pyspark", "py4j", "pyarrow", "numpy"):
-        for installed in Path(sysconfig.get_path("purelib")).glob(f"{name}*"):
-            (bare / installed.name).symlink_to(installed)
+    link_packages(("pyspark", "py4j", "pyarrow", "numpy"), bare)
     code = (
         "import sys; sys.path += sys.argv[1:3]\n"
         "from pyspark import SparkFiles\n"

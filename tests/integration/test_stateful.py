@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -31,9 +31,33 @@ class Alarms(StatefulProcessor):
     def close(self) -> None: ...
 
 
+class AlarmsInPandas(Alarms):
+    """The same for Spark 4.0, which has stateful processors in pandas only."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N803
+        for frame in rows:
+            for at_ms in frame["at_ms"]:
+                self._handle.registerTimer(int(at_ms) + 10_000)
+        return iter([])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N803
+        import pandas as pd  # type: ignore[import-untyped]  # noqa: TID251  # what the user of this operator does
+
+        yield pd.DataFrame({"split": [key[0]], "at_ms": [expiredTimerInfo.getExpiryTimeInMs()]})
+
+
+def alarms(df: DataFrame) -> DataFrame:
+    """The timers of each split as they fire: split, at_ms."""
+    keyed = df.withColumn("at_ms", F.unix_millis("ts")).groupBy("split")
+    schema = "split string, at_ms bigint"
+    if not hasattr(keyed, "transformWithState"):
+        return keyed.transformWithStateInPandas(AlarmsInPandas(), schema, "append", "EventTime")
+    return keyed.transformWithState(Alarms(), schema, "append", "EventTime")
+
+
 def tallied(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator[Any]:
     """Counts rows of a key; when ten seconds of event time have passed since the last, says how many."""
-    import pandas as pd  # type: ignore[import-untyped]  # noqa: TID251  # what the user of this operator does
+    import pandas as pd  # noqa: TID251  # what the user of this operator does
 
     if state.hasTimedOut:
         yield pd.DataFrame({"v": [key[0]], "n": [state.get[0]]})
@@ -59,9 +83,7 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
 def test_timers_fire_by_the_low_watermark(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
     """The fast split is far ahead; the slow one's timers must fire only when the slow one got there."""
     df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
-    keyed = df.withColumn("at_ms", F.unix_millis("ts")).groupBy("split")
-    alarms = keyed.transformWithState(Alarms(), "split string, at_ms bigint", "append", "EventTime")
-    fired = alarms.select("split", ((F.col("at_ms") * 1000 - ZERO_US) / 1_000_000).cast("double").alias("at"))
+    fired = alarms(df).select("split", ((F.col("at_ms") * 1000 - ZERO_US) / 1_000_000).cast("double").alias("at"))
     batches = [[("fast", 1, 500), ("slow", 1, 20)], [("slow", 1, 25)], [("slow", 1, 40)]]
     ran = run(fired, feed, [*batches, [("fast", 1, 600), ("slow", 1, 600)]], checkpoint)
     early = [row for row in ran.rows if row[1] < 100]

@@ -142,6 +142,33 @@ def test_batches_hold_every_row_once_and_up_to_one_time(make: Any) -> None:
         assert min(min(rows) for rows in batch.values()) >= top, "a later batch holds later rows only"
 
 
+def test_a_first_batch_that_takes_long_to_plan_is_told_of_meanwhile(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_PLANNING_SECONDS", 0)
+    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_SPLITS_MISSING_SECONDS", 0.001)
+    heard = threading.Event()
+
+    class Slow(Rows):
+        def latest(self, splits: Sequence[SourceSplit]) -> Mapping[str, SplitEnd]:
+            assert heard.wait(20), "nobody heard of it while it was planned"
+            return super().latest(splits)
+
+    class Hears(Peer):
+        def tell(self, run: str, planned: Planned) -> None:
+            super().tell(run, planned)
+            if len(self.told) == 2:
+                heard.set()
+
+    peer = Hears()
+    planner = make(Slow(a=range(5), b=range(5)), peer)
+    end = planner.plan(BatchOffset("rows"), None)
+    said, first = {planned.missing for planned in peer.told[:-1]}, peer.told[-1]
+    assert said == {"its first batch is being planned since 1970-01-01 05:33:20.000 UTC, from 2 splits."}
+    assert (first.checkpoint, first.missing, dict(first.rows)) == (1, None, {"a": 5, "b": 5})
+    told = len(peer.told)
+    planner.plan(end, None)
+    assert [planned.missing for planned in peer.told[told:]] == [None], "only of the first batch"
+
+
 def test_another_process_goes_on_from_any_offset(make: Any) -> None:
     source = Rows(a=range(1_000, 1_100), b=range(1_050, 1_100))
     first = make(source)
