@@ -251,6 +251,10 @@ class PravegaClient:
             )
         return StreamCut(stream, positions)
 
+    def text_of(self, cut: StreamCut) -> str:
+        """Return a StreamCut as Pravega's text."""
+        return str(self._java_cut(cut).asText())
+
     def marks(self, stream: str) -> tuple[Mark, ...]:
         """Return what writers have noted of time in a stream, in order; nothing where they note none."""
         with self._lock:

@@ -138,7 +138,7 @@ class Pravega:
 
     def text_of(self, cut: StreamCut) -> str:
         """A StreamCut as Pravega's text."""
-        return str(self.client._java_cut(cut).asText())
+        return self.client.text_of(cut)
 
     def writer(self, stream: str) -> Writer:
         """A writer of events."""
