@@ -164,9 +164,6 @@ def test_there_are_no_other_dashboards_and_their_names_are_their_own() -> None:
 OFF_THE_DASHBOARDS = {
     "lowmark_regressions_total": "a split that goes back in its own order is no fault: most topics do a little",
     "lowmark_late_reports_total": "shown by split",
-    "lowmark_split_native_late_rows_total": "the stream's are shown; by split they are in explain",
-    "lowmark_split_bound_seconds": "only streams whose bound is adaptive have it; explain shows it",
-    "lowmark_split_beyond_bound_total": "the same",
     "lowmark_loop_calls_total": "the time they take is what counts",
 }
 
