@@ -31,6 +31,7 @@ Json = dict[str, Any]
 SUFFIXES = {"counter": ("_total",), "info": ("_info",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 BUILT_IN = {"__rate_interval", "__range", "__all"}
 PANELS = {"stat", "table", "timeseries"}
+SOURCES = ("kafka", "kinesis", "pravega", "files", "generator")
 COLUMNS = 24
 SCHEMA_OF_GRAFANA_10 = 38
 
@@ -164,9 +165,6 @@ def test_there_are_no_other_dashboards_and_their_names_are_their_own() -> None:
 OFF_THE_DASHBOARDS = {
     "lowmark_regressions_total": "a split that goes back in its own order is no fault: most topics do a little",
     "lowmark_late_reports_total": "shown by split",
-    "lowmark_split_native_late_rows_total": "the stream's are shown; by split they are in explain",
-    "lowmark_split_bound_seconds": "only streams whose bound is adaptive have it; explain shows it",
-    "lowmark_split_beyond_bound_total": "the same",
     "lowmark_loop_calls_total": "the time they take is what counts",
 }
 
@@ -175,6 +173,25 @@ def test_every_other_metric_is_on_a_dashboard() -> None:
     shown = set(re.findall(r"\blowmark_\w+", json.dumps(DASHBOARDS)))
     hidden = {name for name in exported() - shown if not name.endswith(("_gap_seconds_sum", "_gap_seconds_count"))}
     assert hidden == OFF_THE_DASHBOARDS.keys()
+
+
+def test_the_docs_list_every_metric_with_what_it_says_of_itself() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"(?m)^\| `(lowmark_\w+)` \| \w+ \| (.*) \|$", page))
+    made = {}
+    for family in StreamCollector(NoRuns()).collect():
+        suffix = "" if family.type == "histogram" else SUFFIXES[family.type][0]
+        made[family.name + suffix] = family.documentation.partition(" Of each split, up to")[0]
+    assert shown == made
+
+
+def test_the_names_in_the_docs_are_names() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    said = "".join(page.read_text(encoding="utf-8").replace("lowmark_split_`", "") for page in pages)
+    others = {
+        f"lowmark_{name}" for name in (*SOURCES, "report_gap_seconds", "heartbeat_orders")
+    }  # formats, a source's name
+    assert unknown_metrics(said) - others == set()
 
 
 def test_a_split_s_lines_go_on_over_a_restart_of_the_driver_at_another_port() -> None:

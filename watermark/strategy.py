@@ -36,6 +36,9 @@ GeneratorFactory = Callable[[], WatermarkGenerator]
 FUTURE_GUARD_US = 5 * 60 * 1_000_000
 """The default future guard: 5 minutes."""
 
+HOUR_US = 3_600_000_000
+"""By default the idle timeout of progressive idleness has grown after 1 hour."""
+
 
 @dataclass(frozen=True, slots=True)
 class AlignmentParams:
@@ -93,6 +96,30 @@ class AdaptiveBound:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressiveIdleness:
+    """An idle timeout that is short when a stream begins and grows evenly with its age.
+
+    Attributes:
+        at_start_us: what it is in the beginning, microseconds, more than 0.
+        over_us: the age at which it is the whole timeout, and stays that; microseconds, more than 0.
+
+    Source: Confluent's progressive idleness for Flink.
+    """
+
+    at_start_us: int
+    over_us: int
+
+    def timeout_us(self, whole_us: int, age_us: int) -> int:
+        """The timeout of a stream of this age, rounded down.
+
+        >>> grows = ProgressiveIdleness(at_start_us=10, over_us=100)
+        >>> [grows.timeout_us(60, age_us) for age_us in (-1, 0, 50, 99, 100, 500)]
+        [10, 10, 35, 59, 60, 60]
+        """
+        return self.at_start_us + (whole_us - self.at_start_us) * min(max(0, age_us), self.over_us) // self.over_us
+
+
+@dataclass(frozen=True, slots=True)
 class WatermarkStrategy:
     """How a stream's watermark is made. Build one with the ``for_`` methods.
 
@@ -107,6 +134,7 @@ class WatermarkStrategy:
         generator: makes the generator of a split, or None for the built-in one.
         timestamp_assigner: finds the event time of a row, or None for the row's own.
         idle_timeout_us: silence after which a split is left out, or None for never.
+        progressive: how the idle timeout grows with the age of the stream, or None: it is the same all along.
         adaptive: how each split's bound is found; `out_of_orderness_us` is then the least; None: it is the bound.
         idle_clock: which time counts as silence; None: FLOW while the low watermark holds when all are idle, else TIME.
         future_guard_us: how far ahead of the clock an event time may be and still count, or None for any.
@@ -135,10 +163,13 @@ class WatermarkStrategy:
     percentile: float | None = None
     idle_clock: IdleClock | None = None
     adaptive: AdaptiveBound | None = None
+    progressive: ProgressiveIdleness | None = None
 
     def __post_init__(self) -> None:
         _at_least("out-of-orderness", self.out_of_orderness_us, 0)
         _at_least("with_idleness", self.idle_timeout_us, 1)
+        if self.progressive is not None:
+            _check_progressive(self.progressive, self.idle_timeout_us)
         _at_least("with_future_guard", self.future_guard_us, 0)
         _at_least("with_grace", self.grace_us, 1)
         _at_least("with_all_idle(delay=)", self.all_idle_delay_us, 0)
@@ -240,7 +271,14 @@ class WatermarkStrategy:
         """
         return replace(self, timestamp_assigner=assigner)
 
-    def with_idleness(self, timeout: Duration, clock: str | IdleClock | None = None) -> WatermarkStrategy:
+    def with_idleness(
+        self,
+        timeout: Duration,
+        clock: str | IdleClock | None = None,
+        *,
+        at_start: Duration | None = None,
+        over: Duration | None = None,
+    ) -> WatermarkStrategy:
         """Leave a split out that is silent for longer than ``timeout`` and has no backlog. Off unless asked
         for.
 
@@ -251,9 +289,19 @@ class WatermarkStrategy:
                 So in a pause none becomes idle, and after it their rows have three quarters of the timeout to arrive
                 everywhere, less the time for which a split was silent before it. "time": all of it, as in Flink. By
                 default "flow", and "time" where ``with_all_idle`` says that the low watermark goes on then.
+            at_start: progressive idleness: what the timeout is when the stream begins; from there it grows evenly
+                with the stream's age, so a new query soon shows something and an old one is not hasty. A restart
+                makes no stream young. None: it is ``timeout`` from the beginning.
+            over: the age at which it is ``timeout``, and stays that; at least ``timeout``. By default 1 hour, or
+                ``timeout`` where that is longer.
 
         Raises:
-            InvalidStrategy: no such clock, or "flow" beside an ``with_all_idle`` other than "hold".
+            InvalidStrategy: no such clock, "flow" beside an ``with_all_idle`` other than "hold", ``at_start`` of 0
+                or more than ``timeout``, or ``over`` without it or less than ``timeout``.
+
+        >>> strategy = WatermarkStrategy().with_idleness("5 minutes", at_start="15 seconds", over="1 hour")
+        >>> strategy.idle_timeout_at_us(0), strategy.idle_timeout_at_us(1_800_000_000)
+        (15000000, 157500000)
         """
         try:
             counts = None if clock is None else IdleClock(clock)
@@ -262,7 +310,19 @@ class WatermarkStrategy:
             raise InvalidStrategy(
                 "with_idleness(clock=)", repr(clock), names, '"time" leaves out by the timeout alone, as Flink does.'
             ) from None
-        return replace(self, idle_timeout_us=duration_us(timeout, what="idleness"), idle_clock=counts)
+        timeout_us = duration_us(timeout, what="idleness")
+        progressive = None
+        if at_start is not None:
+            over_us = max(HOUR_US, timeout_us) if over is None else duration_us(over, what="idleness over")
+            progressive = ProgressiveIdleness(duration_us(at_start, what="idleness at the start"), over_us)
+        elif over is not None:
+            raise InvalidStrategy(
+                "with_idleness(over=)",
+                repr(over),
+                "at_start beside it",
+                'with_idleness("5 minutes", at_start="15 seconds", over="1 hour").',
+            )
+        return replace(self, idle_timeout_us=timeout_us, idle_clock=counts, progressive=progressive)
 
     def with_future_guard(self, ahead: Duration | None) -> WatermarkStrategy:
         """Let no row further ahead of the clock than this move the watermark; None switches the guard off."""
@@ -374,6 +434,12 @@ class WatermarkStrategy:
             return self.idle_clock
         return IdleClock.FLOW if self.all_idle is AllIdle.HOLD else IdleClock.TIME
 
+    def idle_timeout_at_us(self, age_us: int) -> int | None:
+        """The idle timeout of a stream of this age, microseconds; None: no split is left out for its silence."""
+        if self.idle_timeout_us is None or self.progressive is None:
+            return self.idle_timeout_us
+        return self.progressive.timeout_us(self.idle_timeout_us, age_us)
+
     @property
     def runs_python(self) -> bool:
         """Whether rows must pass through Python: a timestamp assigner or a generator is set."""
@@ -416,6 +482,16 @@ def _at_least(setting: str, got_us: int | None, least_us: int) -> None:
     if got_us is not None and got_us < least_us:
         expected = "more than 0" if least_us else "0 or more"
         raise InvalidStrategy(setting, format_duration_us(got_us), expected, "leave it out to keep the default.")
+
+
+def _check_progressive(grows: ProgressiveIdleness, timeout_us: int | None) -> None:
+    if timeout_us is None or not 0 < grows.at_start_us <= timeout_us:
+        got, setting = format_duration_us(grows.at_start_us), "with_idleness(at_start=)"
+        raise InvalidStrategy(setting, got, "more than 0, at most the timeout", "it grows from there to the timeout.")
+    if grows.over_us < timeout_us:
+        got, setting = format_duration_us(grows.over_us), "with_idleness(over=)"
+        # or a silence could grow more slowly than what it is held against
+        raise InvalidStrategy(setting, got, "the timeout or more", 'a stream is old after hours: over="1 hour".')
 
 
 def _share(setting: str, got: float | None, most: int, hint: str, above: int = 0) -> None:

@@ -17,6 +17,7 @@ from lowmark.integration.errors import AuditImpossible
 from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, LibrdkafkaLog
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaTopicMissing, KafkaUnavailable
+from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing, fetch_properties
 from lowmark.watermark import format_duration_us
 from lowmark.watermark.replay.report import AuditReport
 
@@ -108,7 +109,8 @@ class KafkaAudit:
     ) -> AuditReport:
         from confluent_kafka import TopicPartition
 
-        properties = {**range_properties(settings), "queued.max.messages.kbytes": 32_768}
+        sizes = [ends[each] - begins[each] for each in begins if begins[each] < ends[each]]
+        properties = {**range_properties(settings), **fetch_properties(sizes, GUESSED_RECORD_BYTES)}
         kept = KeptConsumer(settings, properties, None, LibrdkafkaLog(settings.redact, frozenset({"CONFWARN"})))
         reading = _Reading(self, kept, client, begins, ends)
         try:
@@ -183,10 +185,12 @@ class _Reading:
     def run(self) -> None:
         news_at = looked_at = time.monotonic()
         while self._left and not self._of.stop():
-            messages = self._kept.consumer.consume(_CHUNK, _WAIT_SECONDS)
-            good = [message for message in messages if message.error() is None]
+            with collecting_nothing():
+                messages = self._kept.consumer.consume(_CHUNK, _WAIT_SECONDS)
+                good = [message for message in messages if message.error() is None]
+                if good:
+                    self._take(good)
             if good:
-                self._take(good)
                 news_at = looked_at = time.monotonic()
                 self._of.progress(0 if self.audit is None else self.audit.rows, self._total)
             for message in messages:

@@ -41,6 +41,7 @@ def check(
     """Say whether low watermarks move, in one line each and by the exit code: for cron, and for probes."""
     from lowmark.integration.verdict import WANTS_A_PERSON, newest, verdict
     from lowmark.watermark import duration_us
+    from lowmark.watermark.printable import printable
 
     most = timedelta(microseconds=duration_us(patience, what="--patience"))
     try:
@@ -58,7 +59,8 @@ def check(
         print_json({"streams": [_json(stream, word) for stream, word in words]})
     else:
         for stream, word in words:
-            print_lines(f"{stream['name']}, query {stream['query']}: {word}{_because(stream, word, now)}")
+            names = printable(f"{stream['name']}, query {stream['query']}")  # one line, whatever they hold
+            print_lines(f"{names}: {word}{_because(stream, word, now)}")
     if not words:
         print_error("services answer, and none of them has a query with a wrapped stream")
         raise typer.Exit(_UNREACHABLE)

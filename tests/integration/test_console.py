@@ -68,7 +68,7 @@ def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
             server.stop()
 
 
-@pytest.mark.parametrize("command", ["status", "explain"])
+@pytest.mark.parametrize("command", ["status", "explain", "check"])
 @pytest.mark.parametrize("options", [(), ("--json",), ("nosuch",), ("nosuch", "--json")])
 @pytest.mark.usefixtures("hostile")
 def test_names_of_a_service_do_nothing_to_a_terminal(command: str, options: tuple[str, ...]) -> None:

@@ -46,7 +46,9 @@ def test_every_query_of_overview_and_source_has_data_and_an_alert_is_told_and_ta
         wrapped = service.wrap(
             feed.df, name="orders", event_time="ts", split="split", strategy=strategy, splits=["a", "mute"], detail=True
         )
-        made = service.read(GeneratorSource(script, seed=7, ticks_per_batch=5), name="made", strategy=strategy)
+        found = WatermarkStrategy.for_adaptive_out_of_orderness(coverage=0.99, at_least="0 seconds")
+        found = found.with_watermark_alignment(group="g", max_drift="1 hour")
+        made = service.read(GeneratorSource(script, seed=7, ticks_per_batch=5), name="made", strategy=found)
         feed.put(("a", 1, 100))
         orders = start(windows(wrapped, "split"), str(tmp_path / "orders"), name="orders by window")
         reading = start(made.select("split_id"), str(tmp_path / "made"), name="reading", mode="append")

@@ -456,6 +456,26 @@ def test_half_a_surrogate_pair_in_a_name_does_not_fail_the_scrape() -> None:
     assert 'split="a\\\\ud800\\"\\n"' in scraper(run).text()
 
 
+HOSTILE = (
+    "<img src=x onerror=alert(1)>", "\"} 1\nlowmark_up 0\n# HELP", "back\\slash\\n", "tab\tline\nesc\x1b[2J",
+    "cart 🛒", "long " * 2_000, "\u202eright to left", "{{ template }}", "",
+)  # fmt: skip
+
+
+def test_hostile_names_are_labels_and_nothing_else(promtool_binary: Path) -> None:
+    run = FakeRun("t1", stream=HOSTILE[1], query=HOSTILE[5])
+    run.report({name: (100 + n) * SECOND_US for n, name in enumerate(HOSTILE)})
+    made = scraper(run)
+    told = made.of("lowmark_split_watermark_timestamp_seconds")
+    assert {dict(labels)["split"] for labels in told} == set(HOSTILE)
+    assert {(dict(labels)["stream"], dict(labels)["query"]) for labels in told} == {(HOSTILE[1], HOSTILE[5])}
+    assert made.of("lowmark_up") == {}
+    done = subprocess.run(
+        [promtool_binary, "check", "metrics"], input=made.text(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 # --- the life of a query ---
 
 

@@ -118,6 +118,16 @@ class World:
                 self.left_out_us = self.now_us
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_timeout_that_grows_passes_nobody_either_once_it_covers_the_pauses_of_single_splits(restart: bool) -> None:
+    """From 3.8 seconds, whose three quarters are what splits come back in, to 12 within half a minute."""
+    grows = FLOW.with_idleness("12 seconds", at_start="3.8 seconds", over="30 seconds")
+    for seed in range(40):
+        world = World(seed, grows, restart=restart)
+        world.run()
+        assert (world.late, world.coordinator.states[SplitState.IDLE]) == (0, 0), f"seed {seed}"
+
+
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("planned", [False, True])

@@ -44,16 +44,20 @@ from lowmark.watermark.splits.events import (
 )
 from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.state import IdleClock
+from lowmark.watermark.strategy import ProgressiveIdleness
 
 from tests.laws.strategies import LAWS, SPLITS, draws, reports, splits, watermarks_us
 
 PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
 TIMEOUT_US = 10
-SHORT_US, PAUSE_US = TIMEOUT_US // 2, TIMEOUT_US // 4  # gaps between deliveries that count wholly; what longer ones do
 DELAY_US = 7
 STRATEGIES = [
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US),
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US, idle_clock=IdleClock.TIME),
+    WatermarkStrategy(idle_timeout_us=TIMEOUT_US, progressive=ProgressiveIdleness(2, 50)),
+    WatermarkStrategy(
+        idle_timeout_us=TIMEOUT_US, idle_clock=IdleClock.TIME, progressive=ProgressiveIdleness(1, TIMEOUT_US)
+    ),
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US, all_idle=AllIdle.MAX),
     WatermarkStrategy(idle_timeout_us=TIMEOUT_US, all_idle=AllIdle.ADVANCE, all_idle_delay_us=DELAY_US),
     WatermarkStrategy(),
@@ -96,17 +100,26 @@ class Definition:
     low_us: int | None = None
     splits: dict[str, Split] = field(default_factory=dict)
     read_until_us: int | None = None
+    began_us: int | None = None  # when its first split was known, or up to where it was read first
     batches: list[int] = field(default_factory=list)
     rows: int = 0
     flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
     delivered_us: int | None = None  # when the newest delivery was planned
     stirred_us: int | None = None  # when a split was last heard, discovered or told to go on
 
+    @property
+    def timeout_us(self) -> int | None:
+        """How long a split may be silent, with all that was read."""
+        age_us = 0 if self.began_us is None or self.read_until_us is None else self.read_until_us - self.began_us
+        return self.strategy.idle_timeout_at_us(age_us)
+
     def flows(self, at_us: int) -> None:
         """Some split delivered: the time shortly before counts against the others."""
+        timeout_us = self.timeout_us or 0
+        short_us, pause_us = max(1, timeout_us // 2), max(1, timeout_us // 4)  # what counts wholly; as what the rest
         if self.delivered_us is None or at_us > self.delivered_us:
-            short = self.delivered_us is not None and at_us - self.delivered_us <= SHORT_US
-            self.flow |= set(range(self.delivered_us if short else at_us - PAUSE_US, at_us))  # type: ignore[arg-type]
+            short = self.delivered_us is not None and at_us - self.delivered_us <= short_us
+            self.flow |= set(range(self.delivered_us if short else at_us - pause_us, at_us))  # type: ignore[arg-type]
             self.delivered_us = at_us
 
     def stir(self, at_us: int) -> None:
@@ -125,10 +138,10 @@ class Definition:
         live = [split for split in self.splits.values() if split.state in (PENDING, ACTIVE, PAUSED)]
         return (
             self.strategy.silence_clock is IdleClock.FLOW
-            and self.strategy.idle_timeout_us is not None
+            and self.timeout_us is not None
             and self.read_until_us is not None
             and self.stirred_us is not None
-            and self.read_until_us - self.stirred_us > self.strategy.idle_timeout_us
+            and self.read_until_us - self.stirred_us > self.timeout_us
             and bool(live)
             and all(split.state is not PAUSED and not (split.backlog_rows or 0) > 0 for split in live)
         )
@@ -136,10 +149,12 @@ class Definition:
     def discover(self, name: str, at_us: int) -> Split:
         if name not in self.splits:
             self.splits[name] = Split(at_us, silent_since_us=at_us)
+            self.began_us = at_us if self.began_us is None else self.began_us
             self.stir(at_us)
         return self.splits[name]
 
     def read(self, until_us: int) -> None:
+        self.began_us = until_us if self.began_us is None else self.began_us
         self.read_until_us = until_us if self.read_until_us is None else max(self.read_until_us, until_us)
 
     def report(self, event: BatchReported, now_us: int, *, promised: bool = False) -> None:
@@ -196,10 +211,10 @@ class Definition:
             split.state = split.live
 
     def decide(self, now_us: int) -> None:
-        if self.strategy.idle_timeout_us is not None and self.read_until_us is not None:
+        if self.timeout_us is not None and self.read_until_us is not None:
             for split in self.splits.values():
                 timed = split.state in (PENDING, ACTIVE) and not split.waits and not (split.backlog_rows or 0) > 0
-                if timed and self.silence_us(split) > self.strategy.idle_timeout_us:
+                if timed and self.silence_us(split) > self.timeout_us:
                     split.idle()
         for split in self.splits.values():
             if split.state is PENDING and (split.parents or split.left_us):
@@ -352,7 +367,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
     @rule(
         names=st.sets(splits, min_size=1, max_size=2),
-        gaps_us=st.lists(st.integers(1, SHORT_US + 1), min_size=3, max_size=9),
+        gaps_us=st.lists(st.integers(1, TIMEOUT_US // 2 + 1), min_size=3, max_size=9),
     )
     def flow(self, names: set[str], gaps_us: list[int]) -> None:
         """Batch after batch of the same few splits: the others are silent while these deliver."""
@@ -421,6 +436,8 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         assert (states, low_us) == (self.states(), self.coordinator.low_watermark_us)
         self.definition.batches, self.definition.rows, self.definition.read_until_us = [], 0, None
         self.definition.flow, self.definition.delivered_us, self.definition.stirred_us = set(), None, self.now_us
+        if not self.definition.splits:
+            self.definition.began_us = None  # nothing is in a snapshot that would be young
         for split in self.definition.splits.values():
             split.silent_since_us, split.backlog_rows, split.heard_us = self.now_us, None, None
             split.pauses = []

@@ -16,7 +16,7 @@ from lowmark.watermark import (
     WatermarkStrategy,
 )
 from lowmark.watermark.state import IdleClock
-from lowmark.watermark.strategy import FUTURE_GUARD_US
+from lowmark.watermark.strategy import FUTURE_GUARD_US, ProgressiveIdleness
 
 PLAIN = WatermarkStrategy.for_monotonous_timestamps()
 
@@ -82,6 +82,15 @@ def test_grace_and_idleness_are_off_unless_asked_for() -> None:
     assert PLAIN.with_grace("5 seconds").with_grace(None) == PLAIN
 
 
+def test_an_idle_timeout_may_grow_within_an_hour_or_its_own_length_if_nothing_else_is_said() -> None:
+    assert PLAIN.with_idleness("5 minutes", at_start="15 seconds").progressive == ProgressiveIdleness(
+        15_000_000, 3_600_000_000
+    )
+    day = PLAIN.with_idleness("1 day", at_start="1 minute")
+    assert day.progressive == ProgressiveIdleness(60_000_000, 86_400_000_000)
+    assert day.with_idleness("1 day") == PLAIN.with_idleness("1 day")
+
+
 def test_silence_counts_by_the_flow_unless_the_low_watermark_goes_on_when_all_are_idle() -> None:
     idle = PLAIN.with_idleness("1 minute")
     assert idle.silence_clock is IdleClock.FLOW
@@ -108,6 +117,14 @@ def test_all_idle_takes_a_name_or_the_enum() -> None:
         (lambda: PLAIN.with_idleness("0 seconds"), "with_idleness: expected more than 0, got 0s"),
         (lambda: PLAIN.with_idleness("1 second", clock="wall"), 'expected "flow" or "time", got \'wall\''),
         (lambda: PLAIN.with_idleness("1 second", "flow").with_all_idle("max"), "\"flow\" beside with_all_idle('max')"),
+        (lambda: PLAIN.with_idleness("5 seconds", at_start="0 seconds"), "(at_start=): expected more than 0, at most"),
+        (lambda: PLAIN.with_idleness("5 seconds", at_start="6 seconds"), "at most the timeout, got 6s"),
+        (
+            lambda: PLAIN.with_idleness("5 seconds", at_start="1 second", over="4 seconds"),
+            "the timeout or more, got 4s",
+        ),
+        (lambda: PLAIN.with_idleness("5 seconds", over="4 seconds"), "(over=): expected at_start beside it"),
+        (lambda: WatermarkStrategy(progressive=ProgressiveIdleness(1, 1)), "(at_start=): expected"),
         (lambda: PLAIN.with_grace("0 seconds"), "with_grace: expected more than 0, got 0s"),
         (lambda: WatermarkStrategy(out_of_orderness_us=-1), "out-of-orderness: expected 0 or more, got -0.000001s"),
         (lambda: WatermarkStrategy.for_generator("g"), "for_generator: expected a function, got 'g'"),  # type: ignore[arg-type]

@@ -793,3 +793,59 @@ def test_a_snapshot_does_not_depend_on_the_order_of_discovery() -> None:
         snapshots.append(coordinator.snapshot())
 
     assert snapshots[0] == snapshots[1]
+
+
+# -- progressive idleness
+
+
+GROWS = PLAIN.with_idleness("100 seconds", clock="time", at_start="10 seconds", over="1000 seconds")
+
+
+def left_out_after(history: History, begins: int) -> int:
+    """How many seconds a split is silent, from then on, until it is left out."""
+    history.on(begins, batch(begins, begins, {"a": begins, "b": begins}))
+    for second in range(begins + 1, begins + 200):
+        if ("b", "idle") in history.on(second, batch(second, second, {"a": second})):
+            return second - begins
+    raise AssertionError("never")
+
+
+def test_a_young_stream_leaves_a_silent_split_out_soon_and_an_old_one_late() -> None:
+    history = History(GROWS)
+
+    assert [left_out_after(history, begins) for begins in (0, 400, 1_000, 5_000)] == [11, 51, 101, 101]
+    assert left_out_after(History(PLAIN.with_idleness("100 seconds", clock="time")), 0) == 101
+
+
+def test_what_is_told_is_the_timeout_of_the_moment() -> None:
+    history = History(GROWS)
+    history.on(0, batch(0, 0, {"a": 5, "b": 5}))
+    assert "its silence for more than 10s by now" in history.status(0).next
+    assert history.coordinator.wake_at_us(at(0)) == at(10_989_011 / 1_000_000)  # 10 s, and what it grows by meanwhile
+    history.on(500, Polled(at(0)))
+    history.on(500, batch(1, 500, {"a": 6, "b": 6}))
+    assert "its silence for more than 55s by now" in history.status(500).next
+    history.on(556, batch(2, 556, {"a": 7, "b": 7}))
+    history.on(630, batch(3, 630, {"a": 8}))
+    assert history.status(630).splits["b"].why == "silent for more than 1m 6s, backlog unknown"
+
+
+@pytest.mark.parametrize(("second", "expected"), [(200, 31), (2_000, 101)])
+def test_a_restart_makes_no_stream_young(second: int, expected: int) -> None:
+    history = History(GROWS)
+    history.on(0, batch(0, 0, {"a": 5, "b": 5}))
+    history.on(second, batch(1, second, {"a": 6, "b": 6}))
+    history.restart(second)
+    history.restart(second)
+
+    assert left_out_after(history, second + 1) == expected
+    assert history.coordinator.snapshot()[4] == (4 if second < 1_000 else 1)
+
+
+def test_a_checkpoint_of_before_counts_as_old() -> None:
+    history = History(PLAIN.with_idleness("100 seconds", clock="time"))
+    history.on(0, batch(0, 0, {"a": 5, "b": 5}))
+    history.strategy = GROWS
+    history.restart(1)
+
+    assert left_out_after(history, 2) == 101

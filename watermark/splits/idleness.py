@@ -18,6 +18,9 @@ silence of all, and counts for a quarter of the timeout, however long it is. Wha
   ``p + x`` is at most three quarters of the timeout (half of it, if the pause is no longer than half of it).
 - A stream that speaks more seldom than that leaves one that is dead out with the fifth delivery. Did its gaps not count
   at all, the dead one would be waited for for ever.
+
+With progressive idleness the timeout is short when the stream begins and grows evenly with its age, which is counted
+from when its first split was known. What is said above holds for the timeout of the moment.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from lowmark.watermark.state import IdleClock, SplitId, split_order
+from lowmark.watermark.strategy import ProgressiveIdleness
 from sortedcontainers import SortedList
 
 FLOW_SHARE = 2
@@ -60,6 +64,10 @@ class FlowClock:
         self._starts_us: list[int] = []  # spans that count, disjoint,
         self._ends_us: list[int] = []
         self._before_us: list[int] = []  # and what was counted before each
+
+    def measure(self, timeout_us: int) -> None:
+        """From the next delivery on, what is a short gap and what a longer one counts for goes by this timeout."""
+        self._short_us, self._pause_us = max(1, timeout_us // FLOW_SHARE), max(1, timeout_us // PAUSE_SHARE)
 
     def delivered(self, at_us: int) -> None:
         """Rows of some split were found when the source was read up to ``at_us``. Older than the last one: no-op."""
@@ -107,6 +115,8 @@ class Idleness:
     Args:
         timeout_us: how long a split may be silent, microseconds.
         clock: which time counts; ``FLOW`` goes by what ``delivered`` is told, and ``until_us`` means nothing to it.
+        grows: how the timeout grows with what ``read`` is told, or None: it is the same all along.
+        began_us: when the stream began that ``grows`` is about; None: with the first ``begin`` or ``read``.
 
     Raises:
         ValueError: the timeout is not positive.
@@ -125,17 +135,46 @@ class Idleness:
     ['b']
     """
 
-    def __init__(self, timeout_us: int, clock: IdleClock = IdleClock.TIME) -> None:
+    def __init__(
+        self,
+        timeout_us: int,
+        clock: IdleClock = IdleClock.TIME,
+        *,
+        grows: ProgressiveIdleness | None = None,
+        began_us: int | None = None,
+    ) -> None:
         if timeout_us <= 0:
             raise ValueError(f"idle timeout: expected more than 0 us, got {timeout_us}")
-        self.timeout_us = timeout_us
-        self._flow = flow_clock(timeout_us) if clock is IdleClock.FLOW else None
+        self._whole_us, self._grows, self._began_us = timeout_us, grows, began_us
+        self.timeout_us = timeout_us if grows is None else grows.timeout_us(timeout_us, 0)
+        """What it is now; never decreases."""
+        self._flow = flow_clock(self.timeout_us) if clock is IdleClock.FLOW else None
         self._timers: dict[SplitId, _Timer] = {}
         self._queue: SortedList[tuple[int, bool, SplitId]] = SortedList()
         self._overdue: dict[SplitId, _Timer] = {}  # silent for too long, and spared for their backlog
 
     def __len__(self) -> int:
         return len(self._timers)
+
+    @property
+    def young_since_us(self) -> int | None:
+        """When the stream began, while its timeout still grows; None before, afterwards and where it never does."""
+        return None if self.timeout_us == self._whole_us else self._began_us
+
+    def begin(self, at_us: int) -> None:
+        """The stream is there: its age counts from here. It began already: no-op."""
+        if self._grows is not None and self._began_us is None:
+            self._began_us = at_us
+
+    def read(self, until_us: int) -> None:
+        """The source was read up to this moment. Old news changes nothing."""
+        if self._grows is None:
+            return
+        self.begin(until_us)
+        assert self._began_us is not None
+        self.timeout_us = max(self.timeout_us, self._grows.timeout_us(self._whole_us, until_us - self._began_us))
+        if self._flow is not None:
+            self._flow.measure(self.timeout_us)
 
     def delivered(self, at_us: int) -> None:
         """Some split of the stream delivered, when the source was read up to ``at_us``. Old news changes nothing."""
@@ -204,6 +243,19 @@ class Idleness:
         """Whether a split that was heard at this moment, and read since, would be silent for too long."""
         return self._now(until_us) - self._at(heard_us) > self.timeout_us
 
+    def deadline_us(self, since_us: int) -> int:
+        """The first moment at which a silence that began then, and goes on, was too long; by the time that counts."""
+        at_us, grows, began_us = since_us + self.timeout_us + 1, self._grows, self._began_us
+        if grows is None or began_us is None or self.timeout_us == self._whole_us:
+            return at_us
+        # The first that is more than since + start + (whole - start) * (moment - began) / over, while it grows.
+        more_us, over_us = self._whole_us - grows.at_start_us, grows.over_us
+        whole_at_us = since_us + self._whole_us + 1
+        if more_us < over_us:
+            crossed_us = (since_us + grows.at_start_us) * over_us - more_us * began_us
+            whole_at_us = min(whole_at_us, crossed_us // (over_us - more_us) + 1)
+        return max(at_us, whole_at_us)
+
     def left_us(self, split: SplitId, until_us: int) -> int | None:
         """How much more silence makes this split idle, on the clock that counts; None if it is not timed."""
         timer = self._timers.get(split)
@@ -249,7 +301,7 @@ class Idleness:
             bound_us, _, split = self._queue[0]
             timer = self._timers[split]
             if self._since(timer) == bound_us:
-                return bound_us + self.timeout_us + 1
+                return self.deadline_us(bound_us)
             self._dequeue(split, timer)
             self._queue.add(self._entry(split, timer))
         return None

@@ -2,10 +2,11 @@
 
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
-            JSON (ids if names; names; ancestry: child, parents, what the removed ones left; split and bound)
+            JSON (ids if names; names; ancestry: child, parents, what the removed ones left; split and bound;
+            since when the stream is young)
 
-Version 2 has the ancestry, version 3 the bounds of splits that have their own; without these version 1 is written,
-which older readers know.
+Version 2 has the ancestry, version 3 the bounds of splits that have their own, version 4 since when the stream is
+young, as long as it is; without these version 1 is written, which older readers know.
 
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
@@ -29,7 +30,7 @@ from lowmark.watermark.state import SplitId, SplitState, split_order
 
 from .lineage import Ancestry
 
-VERSION = 3  # the newest that is written; older ones are read
+VERSION = 4  # the newest that is written; older ones are read
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
@@ -57,6 +58,7 @@ class StreamSnapshot:
         names: what to call splits that are numbers; carried along, not interpreted.
         ancestry: parents of every child of a reshard that has not spoken yet.
         bounds_us: bounds that were found of splits, microseconds.
+        young_since_us: when the stream began whose idle timeout still grows, microseconds since the epoch, or None.
     """
 
     low_us: int | None = None
@@ -64,6 +66,7 @@ class StreamSnapshot:
     names: Mapping[SplitId, str] = field(default_factory=dict)
     ancestry: Ancestry = field(default_factory=dict)
     bounds_us: Mapping[SplitId, int] = field(default_factory=dict)
+    young_since_us: int | None = None
 
 
 def encode(snapshot: StreamSnapshot) -> bytes:
@@ -78,8 +81,9 @@ def encode(snapshot: StreamSnapshot) -> bytes:
     names = [[split, snapshot.names[split]] for split in sorted(snapshot.names, key=split_order)]
     ancestry = [[child, *snapshot.ancestry[child]] for child in sorted(snapshot.ancestry, key=split_order)]
     bounds = [[split, snapshot.bounds_us[split]] for split in sorted(snapshot.bounds_us, key=split_order)]
-    version = 3 if bounds else 2 if ancestry else 1
-    tail = [ids if named else [], names, ancestry, bounds][: 1 + version]
+    young_since_us = snapshot.young_since_us
+    version = 4 if young_since_us is not None else 3 if bounds else 2 if ancestry else 1
+    tail = [ids if named else [], names, ancestry, bounds, young_since_us][: 1 + version]
     text = json.dumps(tail, separators=(",", ":")).encode()
     low_us = snapshot.low_us
     body = b"".join(
@@ -130,6 +134,8 @@ def decode(data: bytes) -> StreamSnapshot:
         }
         ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in (more[0] if more else [])}
         bounds_us = dict(more[1]) if len(more) > 1 else {}
+        young_since_us = more[2] if len(more) > 2 else None
+        _check(young_since_us is None or (type(young_since_us) is int and young_since_us in _INT64))
         _check(all(type(split) in (str, int) and type(us) is int and us in _INT64 for split, us in bounds_us.items()))
         _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
         for child, (parents, left_us) in ancestry.items():
@@ -138,7 +144,7 @@ def decode(data: bytes) -> StreamSnapshot:
             _check(left_us is None or (type(left_us) is int and left_us in _INT64))
             _check(parents or left_us is not None)
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
-        return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry, bounds_us)
+        return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry, bounds_us, young_since_us)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
 

@@ -169,6 +169,7 @@ class Hold:
     idle: int = 0
     backlog_rows: int | None = None
     idle_timeout_us: int | None = None
+    timeout_grows: bool = False  # with the age of the stream
     grace_left_us: int | None = None  # None: for ever
     all_idle: AllIdle = AllIdle.HOLD
     inherited_us: int | None = None  # what a silent child of a reshard stands at
@@ -189,7 +190,7 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
         return _nobody_holds(hold)
     if hold.silent_us is not None:
         why, what_next = hold_reasons(replace(hold, silent_us=None))
-        silence = f"the stream is silent: nothing of any split for {format_duration_us(hold.silent_us)}"
+        silence = f"the stream is silent: nothing of any split for {rough_duration_us(hold.silent_us)}"
         return f"{silence}, which is no evidence against any; {why}", what_next
     split = f"split {hold.name}"
     if hold.watermark_us is None:
@@ -242,6 +243,8 @@ def _unless_idle(hold: Hold) -> str:
     if hold.backlog_rows:
         return f"it cannot become idle, for {hold.backlog_rows} rows are waiting in it"
     meanwhile = "" if hold.clock is IdleClock.TIME else " while others deliver"
+    if hold.timeout_grows:
+        return f"or its silence for more than {rough_duration_us(hold.idle_timeout_us)} by now{meanwhile}"
     return f"or its silence for more than {format_duration_us(hold.idle_timeout_us)}{meanwhile}"
 
 

@@ -28,11 +28,11 @@ from itertools import chain
 from typing import TypeVar
 
 import numpy as np
-from lowmark.watermark.duration import format_duration_us
+from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.errors import InvalidSplitId, InvalidWatermark
 from lowmark.watermark.protocol import NotifyNewLowWatermark
 from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
-from lowmark.watermark.strategy import WatermarkStrategy
+from lowmark.watermark.strategy import ProgressiveIdleness, WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
 from .coalescer import Coalescer
@@ -100,7 +100,7 @@ class StreamCoordinator:
         self._coalescer = self._new_coalescer(None)
         self._lineage = Lineage(self._coalescer)  # states and watermarks are asked of this: it knows who inherits
         clock = strategy.silence_clock
-        self._idleness = None if strategy.idle_timeout_us is None else Idleness(strategy.idle_timeout_us, clock)
+        self._idleness = _idleness(strategy, strategy.progressive)
         # Silence of new splits. A grace that was set is a bound on time itself; the default one is silence.
         self._grace_us = KNOWN_EMPTY_GRACE_US if strategy.grace_us is None else strategy.grace_us
         self._grace = Idleness(self._grace_us, clock if strategy.grace_us is None else IdleClock.TIME)
@@ -184,7 +184,7 @@ class StreamCoordinator:
         if deadline_us is not None:
             moments.append(deadline_us)
         if self._idleness is not None and self._cohort is not None and self._by_time:
-            moments.append(self._cohort.earliest_heard_us + self._idleness.timeout_us + 1)
+            moments.append(self._idleness.deadline_us(self._cohort.earliest_heard_us))
         patience_us = self.patience_us
         if patience_us is not None and self._stirred_us is not None:
             silent_us = self._stirred_us + patience_us + 1
@@ -282,6 +282,7 @@ class StreamCoordinator:
             history=self._history,
             cohort=self._cohort,
             bounds=self._bounds,
+            idle_timeout_us=None if self._idleness is None else self._idleness.timeout_us,
         )
         return view.status(now_us, str if name_of is None else name_of, limit)
 
@@ -320,7 +321,9 @@ class StreamCoordinator:
         splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
         names = self._names if names is None else names
         bounds_us = {} if self._bounds is None else self._bounds.kept_us
-        return encode(StreamSnapshot(self.low_watermark_us, splits, names, self._lineage.ancestry, bounds_us))
+        young_since_us = None if self._idleness is None else self._idleness.young_since_us
+        ancestry = self._lineage.ancestry
+        return encode(StreamSnapshot(self.low_watermark_us, splits, names, ancestry, bounds_us, young_since_us))
 
     @classmethod
     def restore(
@@ -345,6 +348,9 @@ class StreamCoordinator:
         coordinator._names = dict(saved.names)
         if strategy.adaptive is not None:
             coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us)
+        if strategy.progressive is not None and saved.splits:  # a stream that is not said to be young is old
+            grows = None if saved.young_since_us is None else strategy.progressive
+            coordinator._idleness = _idleness(strategy, grows, saved.young_since_us)
         coordinator._moved_at_us = coordinator._stirred_us = now_us
         for split, (state, watermark_us) in saved.splits.items():
             coordinator._kind = type(split)
@@ -363,6 +369,8 @@ class StreamCoordinator:
     def _discover(self, splits: Iterable[SplitId], known_empty: frozenset[SplitId], at_us: int, now_us: int) -> None:
         new = [split for split in dict.fromkeys(splits) if split not in self._coalescer]
         self._check_ids(new)
+        if new and self._idleness is not None:
+            self._idleness.begin(at_us)
         for split in new:
             self._coalescer.assign(split)
             self._records[split] = SplitRecord(now_us, "discovered")
@@ -629,13 +637,16 @@ class StreamCoordinator:
 
     def _read(self, until_us: int) -> None:
         self._read_until_us = until_us if self._read_until_us is None else max(self._read_until_us, until_us)
+        if self._idleness is not None:
+            self._idleness.read(until_us)
 
     def _leave_quiet_out(self, now_us: int) -> None:
         if self._idleness is not None and self._read_until_us is not None:
             cohort, read_us = self._cohort, self._read_until_us
             if cohort is not None and self._idleness.runs_out(cohort.earliest_heard_us, read_us):
                 self._dissolve()
-            timeout = format_duration_us(self._idleness.timeout_us)
+            grows = self._strategy.progressive is not None
+            timeout = (rough_duration_us if grows else format_duration_us)(self._idleness.timeout_us)
             meanwhile = "" if self._by_time else " while others delivered"
             for split in self._idleness.quiet(self._read_until_us, self._backlog_rows):
                 known = "no backlog" if split in self._backlog_rows else "backlog unknown"
@@ -752,6 +763,14 @@ class StreamCoordinator:
                 raise InvalidSplitId(repr(split), "a number of 0 or more in 64 bits")
             known = kind
         self._kind = known
+
+
+def _idleness(
+    strategy: WatermarkStrategy, grows: ProgressiveIdleness | None, began_us: int | None = None
+) -> Idleness | None:
+    if strategy.idle_timeout_us is None:
+        return None
+    return Idleness(strategy.idle_timeout_us, strategy.silence_clock, grows=grows, began_us=began_us)
 
 
 def _rows(event: BatchReported | BatchPlanned) -> Mapping[SplitId, int]:

@@ -49,6 +49,7 @@ class View:
         history: who held it.
         cohort: has the numbers of its splits while it is there.
         bounds: the bounds of the splits, where each has its own.
+        idle_timeout_us: the idle timeout of the moment, None where there is none.
     """
 
     name: str
@@ -66,6 +67,7 @@ class View:
     history: History[SplitId]
     cohort: Cohort | None
     bounds: AdaptiveBounds | None = None
+    idle_timeout_us: int | None = None
 
     def status(self, now_us: int, name_of: Callable[[SplitId], str], limit: int | None) -> StreamStatus:
         """The whole of it, splits sorted by id, O(n log n); or the ``limit`` neediest splits first, O(n)."""
@@ -156,7 +158,8 @@ class View:
             known=known,
             idle=idle,
             backlog_rows=backlog_rows,
-            idle_timeout_us=self.strategy.idle_timeout_us,
+            idle_timeout_us=self.idle_timeout_us,
+            timeout_grows=self.strategy.progressive is not None,
             clock=self.strategy.silence_clock,
             grace_clock=self.strategy.silence_clock if self.strategy.grace_us is None else IdleClock.TIME,
             grace_left_us=self._grace_left_us(holder, now_us),
