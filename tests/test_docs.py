@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Collection
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ import typer
 from lowmark.integration.cli.main import app
 from lowmark.watermark import WatermarkStrategy
 
+from tests.test_house import project_files
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 MOST_LINES_OF_README = 180
+MOST_LINES_OF_ARCHITECTURE = 150
 
 
 def build(folder: Path, docs: Path = DOCS) -> subprocess.CompletedProcess[str]:
@@ -70,6 +75,35 @@ def test_links_of_the_pages_beside_the_house_lead_somewhere() -> None:
         if not (ROOT / target).exists()
     ]
     assert broken == []
+
+
+def missing_files(text: str, files: Collection[str]) -> list[str]:
+    """What a page names as a file or folder of ours and is none; a name may stand without the folders before it.
+
+    `lowmark/...` is in a checkpoint, and what is in capitals stands for whatever its reader has.
+    """
+    paths = [f"/{file}" for file in files]
+    named = [
+        each for each in re.findall(r"`([\w.*/-]+)`", text) if "/" in each or each.endswith(".py") or "test_" in each
+    ]
+    return [
+        each
+        for each in named
+        if not each.startswith("lowmark/") and not re.search("[A-Z]{3}", each)
+        if not any(fnmatch(path, f"*/{each.rstrip('/')}{end}") for path in paths for end in ("", "*.py", "/*"))
+    ]
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_file_that_the_hallway_names_is_there(page: str) -> None:
+    text, files = (ROOT / page).read_text(encoding="utf-8"), project_files()
+    assert missing_files(text, files) == []
+    wrong = "`driver/stream_runs.py` `sources/elsewhere/` `test_nothing*`"
+    assert missing_files(text + wrong, files) == wrong.replace("`", "").split()  # it can fail
+
+
+def test_the_hallway_is_read_in_one_sitting() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_ARCHITECTURE
 
 
 def test_the_readme_is_read_in_one_sitting() -> None:

@@ -22,15 +22,14 @@ import heapq
 import importlib.metadata
 import logging
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import accumulate, islice
 from typing import Protocol
 
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.process.loop import LoopTimes
-from lowmark.integration.run_status import GAP_BOUNDS_SECONDS, Alignment, RunStatus
+from lowmark.integration.run_status import GAP_BOUNDS_SECONDS, RunStatus
 from lowmark.watermark import SplitState, SplitStatus
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -40,6 +39,8 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+
+from .exported import ALIGNMENT_GAUGES, COUNTERS, GAUGES, SPLIT_COUNTERS, SPLIT_GAUGES, STATES
 
 __all__ = ["Runs", "StreamCollector"]
 
@@ -70,224 +71,7 @@ class Runs(Protocol):
         ...
 
 
-# --- what is exported ---
-
-
-@dataclass(frozen=True, slots=True)
-class _Of:
-    """One metric of a run: its name, its help, its value; None where there is none."""
-
-    name: str
-    help: str
-    value: Callable[[RunStatus], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _OfSplit:
-    """One metric of a split."""
-
-    name: str
-    help: str
-    value: Callable[[SplitStatus], float | None]
-
-
-# Counts of the whole process: a query that is started again goes on where it was.
-_COUNTERS = (
-    _Of("lowmark_rows", "Rows measured.", lambda r: r.status.counts.rows),
-    _Of(
-        "lowmark_late_rows",
-        "Rows that Spark's stateful operators dropped as late. Counted by Spark after partial aggregation: one may "
-        "stand for several input rows.",
-        lambda r: r.status.counts.dropped_rows,
-    ),
-    _Of(
-        "lowmark_late_reports",
-        "Batches in which a split delivered rows at or below the watermark in force, added up over the splits.",
-        lambda r: sum(split.late_reports for split in r.status.splits.values()),
-    ),
-    _Of(
-        "lowmark_future_rows",
-        "Rows further ahead of the clock than the future guard; they flow on, but do not move the watermark.",
-        lambda r: r.status.counts.future_rows,
-    ),
-    _Of("lowmark_null_time_rows", "Rows without an event time.", lambda r: r.status.counts.null_time_rows),
-    _Of("lowmark_null_split_rows", "Rows without a split.", lambda r: r.status.counts.null_split_rows),
-    _Of(
-        "lowmark_before_epoch_rows",
-        "Rows from before 1970, always late in Spark.",
-        lambda r: r.status.counts.before_epoch_rows,
-    ),
-    _Of("lowmark_batches", "Batches reported.", lambda r: r.status.batches),
-    _Of(
-        "lowmark_unmeasured_batches",
-        "Batches with rows but without a measurement: the watermark holds.",
-        lambda r: r.unmeasured_batches,
-    ),
-    _Of(
-        "lowmark_missed_batches",
-        "Batches between two reports of which no report came; the next report has what they held.",
-        lambda r: r.gaps.missed_batches,
-    ),
-    _Of(
-        "lowmark_returned_late",
-        "Times a split that was idle or new came in below the low watermark.",
-        lambda r: r.status.returned_late,
-    ),
-    _Of(
-        "lowmark_regressions",
-        "Reports below their split's own watermark, ignored as values.",
-        lambda r: r.status.regressions,
-    ),
-    _Of(
-        "lowmark_native_late_rows",
-        "Rows, at least, that Spark's one watermark for the whole stream would have judged late.",
-        lambda r: r.status.native_late_rows,
-    ),
-)
-
-_STATES = tuple(state.value for state in SplitState)
-
-_GAUGES = (
-    _Of(
-        "lowmark_low_watermark_timestamp_seconds",
-        "Low watermark, event time, Unix seconds. Absent while there is none.",
-        lambda r: _seconds(r.status.low_watermark_us),
-    ),
-    _Of(
-        "lowmark_low_watermark_moved_timestamp_seconds",
-        "When the low watermark rose last (or the query started), Unix seconds. Absent where there can be none.",
-        lambda r: _at(r.status.since) if r.emits else None,
-    ),
-    _Of(
-        "lowmark_native_watermark_timestamp_seconds",
-        "What Spark's one watermark for the whole stream would be: the fastest split's, event time, Unix seconds.",
-        lambda r: _seconds(r.status.native_watermark_us),
-    ),
-    _Of(
-        "lowmark_backlog_rows",
-        "Rows that all splits together still have unread, as far as known. Absent while unknown.",
-        lambda r: _known_sum(split.backlog_rows for split in r.status.splits.values()),
-    ),
-    _Of(
-        "lowmark_last_report_timestamp_seconds",
-        "When the last batch was reported, Unix seconds. Absent before the first.",
-        lambda r: _seconds(r.reported_at_us),
-    ),
-    _Of(
-        "lowmark_last_heartbeat_timestamp_seconds",
-        "When the query's heartbeat last asked for the low watermark, Unix seconds. It asks once per batch.",
-        lambda r: _seconds(r.asked_at_us),
-    ),
-    _Of(
-        "lowmark_last_seen_timestamp_seconds",
-        "When Spark last said that the query lives, Unix seconds: it finished a batch, or found nothing to do.",
-        lambda r: _seconds(r.seen_at_us),
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _OfAlignment:
-    """One metric of a run in its alignment group."""
-
-    name: str
-    help: str
-    value: Callable[[Alignment], float | None]
-
-
-_ALIGNMENT_GAUGES = (
-    _OfAlignment(
-        "lowmark_alignment_cap_timestamp_seconds",
-        "Watermark up to which the alignment group lets the stream be read, event time, Unix seconds. Absent while "
-        "there is no limit, or nobody may go on.",
-        lambda a: None if a.cap is None else _seconds(a.cap.us),
-    ),
-    _OfAlignment(
-        "lowmark_alignment_drift_seconds",
-        "How far the stream's low watermark is ahead of its group's minimum, seconds of event time. Absent where a "
-        "coordinator keeps the group.",
-        lambda a: _seconds(a.ahead_us),
-    ),
-    _OfAlignment(
-        "lowmark_alignment_max_drift_seconds",
-        "How far a member may be ahead of the group's minimum, seconds of event time.",
-        lambda a: _seconds(a.max_drift_us),
-    ),
-    _OfAlignment(
-        "lowmark_alignment_waiting",
-        "1 while the cap keeps the stream from going on.",
-        lambda a: a.waiting,
-    ),
-)
-
-_SPLIT_GAUGES = (
-    _OfSplit(
-        "lowmark_split_watermark_timestamp_seconds",
-        "Watermark of a split, event time, Unix seconds. Absent before its first.",
-        lambda s: _seconds(s.watermark_us),
-    ),
-    _OfSplit(
-        "lowmark_split_live",
-        "1 while the low watermark waits for the split (pending, active, paused), 0 otherwise (idle, finished).",
-        lambda s: s.state not in (SplitState.IDLE, SplitState.FINISHED),
-    ),
-    _OfSplit(
-        "lowmark_split_lagging",
-        "1 if the split has rows waiting, may be read, and delivered none in the last batch.",
-        lambda s: s.lagging,
-    ),
-    _OfSplit(
-        "lowmark_split_backlog_rows", "Rows a split still has unread. Absent while unknown.", lambda s: s.backlog_rows
-    ),
-    _OfSplit(
-        "lowmark_split_bound_seconds",
-        "How late a row of a split may be, where each split's bound follows its rows. Absent otherwise.",
-        lambda s: _seconds(s.bound_us),
-    ),
-    _OfSplit(
-        "lowmark_split_last_report_timestamp_seconds",
-        "When a split last delivered rows, Unix seconds. Absent before its first.",
-        lambda s: _at(s.last_report),
-    ),
-)
-
-_SPLIT_COUNTERS = (
-    _OfSplit("lowmark_split_rows", "Rows a split delivered, where they are counted by split.", lambda s: s.rows),
-    _OfSplit(
-        "lowmark_split_late_reports",
-        "Batches in which a split delivered rows at or below the watermark in force.",
-        lambda s: s.late_reports,
-    ),
-    _OfSplit(
-        "lowmark_split_native_late_rows",
-        "Rows of a split, at least, that Spark's one watermark for the whole stream judged late, or would have.",
-        lambda s: s.native_late_rows,
-    ),
-    _OfSplit(
-        "lowmark_split_beyond_bound",
-        "Rows of a split that came later than its bound was then, where it follows them; of a wrapped stream, batches.",
-        lambda s: s.beyond_bound,
-    ),
-)
-
-
-def _seconds(us: int | None) -> float | None:
-    return None if us is None else us / 1e6
-
-
-def _at(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
-
-
-def _known_sum(numbers: Iterable[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None
-
-
-# --- how it is collected ---
-
-
-_COUNTS = len(_COUNTERS) + len(_STATES) + len(GAP_BOUNDS_SECONDS) + 2  # numbers that only grow, of one query
+_COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # numbers that only grow, of one query
 
 
 @dataclass
@@ -296,7 +80,7 @@ class _Past:
 
     Attributes:
         counts: as `_counts` has them.
-        splits: name -> counts as `_SPLIT_COUNTERS`, of the splits that the run that ended last had. Others are not
+        splits: name -> counts as `SPLIT_COUNTERS`, of the splits that the run that ended last had. Others are not
             shown; one that comes back begins anew, which Prometheus takes for the restart that it is.
         failed, refused: of the run that ended last.
     """
@@ -314,15 +98,15 @@ class _Past:
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
         """A split's counts over the runs that ended and the one it is in now."""
-        now = [_number(metric.value(split)) for metric in _SPLIT_COUNTERS]
+        now = [_number(metric.value(split)) for metric in SPLIT_COUNTERS]
         return _added(self.splits.get(name, [0.0] * len(now)), now)
 
 
 def _counts(run: RunStatus) -> list[float]:
-    """All that only grows, in one list: `_COUNTERS`, seconds by state, gaps by length, seconds of all gaps."""
+    """All that only grows, in one list: `COUNTERS`, seconds by state, gaps by length, seconds of all gaps."""
     return [
-        *(_number(metric.value(run)) for metric in _COUNTERS),
-        *(run.spent_us.get(state, 0) / 1e6 for state in _STATES),
+        *(_number(metric.value(run)) for metric in COUNTERS),
+        *(run.spent_us.get(state, 0) / 1e6 for state in STATES),
         *run.gaps.counts,
         run.gaps.sum_us / 1e6,
     ]
@@ -445,7 +229,7 @@ class StreamCollector(Collector):
         return [running, failed, refused]
 
     def _counter_families(self, live: Mapping[Labels, list[RunStatus]]) -> list[Metric]:
-        families = [CounterMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in _COUNTERS]
+        families = [CounterMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in COUNTERS]
         spent = CounterMetricFamily(
             "lowmark_state_seconds",
             "How long splits have been in each state, all of them added up: ten idle ones spend ten seconds a second.",
@@ -461,9 +245,9 @@ class StreamCollector(Collector):
             for family, count in zip(families, counts, strict=False):
                 family.add_metric(labels, count)
             rest = counts[len(families) :]
-            for state, seconds in zip(_STATES, rest, strict=False):
+            for state, seconds in zip(STATES, rest, strict=False):
                 spent.add_metric((*labels, state), seconds)
-            *by_length, seconds = rest[len(_STATES) :]
+            *by_length, seconds = rest[len(STATES) :]
             bounds = [*(f"{bound:.1f}" for bound in GAP_BOUNDS_SECONDS), "+Inf"]
             gaps.add_metric(labels, list(zip(bounds, accumulate(by_length), strict=True)), seconds)
         return [*families, spent, gaps]
@@ -476,8 +260,8 @@ class StreamCollector(Collector):
             f"Of each split, up to {self._max_splits} splits a stream; of more, only the holder and the {self._top} "
             "furthest behind (lowmark_splits_not_shown)."
         )
-        gauges = [GaugeMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in _SPLIT_GAUGES]
-        counters = [CounterMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in _SPLIT_COUNTERS]
+        gauges = [GaugeMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in SPLIT_GAUGES]
+        counters = [CounterMetricFamily(m.name, f"{m.help} {some}", labels=_SPLIT_LABELS) for m in SPLIT_COUNTERS]
         hidden = GaugeMetricFamily(
             "lowmark_splits_not_shown", "Splits without series of their own.", labels=_QUERY_LABELS
         )
@@ -487,7 +271,7 @@ class StreamCollector(Collector):
             past = self._past.get(labels, _NO_PAST)
             for name, split in splits.items():
                 split_labels = (*labels, _text(name))
-                for metric, gauge in zip(_SPLIT_GAUGES, gauges, strict=True):
+                for metric, gauge in zip(SPLIT_GAUGES, gauges, strict=True):
                     _add(gauge, split_labels, metric.value(split))
                 for count, counter in zip(past.split_counts(name, split), counters, strict=True):
                     counter.add_metric(split_labels, count)
@@ -511,7 +295,7 @@ def _loop_families(times: LoopTimes) -> Iterator[Metric]:
 
 
 def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
-    families = [GaugeMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in _GAUGES]
+    families = [GaugeMetricFamily(metric.name, metric.help, labels=_QUERY_LABELS) for metric in GAUGES]
     states = GaugeMetricFamily("lowmark_splits", "Splits by state.", labels=(*_QUERY_LABELS, "state"))
     holder = InfoMetricFamily(
         "lowmark_holder", "The split that holds the low watermark back, and its state.", labels=_QUERY_LABELS
@@ -521,14 +305,14 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
         "What the enumerator and the planner of a source of ours count, by their own names.",
         labels=(*_QUERY_LABELS, "metric"),
     )
-    alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in _ALIGNMENT_GAUGES]
+    alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in ALIGNMENT_GAUGES]
     for labels, run in shown.items():
         if (at := run.alignment) is not None:
-            for its, gauge in zip(_ALIGNMENT_GAUGES, alignment, strict=True):
+            for its, gauge in zip(ALIGNMENT_GAUGES, alignment, strict=True):
                 _add(gauge, (*labels, _text(at.group)), its.value(at))
         for own_name, value in run.source_metrics.items():
             source.add_metric((*labels, _text(own_name)), value)
-        for metric, family in zip(_GAUGES, families, strict=True):
+        for metric, family in zip(GAUGES, families, strict=True):
             _add(family, labels, metric.value(run))
         for state in SplitState:
             states.add_metric((*labels, state.value), run.status.states.get(state.value, 0))

@@ -9,19 +9,16 @@ LowmarkError
 
 from __future__ import annotations
 
+from lowmark.sources.kit.options import InvalidSourceOption
 from lowmark.watermark import LowmarkError
 
 __all__ = ["FileChanged", "FileUnreadable", "InvalidFileOption", "NoSchema"]
 
 
-class InvalidFileOption(LowmarkError, ValueError):
-    """An option of `FileSource` that makes no sense."""
+class InvalidFileOption(InvalidSourceOption):
+    """An option of `FileSource` that makes no sense. Values of secrets are never in it."""
 
-    option: str  # its name
-    got: str  # what was given, as text
-    expected: str  # what would have been accepted
-    hint: str  # what to do
-    _fact = "FileSource, option {option}: expected {expected}, got {got}"
+    _source = "FileSource"
 
 
 class FileUnreadable(LowmarkError, RuntimeError):

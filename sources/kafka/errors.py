@@ -11,19 +11,16 @@ LowmarkError
 from __future__ import annotations
 
 from lowmark.sources.coordinator import SuppressRestarts
+from lowmark.sources.kit.options import InvalidSourceOption
 from lowmark.watermark import LowmarkError
 
 __all__ = ["InvalidKafkaOption", "InvalidUtf8", "KafkaDataLost", "KafkaTopicMissing", "KafkaUnavailable"]
 
 
-class InvalidKafkaOption(LowmarkError, ValueError):
+class InvalidKafkaOption(InvalidSourceOption):
     """An option of `KafkaSource` that makes no sense. Values of secrets are never in it."""
 
-    option: str  # its name
-    got: str  # what was given, as text
-    expected: str  # what would have been accepted
-    hint: str  # what to do
-    _fact = "KafkaSource, option {option}: expected {expected}, got {got:.200}"
+    _source = "KafkaSource"
 
 
 class KafkaTopicMissing(SuppressRestarts, LookupError):

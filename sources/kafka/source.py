@@ -12,15 +12,15 @@ Source: Flink's `KafkaSource`, Spark's Structured Streaming + Kafka integration 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from lowmark.sources.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SplitPlanner, SplitReader
+from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
 from lowmark.sources.serializer import DataclassSerializer
-from lowmark.watermark import LowmarkError
 
 from .client import KafkaSettings
 from .columns import DEFAULT_COLUMNS, KafkaColumns
@@ -66,6 +66,9 @@ JAVA_ONLY: Mapping[str, str] = {
     "ssl.keystore.type": "use ssl.keystore.location with PKCS#12, or ssl.certificate.location and ssl.key.location.",
     "max.poll.records": "how many rows a batch has is said by the read limits.",
 }
+
+
+_seconds = partial(seconds_of, refusal=InvalidKafkaOption)
 
 
 class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
@@ -233,19 +236,9 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
 def _subscriber(
     topics: Sequence[str] | None, topic_pattern: str | None, partitions: Sequence[TopicPartitionId] | None
 ) -> Subscriber:
-    given = [name for name, value in (("topics", topics), ("topic_pattern", topic_pattern), ("partitions", partitions))
-             if value is not None]  # fmt: skip
-    if len(given) != 1:
-        got = " and ".join(given) if given else "none of them"
-        raise InvalidKafkaOption("topics, topic_pattern, partitions", got, "exactly one of them", "say what to read.")
+    check_just_one({"topics": topics, "topic_pattern": topic_pattern, "partitions": partitions}, InvalidKafkaOption)
     if topic_pattern is not None:
-        try:
-            re.compile(topic_pattern)
-        except (re.error, OverflowError, RecursionError) as wrong:
-            raise InvalidKafkaOption(
-                "topic_pattern", repr(topic_pattern), "a regular expression", f"{wrong}; it is Python's syntax."
-            ) from None
-        return TopicPattern(topic_pattern)
+        return TopicPattern(checked_pattern(topic_pattern, "topic_pattern", InvalidKafkaOption))
     if partitions is not None:
         pairs: list[Any] = list(partitions)
         for pair in pairs:
@@ -288,15 +281,3 @@ def _mentions(position: KafkaOffsets | None, kind: str) -> bool:
         return False
     parts = [each for _, each in position.by_partition if isinstance(each, KafkaOffsets)]
     return _says(position, kind) or any(_mentions(each, kind) for each in (position.otherwise, *parts))
-
-
-def _seconds(given: str | timedelta, option: str) -> float:
-    from lowmark.watermark.duration import duration_us
-
-    try:
-        seconds = duration_us(given, what=option) / 1_000_000
-    except LowmarkError as wrong:
-        raise InvalidKafkaOption(option, repr(given), 'a duration such as "5 minutes"', str(wrong)) from None
-    if seconds <= 0:
-        raise InvalidKafkaOption(option, repr(given), "a duration above 0", "use None where it may be left out.")
-    return seconds

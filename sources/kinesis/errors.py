@@ -11,6 +11,7 @@ LowmarkError
 from __future__ import annotations
 
 from lowmark.sources.coordinator import SuppressRestarts
+from lowmark.sources.kit.options import InvalidSourceOption
 from lowmark.watermark import LowmarkError
 
 __all__ = [
@@ -22,14 +23,10 @@ __all__ = [
 ]
 
 
-class InvalidKinesisOption(LowmarkError, ValueError):
+class InvalidKinesisOption(InvalidSourceOption):
     """An option of `KinesisSource` that makes no sense. Values of secrets are never in it."""
 
-    option: str  # its name
-    got: str  # what was given, as text
-    expected: str  # what would have been accepted
-    hint: str  # what to do
-    _fact = "KinesisSource, option {option}: expected {expected}, got {got:.200}"
+    _source = "KinesisSource"
 
 
 class KinesisStreamMissing(SuppressRestarts, LookupError):

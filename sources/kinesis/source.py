@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -28,8 +29,8 @@ from lowmark.sources.api import (
     SplitReader,
 )
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
+from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
 from lowmark.sources.serializer import DataclassSerializer
-from lowmark.watermark import LowmarkError
 
 from .client import KinesisSettings
 from .columns import DEFAULT_COLUMNS, KinesisColumns
@@ -43,6 +44,9 @@ from .split import KinesisSplit, stream_name
 __all__ = ["KinesisSource"]
 
 Position = str | datetime | KinesisPosition | Mapping[ShardKey, str]
+
+_seconds = partial(seconds_of, refusal=InvalidKinesisOption)
+
 
 _ARN = re.compile(r"arn:[a-z0-9-]+:kinesis:[a-z0-9-]+:[0-9]+:stream/[a-zA-Z0-9_.-]+")
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -120,7 +124,7 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         self._go_on = on_data_loss == "go_on"
         self._period_seconds = None if discover_every is None else _seconds(discover_every, "discover_every")
         self._poll_seconds = _seconds(poll_every, "poll_every")
-        self._disorder_us = int(_seconds(disorder, "disorder", least=0.0) * 1_000_000)
+        self._disorder_us = int(_seconds(disorder, "disorder", zero=True) * 1_000_000)
         self._columns = KinesisColumns(columns)
         if threads < 1:
             raise InvalidKinesisOption("threads", str(threads), "1 or more", "8 read eight shards side by side.")
@@ -227,17 +231,9 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
 
 
 def _subscriber(streams: Sequence[str] | None, stream_pattern: str | None) -> Subscriber:
-    if (streams is None) == (stream_pattern is None):
-        got = "none of them" if streams is None else "both"
-        raise InvalidKinesisOption("streams, stream_pattern", got, "exactly one of them", "say what to read.")
+    check_just_one({"streams": streams, "stream_pattern": stream_pattern}, InvalidKinesisOption)
     if stream_pattern is not None:
-        try:
-            re.compile(stream_pattern)
-        except (re.error, OverflowError, RecursionError) as wrong:
-            raise InvalidKinesisOption(
-                "stream_pattern", repr(stream_pattern), "a regular expression", f"{wrong}; it is Python's syntax."
-            ) from None
-        return StreamPattern(stream_pattern)
+        return StreamPattern(checked_pattern(stream_pattern, "stream_pattern", InvalidKinesisOption))
     named: Any = streams
     if isinstance(named, str):
         raise InvalidKinesisOption("streams", repr(named), "a list of names", f"write [{named!r}].")
@@ -254,15 +250,3 @@ def _subscriber(streams: Sequence[str] | None, stream_pattern: str | None) -> Su
             "one source reads one account's streams.",
         )
     return StreamList(tuple(sorted(named)))
-
-
-def _seconds(given: str | timedelta, option: str, *, least: float | None = None) -> float:
-    from lowmark.watermark.duration import duration_us
-
-    try:
-        seconds = duration_us(given, what=option) / 1_000_000
-    except LowmarkError as wrong:
-        raise InvalidKinesisOption(option, repr(given), 'a duration such as "5 minutes"', str(wrong)) from None
-    if seconds < 0 or (least is None and seconds == 0):
-        raise InvalidKinesisOption(option, repr(given), "a duration above 0", "use None where it may be left out.")
-    return seconds

@@ -13,6 +13,7 @@ LowmarkError
 from __future__ import annotations
 
 from lowmark.sources.coordinator import SuppressRestarts
+from lowmark.sources.kit.options import InvalidSourceOption
 from lowmark.watermark import LowmarkError
 
 __all__ = [
@@ -26,14 +27,10 @@ __all__ = [
 ]
 
 
-class InvalidPravegaOption(LowmarkError, ValueError):
+class InvalidPravegaOption(InvalidSourceOption):
     """An option of `PravegaSource` that makes no sense. Values of secrets are never in it."""
 
-    option: str  # its name
-    got: str  # what was given, as text
-    expected: str  # what would have been accepted
-    hint: str  # what to do
-    _fact = "PravegaSource, option {option}: expected {expected}, got {got:.200}"
+    _source = "PravegaSource"
 
 
 class PravegaClientMissing(SuppressRestarts, RuntimeError):

@@ -21,9 +21,9 @@ from typing import Any
 import pyarrow as pa
 from lowmark.sources.api import Fetching, SourceReaderContext, SplitEnd, SplitEnumerator, SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import MetricGroup
-from lowmark.watermark import LowmarkError, duration_us
 
 from .chunks import chunks
 from .client import Gone, Silent, Truncated, client_of
@@ -42,6 +42,9 @@ from .settings import PravegaSettings
 __all__ = ["PravegaSource"]
 
 Position = str | Sequence[str] | Mapping[str, str]
+
+
+_seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
 
 class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
@@ -283,17 +286,9 @@ def _nothing(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _streams(streams: Sequence[str] | None, pattern: str | None) -> Streams:
-    if (streams is None) == (pattern is None):
-        got = "none of them" if streams is None else "both"
-        raise InvalidPravegaOption("streams, stream_pattern", got, "exactly one of them", "say what to read.")
+    check_just_one({"streams": streams, "stream_pattern": pattern}, InvalidPravegaOption)
     if pattern is not None:
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as wrong:
-            raise InvalidPravegaOption(
-                "stream_pattern", repr(pattern), "a regular expression", f"{wrong}; it is Python's syntax."
-            ) from None
-        return StreamPattern(pattern)
+        return StreamPattern(checked_pattern(pattern, "stream_pattern", InvalidPravegaOption))
     if isinstance(streams, str):
         raise InvalidPravegaOption("streams", repr(streams), "a list of names", f"write [{streams!r}].")
     names = [] if streams is None else list(streams)
@@ -311,13 +306,3 @@ def _positions(option: str, given: Position) -> Positions:
     if isinstance(given, Mapping):
         return Positions("head" if option == "start" else "tail", dict(given))
     return Positions("head" if option == "start" else "tail", {}, tuple(given))
-
-
-def _seconds(given: str | timedelta, option: str) -> float:
-    try:
-        seconds = duration_us(given, what=option) / 1_000_000
-    except LowmarkError as wrong:
-        raise InvalidPravegaOption(option, repr(given), 'a duration such as "1 minute"', str(wrong)) from None
-    if seconds <= 0:
-        raise InvalidPravegaOption(option, repr(given), "a duration above 0", "say how long.")
-    return seconds

@@ -24,7 +24,7 @@ NAMED: dict[str, Any] = {"streams": ["orders"], "region": "eu-west-1"}
     ("changes", "words"),
     [
         ({"streams": None}, "exactly one of them, got none of them"),
-        ({"stream_pattern": "o.*"}, "exactly one of them, got both"),
+        ({"stream_pattern": "o.*"}, "exactly one of them, got streams and stream_pattern"),
         ({"streams": None, "stream_pattern": "("}, "a regular expression"),
         ({"streams": "orders"}, r"write \['orders'\]"),
         ({"streams": ["a", "arn:aws:kinesis:eu-west-1:1:stream/a"]}, "each name once"),

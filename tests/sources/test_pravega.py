@@ -158,7 +158,7 @@ def test_times_are_found_in_json_and_by_functions() -> None:
     [
         ({"controller": "pravega:9090"}, "controller: expected"),
         ({"streams": "orders"}, "streams: expected a list of names"),
-        ({"stream_pattern": "o.*"}, "exactly one of them, got both"),
+        ({"stream_pattern": "o.*"}, "exactly one of them, got streams and stream_pattern"),
         ({"streams": None}, "exactly one of them, got none"),
         ({"streams": None, "stream_pattern": "("}, "stream_pattern: expected a regular expression"),
         ({"streams": ["a/b"]}, "streams: expected names"),

@@ -1,0 +1,223 @@
+"""What is exported of a run, its splits and its alignment group: names, help, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from lowmark.integration.run_status import Alignment, RunStatus
+from lowmark.watermark import SplitState, SplitStatus
+
+__all__ = ["ALIGNMENT_GAUGES", "COUNTERS", "GAUGES", "SPLIT_COUNTERS", "SPLIT_GAUGES", "STATES"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """One metric of a run: its name, its help, its value; None where there is none."""
+
+    name: str
+    help: str
+    value: Callable[[RunStatus], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfSplit:
+    """One metric of a split."""
+
+    name: str
+    help: str
+    value: Callable[[SplitStatus], float | None]
+
+
+# Counts of the whole process: a query that is started again goes on where it was.
+COUNTERS = (
+    _Of("lowmark_rows", "Rows measured.", lambda r: r.status.counts.rows),
+    _Of(
+        "lowmark_late_rows",
+        "Rows that Spark's stateful operators dropped as late. Counted by Spark after partial aggregation: one may "
+        "stand for several input rows.",
+        lambda r: r.status.counts.dropped_rows,
+    ),
+    _Of(
+        "lowmark_late_reports",
+        "Batches in which a split delivered rows at or below the watermark in force, added up over the splits.",
+        lambda r: sum(split.late_reports for split in r.status.splits.values()),
+    ),
+    _Of(
+        "lowmark_future_rows",
+        "Rows further ahead of the clock than the future guard; they flow on, but do not move the watermark.",
+        lambda r: r.status.counts.future_rows,
+    ),
+    _Of("lowmark_null_time_rows", "Rows without an event time.", lambda r: r.status.counts.null_time_rows),
+    _Of("lowmark_null_split_rows", "Rows without a split.", lambda r: r.status.counts.null_split_rows),
+    _Of(
+        "lowmark_before_epoch_rows",
+        "Rows from before 1970, always late in Spark.",
+        lambda r: r.status.counts.before_epoch_rows,
+    ),
+    _Of("lowmark_batches", "Batches reported.", lambda r: r.status.batches),
+    _Of(
+        "lowmark_unmeasured_batches",
+        "Batches with rows but without a measurement: the watermark holds.",
+        lambda r: r.unmeasured_batches,
+    ),
+    _Of(
+        "lowmark_missed_batches",
+        "Batches between two reports of which no report came; the next report has what they held.",
+        lambda r: r.gaps.missed_batches,
+    ),
+    _Of(
+        "lowmark_returned_late",
+        "Times a split that was idle or new came in below the low watermark.",
+        lambda r: r.status.returned_late,
+    ),
+    _Of(
+        "lowmark_regressions",
+        "Reports below their split's own watermark, ignored as values.",
+        lambda r: r.status.regressions,
+    ),
+    _Of(
+        "lowmark_native_late_rows",
+        "Rows, at least, that Spark's one watermark for the whole stream would have judged late.",
+        lambda r: r.status.native_late_rows,
+    ),
+)
+
+STATES = tuple(state.value for state in SplitState)
+
+GAUGES = (
+    _Of(
+        "lowmark_low_watermark_timestamp_seconds",
+        "Low watermark, event time, Unix seconds. Absent while there is none.",
+        lambda r: _seconds(r.status.low_watermark_us),
+    ),
+    _Of(
+        "lowmark_low_watermark_moved_timestamp_seconds",
+        "When the low watermark rose last (or the query started), Unix seconds. Absent where there can be none.",
+        lambda r: _at(r.status.since) if r.emits else None,
+    ),
+    _Of(
+        "lowmark_native_watermark_timestamp_seconds",
+        "What Spark's one watermark for the whole stream would be: the fastest split's, event time, Unix seconds.",
+        lambda r: _seconds(r.status.native_watermark_us),
+    ),
+    _Of(
+        "lowmark_backlog_rows",
+        "Rows that all splits together still have unread, as far as known. Absent while unknown.",
+        lambda r: _known_sum(split.backlog_rows for split in r.status.splits.values()),
+    ),
+    _Of(
+        "lowmark_last_report_timestamp_seconds",
+        "When the last batch was reported, Unix seconds. Absent before the first.",
+        lambda r: _seconds(r.reported_at_us),
+    ),
+    _Of(
+        "lowmark_last_heartbeat_timestamp_seconds",
+        "When the query's heartbeat last asked for the low watermark, Unix seconds. It asks once per batch.",
+        lambda r: _seconds(r.asked_at_us),
+    ),
+    _Of(
+        "lowmark_last_seen_timestamp_seconds",
+        "When Spark last said that the query lives, Unix seconds: it finished a batch, or found nothing to do.",
+        lambda r: _seconds(r.seen_at_us),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfAlignment:
+    """One metric of a run in its alignment group."""
+
+    name: str
+    help: str
+    value: Callable[[Alignment], float | None]
+
+
+ALIGNMENT_GAUGES = (
+    _OfAlignment(
+        "lowmark_alignment_cap_timestamp_seconds",
+        "Watermark up to which the alignment group lets the stream be read, event time, Unix seconds. Absent while "
+        "there is no limit, or nobody may go on.",
+        lambda a: None if a.cap is None else _seconds(a.cap.us),
+    ),
+    _OfAlignment(
+        "lowmark_alignment_drift_seconds",
+        "How far the stream's low watermark is ahead of its group's minimum, seconds of event time. Absent where a "
+        "coordinator keeps the group.",
+        lambda a: _seconds(a.ahead_us),
+    ),
+    _OfAlignment(
+        "lowmark_alignment_max_drift_seconds",
+        "How far a member may be ahead of the group's minimum, seconds of event time.",
+        lambda a: _seconds(a.max_drift_us),
+    ),
+    _OfAlignment(
+        "lowmark_alignment_waiting",
+        "1 while the cap keeps the stream from going on.",
+        lambda a: a.waiting,
+    ),
+)
+
+SPLIT_GAUGES = (
+    _OfSplit(
+        "lowmark_split_watermark_timestamp_seconds",
+        "Watermark of a split, event time, Unix seconds. Absent before its first.",
+        lambda s: _seconds(s.watermark_us),
+    ),
+    _OfSplit(
+        "lowmark_split_live",
+        "1 while the low watermark waits for the split (pending, active, paused), 0 otherwise (idle, finished).",
+        lambda s: s.state not in (SplitState.IDLE, SplitState.FINISHED),
+    ),
+    _OfSplit(
+        "lowmark_split_lagging",
+        "1 if the split has rows waiting, may be read, and delivered none in the last batch.",
+        lambda s: s.lagging,
+    ),
+    _OfSplit(
+        "lowmark_split_backlog_rows", "Rows a split still has unread. Absent while unknown.", lambda s: s.backlog_rows
+    ),
+    _OfSplit(
+        "lowmark_split_bound_seconds",
+        "How late a row of a split may be, where each split's bound follows its rows. Absent otherwise.",
+        lambda s: _seconds(s.bound_us),
+    ),
+    _OfSplit(
+        "lowmark_split_last_report_timestamp_seconds",
+        "When a split last delivered rows, Unix seconds. Absent before its first.",
+        lambda s: _at(s.last_report),
+    ),
+)
+
+SPLIT_COUNTERS = (
+    _OfSplit("lowmark_split_rows", "Rows a split delivered, where they are counted by split.", lambda s: s.rows),
+    _OfSplit(
+        "lowmark_split_late_reports",
+        "Batches in which a split delivered rows at or below the watermark in force.",
+        lambda s: s.late_reports,
+    ),
+    _OfSplit(
+        "lowmark_split_native_late_rows",
+        "Rows of a split, at least, that Spark's one watermark for the whole stream judged late, or would have.",
+        lambda s: s.native_late_rows,
+    ),
+    _OfSplit(
+        "lowmark_split_beyond_bound",
+        "Rows of a split that came later than its bound was then, where it follows them; of a wrapped stream, batches.",
+        lambda s: s.beyond_bound,
+    ),
+)
+
+
+def _seconds(us: int | None) -> float | None:
+    return None if us is None else us / 1e6
+
+
+def _at(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _known_sum(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None

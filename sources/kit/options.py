@@ -1,0 +1,59 @@
+"""Options of a source, checked as every connector checks them; what cannot be is told by an error of that connector."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import ClassVar
+
+from lowmark.watermark import LowmarkError, duration_us
+
+__all__ = ["InvalidSourceOption", "check_just_one", "checked_pattern", "seconds_of"]
+
+
+class InvalidSourceOption(LowmarkError, ValueError):
+    """An option of a source that makes no sense. Values of secrets are never in it."""
+
+    option: str  # its name
+    got: str  # what was given, as text
+    expected: str  # what would have been accepted
+    hint: str  # what to do
+    _fact = "{_source}, option {option}: expected {expected}, got {got:.200}"
+    _source: ClassVar[str] = "source"  # name of the class whose option it is
+
+
+Refusal = type[InvalidSourceOption]
+
+
+def check_just_one(given: Mapping[str, object], refusal: Refusal) -> None:
+    """Refuse options of which not exactly one is given.
+
+    Args:
+        given: what was passed, by the names of the options; None: nothing.
+        refusal: the connector's error.
+    """
+    passed = [name for name, value in given.items() if value is not None]
+    if len(passed) != 1:
+        got = " and ".join(passed) if passed else "none of them"
+        raise refusal(", ".join(given), got, "exactly one of them", "say what to read.")
+
+
+def checked_pattern(text: str, option: str, refusal: Refusal) -> str:
+    """Return a regular expression that is one."""
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as wrong:
+        raise refusal(option, repr(text), "a regular expression", f"{wrong}; it is Python's syntax.") from None
+    return text
+
+
+def seconds_of(given: str | timedelta, option: str, refusal: Refusal, *, zero: bool = False) -> float:
+    """Return a duration in seconds, above 0 unless zero is allowed."""
+    try:
+        found = duration_us(given, what=option) / 1_000_000
+    except LowmarkError as wrong:
+        raise refusal(option, repr(given), 'a duration such as "5 minutes"', str(wrong)) from None
+    if found < 0 or (found == 0 and not zero):
+        raise refusal(option, repr(given), "a duration above 0", "use None where it may be left out.")
+    return found
