@@ -34,7 +34,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks versions
+.PHONY: help venv classes demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks versions
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -54,10 +54,11 @@ demo-pravega: java .venv/.installed-test jars ## the same on a real Pravega, sta
 demo-kinesis: java .venv/.installed-test ## the same on a server that stands in for Kinesis
 	@$(bin)/python -m tests.live.demo_kinesis $(DEMO_ARGS)
 
+# The laws are held against a fourth of the worlds that make test draws (tests/laws/strategies.py).
 # The marks are those of tests/halves.py, which also keeps what starts a JVM or a server out of this half. One process more
 # than cores: some of these tests wait.
 check: lint ## before every commit: ruff, mypy --strict, all tests that need no JVM and no server
-	@$(bin)/python -m pytest --numprocesses $(CHECK_WORKERS) --dist worksteal -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
+	@LOWMARK_DRAWS=few $(bin)/python -m pytest --numprocesses $(CHECK_WORKERS) --dist worksteal -q -m "not spark and not live and not slow and not torture" $(PYTEST_ARGS)
 
 format: .venv/.installed-test ## the code as ruff lays it out, imports in order
 	@$(bin)/ruff check --fix-only --quiet .
@@ -112,11 +113,17 @@ java:
 	fi
 
 # Java first: the rest needs it. Each step says in one line what it could not get; the tests that need it then skip by name.
-servers: .cache/java.asked jars
+servers: .cache/java.asked jars classes
 	@tests/live/provide prometheus
 	@tests/live/provide alertmanager
 	@tests/live/provide chromium
 	@$(MAKE) --no-print-directory java
+
+# Half of what a Spark session costs at its start: a minute once, and the tests start fifty.
+classes: .cache/spark-$(or $(filter $(SPARKS),$(SPARK)),4.2.0).jsa
+.cache/spark-%.jsa: | .venv/.installed-test $(if $(filter $(SPARKS),$(SPARK)),.venv-$(SPARK)/.installed) .cache/java.asked
+	@$(spark_bin)/python -m tests.live.class_archive >.cache/classes.log 2>&1 || \
+	    $(say) "Spark's classes could not be archived, so tests take longer (.cache/classes.log)" >&2
 
 connector := spark-kafka$(patsubst %,-%,$(filter 4.0 4.1,$(basename $(SPARK))))
 

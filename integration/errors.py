@@ -1,6 +1,8 @@
 """Everything `lowmark.integration` raises on purpose.
 
     LowmarkError                                 (lowmark.watermark)
+    ├── ServiceRefused       (ValueError)        arguments that no service can be made with
+    ├── SessionUnfit         (TypeError)         a session of Spark that a service, or `ship`, cannot use
     ├── WrapRefused          (ValueError)        a DataFrame that cannot be wrapped, refused when the plan is built
     ├── WorkersUnfit         (RuntimeError)      the Python of Spark's workers cannot run what lowmark sends there
     ├── StreamNameTaken      (ValueError)        two streams of one service under one name
@@ -13,6 +15,7 @@
     ├── QueryRefused         (RuntimeError)      a query that must not go on, for the reason the service gave
     ├── MetricsUnavailable   (OSError)           the Prometheus endpoint cannot listen where it should
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
+    ├── NoEventTime          (TypeError)         a timestamp assigner returned what is no time
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
     ├── UnknownFormat        (ValueError)        an entry of a checkpoint's offset log that is not as Spark writes it
@@ -52,14 +55,17 @@ __all__ = [
     "JournalRefused",
     "MalformedMessage",
     "MetricsUnavailable",
+    "NoEventTime",
     "NoService",
     "PageUnavailable",
     "QueryRefused",
     "RefusedByCoordinator",
     "ServiceDiffers",
     "ServiceFailed",
+    "ServiceRefused",
     "ServiceStopped",
     "ServiceUnreachable",
+    "SessionUnfit",
     "SocketsRefused",
     "StreamNameTaken",
     "StreamRunning",
@@ -72,6 +78,23 @@ __all__ = [
     "WorkersUnfit",
     "WrapRefused",
 ]
+
+
+class ServiceRefused(LowmarkError, ValueError):
+    """Arguments that no service can be made with."""
+
+    fact: str  # what is wrong, one sentence without its full stop
+    hint: str  # what to do about it
+    _fact = "{fact}"
+
+
+class SessionUnfit(LowmarkError, TypeError):
+    """A session of Spark that cannot be used, or something that is none."""
+
+    needs: str  # who needs what
+    got: str  # what was given instead
+    hint: str  # what to do about it
+    _fact = "{needs}, got {got}"
 
 
 class WrapRefused(LowmarkError, ValueError):
@@ -253,6 +276,16 @@ class TooManySplits(LowmarkError, OverflowError):
     @property
     def _enough(self) -> int:
         return 2 * max(self.seen, self.capacity)
+
+
+class NoEventTime(LowmarkError, TypeError):
+    """A timestamp assigner returned what is no time."""
+
+    stream: str  # whose
+    returned: str  # what it returned (``repr``, cut)
+    row: str  # for which row (``repr``, cut)
+    _fact = 'stream "{stream}": the timestamp assigner returned {returned} for the row {row}'
+    _hint = "return microseconds since the epoch as an int, an aware datetime, or None for a row without one."
 
 
 class UnreadableReport(LowmarkError, ValueError):

@@ -15,9 +15,11 @@ The first that holds. Only the first and the third want a person.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
+
+import msgspec
 
 __all__ = ["PATIENCE", "VERDICTS", "WANTS_A_PERSON", "newest", "verdict"]
 
@@ -30,11 +32,56 @@ VERDICTS = ("failed", "stuck", "silent", "waiting", "standing", "moving", "measu
 WANTS_A_PERSON = frozenset({"failed", "stuck"})
 
 
-def verdict(stream: dict[str, Any], now: datetime, patience: timedelta = PATIENCE) -> str:
+class _Alignment(msgspec.Struct, frozen=True):
+    waiting: bool = False
+
+
+class _Split(msgspec.Struct, frozen=True):
+    backlog_rows: int | None = None
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """See `run_json`."""
+
+    failed: bool = False
+    refused: bool = False
+    ended: bool = False
+    emits: bool = True
+    backlog_rows: int | msgspec.UnsetType | None = msgspec.UNSET  # an earlier version tells it by split only
+    rows_at: datetime | None = None
+    alignment: _Alignment | None = None
+
+
+class _Stream(msgspec.Struct, frozen=True):
+    """What of a stream in its query decides. An earlier version answers with less, a later one with more."""
+
+    since: datetime | None = None
+    silent_since: datetime | None = None
+    low_watermark_us: int | None = None
+    run: _Run = _Run()
+    splits: Mapping[str, _Split] = {}
+
+    @property
+    def rows_wait(self) -> bool:
+        """Rows are known to be there and unread."""
+        known = [split.backlog_rows for split in self.splits.values()]
+        if self.run.backlog_rows is not msgspec.UNSET:
+            known = [self.run.backlog_rows]
+        return any(rows is not None and rows > 0 for rows in known)
+
+    def rows_came(self, now: datetime, stood: timedelta, patience: timedelta) -> bool:
+        """Rows kept coming: some came within the patience, and well after the low watermark rose last."""
+        if self.run.rows_at is None:
+            return False
+        ago = now - self.run.rows_at
+        return ago < patience and stood - ago > patience / 2
+
+
+def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATIENCE) -> str:
     """How a stream is doing in its query.
 
     Args:
-        stream: as `run_json` made it; of a service of before, without its "run".
+        stream: as `run_json` made it, in this version or another.
         now: now, UTC.
         patience: how long a low watermark may stand.
 
@@ -46,22 +93,22 @@ def verdict(stream: dict[str, Any], now: datetime, patience: timedelta = PATIENC
     >>> verdict(stands, at("2026-01-01T12:04:00+00:00")), verdict(stands, at("2026-01-01T12:06:00+00:00"))
     ('moving', 'stuck')
     """
-    run = stream.get("run", {})
-    if run.get("failed") or run.get("refused"):
+    seen = msgspec.convert(stream, _Stream)
+    run = seen.run
+    if run.failed or run.refused:
         return "failed"
-    if run.get("ended"):
+    if run.ended:
         return "ended"
-    if not run.get("emits", True):
+    if not run.emits:
         return "measuring"
-    since = stream.get("since")
-    stood = timedelta() if since is None else now - datetime.fromisoformat(since)
+    stood = timedelta() if seen.since is None else now - seen.since
     stands = stood > patience
-    aligned = (run.get("alignment") or {}).get("waiting", False)
-    if stands and not aligned and (_rows_wait(stream, run) or _rows_came(run, now, stood, patience)):
+    aligned = run.alignment is not None and run.alignment.waiting
+    if stands and not aligned and (seen.rows_wait or seen.rows_came(now, stood, patience)):
         return "stuck"
-    if stream.get("silent_since") is not None:
+    if seen.silent_since is not None:
         return "silent"
-    if stream.get("low_watermark_us") is None:
+    if seen.low_watermark_us is None:
         return "waiting"
     return "standing" if stands else "moving"
 
@@ -73,20 +120,3 @@ def newest(streams: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         streams: of one service, in the order in which their runs began.
     """
     return list({(stream["name"], stream["query"]): stream for stream in streams}.values())
-
-
-def _rows_wait(stream: dict[str, Any], run: dict[str, Any]) -> bool:
-    known = [run["backlog_rows"]] if "backlog_rows" in run else [s["backlog_rows"] for s in _splits(stream)]
-    return any(rows is not None and rows > 0 for rows in known)
-
-
-def _rows_came(run: dict[str, Any], now: datetime, stood: timedelta, patience: timedelta) -> bool:
-    """Rows kept coming: some came within the patience, and well after the low watermark rose last."""
-    if run.get("rows_at") is None:
-        return False
-    ago = now - datetime.fromisoformat(run["rows_at"])
-    return ago < patience and stood - ago > patience / 2
-
-
-def _splits(stream: dict[str, Any]) -> list[dict[str, Any]]:
-    return list(stream.get("splits", {}).values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
 
 from tests.halves import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401  # pytest finds them by name
+from tests.live import class_archive
 from tests.live.chromium import chromium
 from tests.live.pravega_server import Pravega, pravega_server
 from tests.live.servers import (
@@ -39,6 +41,9 @@ SERVERS = {
     "prometheus_binary",
 }  # fixtures: who takes one starts a server, or needs it
 
+SECONDS = {"slow": 60, "spark": 8, "live": 4}
+"""About how long a test takes, by its first mark of these; others take no time beside them."""
+
 # Warnings and errors of the JVM go to a file beside the test's folders, not between pytest's lines.
 LOG4J = """\
 rootLogger.level = warn
@@ -56,6 +61,7 @@ def pytest_configure() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     clean_environment()
+    os.environ.update(class_archive.share())
     # Where boto3 looks first, here and in all processes of Spark: nobody's own account is ever asked.
     os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
@@ -70,8 +76,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     if hasattr(config, "workerinput"):  # processes share the files: the longest first, or one waits for the other
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        seconds: Counter[Path] = Counter()
+        for item in items:
+            seconds[item.path] += next((s for mark, s in SECONDS.items() if item.get_closest_marker(mark)), 0)
+        items.sort(key=lambda item: -seconds[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -50,8 +50,7 @@ def test_a_link_to_nowhere_fails(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     for page in DOCS.glob("*.md"):
-        (docs / page.name).write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
-    (docs / "pictures").symlink_to(DOCS / "pictures")
+        (docs / page.name).write_text("# A page\n", encoding="utf-8")
     (docs / "wrap.md").write_text("[there](nowhere.md)", encoding="utf-8")
     done = build(tmp_path, docs)
     assert done.returncode != 0

@@ -35,7 +35,7 @@ def outcomes(folder: Path, body: str, *options: str) -> tuple[str, str]:
     done = subprocess.run(
         [*command, f"--rootdir={folder}", str(folder / "test_it.py")],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

@@ -7,6 +7,7 @@ fail, on a bad snippet, before it is believed about the real files.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.metadata
 import re
@@ -61,13 +62,25 @@ def modules() -> list[str]:
     return [name for name in project_files() if name.startswith(LAYERS) and name.endswith(".py")]
 
 
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    """A file of Python, read once for all rules."""
+    return ast.parse(text)
+
+
+@functools.cache
+def nodes(text: str) -> tuple[ast.AST, ...]:
+    """All that is in it."""
+    return tuple(ast.walk(parsed(text)))
+
+
 # --- the rules ---
 
 
 def imports(path: str, text: str) -> Iterator[tuple[int, str]]:
     """(line, absolute dotted name) of every import, wherever it stands; relative ones as `lowmark.` names."""
     package = ("lowmark", *Path(path).parent.parts)
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -107,7 +120,7 @@ def the_core_is_pure(path: str, text: str) -> list[str]:
         for line, name in imports(path, text)
         if name.partition(".")[0] not in allowed
     ]
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Attribute) and node.attr in {"now", "utcnow", "today"}:
             if ast.unparse(node.value).endswith(("datetime", "date")):
                 wrong.append(f"{path}:{node.lineno} reads the clock; take now_us instead")
@@ -138,7 +151,7 @@ def no_test_sleeps(path: str, text: str) -> list[str]:
     if not path.startswith("tests/") or path in MAY_SLEEP:
         return []
     wrong = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "sleep" for alias in node.names):
             wrong.append(f"{path}:{node.lineno} imports sleep; use tests.live.servers.wait_until")
         if isinstance(node, ast.Attribute) and node.attr == "sleep":
@@ -182,7 +195,7 @@ def no_machine_and_no_registry(path: str, text: str) -> list[str]:
 
 def public_names_are_described(path: str, text: str) -> list[str]:
     """A module, and each class and function in its or its package's `__all__`, says in words what it is."""
-    tree = ast.parse(text)
+    tree = parsed(text)
     package = ROOT / Path(path).parent / "__init__.py"
     listed = exported(text) | (exported(package.read_text(encoding="utf-8")) if package.exists() else set())
     wrong = [] if ast.get_docstring(tree) or not text.strip() else [f"{path} has no docstring"]
@@ -197,7 +210,7 @@ def public_names_are_described(path: str, text: str) -> list[str]:
 def exported(text: str) -> set[str]:
     """The names in a module's `__all__`, whichever way it is written."""
     names: set[str] = set()
-    for node in ast.parse(text).body:
+    for node in parsed(text).body:
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if any(ast.unparse(target) == "__all__" for target in targets):
@@ -208,7 +221,7 @@ def exported(text: str) -> set[str]:
 def one_logger(path: str, text: str) -> list[str]:
     """What the package logs goes through the logger "lowmark", whose filter escapes what names of others hold."""
     wrong = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("getLogger"):
             continue
         # Without a name it is the root logger, which the command line sets up.
@@ -224,7 +237,7 @@ RENAMED = {"reached_us": "claim_us", "promises": "claims"}
 def one_word_a_thing(path: str, text: str) -> list[str]:
     """No method, attribute or argument has a name that was given up for another one."""
     wrong = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             name = node.name
         elif isinstance(node, ast.Attribute):

@@ -111,6 +111,7 @@ def test_a_java_that_fits(clone: Path, version: str) -> None:
     assert make(clone, "java", JAVA_HOME=str(clone)) == (0, [])
 
 
+@pytest.mark.slow  # an environment is made
 def test_no_registry(clone: Path) -> None:
     code, lines = make(clone, "venv", PIP_NO_INDEX="1")
     assert code != 0

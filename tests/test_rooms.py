@@ -8,6 +8,7 @@ one for the type checker alone.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ def room_of(file: str) -> str:
 def arrows(files: Mapping[str, str]) -> Iterator[Arrow]:
     """Every import of one file by another."""
     for file, text in files.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in _nodes(text):
             if isinstance(node, ast.Import):
                 imported = [(alias.name, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -87,6 +88,11 @@ def arrows(files: Mapping[str, str]) -> Iterator[Arrow]:
                 target = file_of(name, files) or file_of(module, files)
                 if target is not None and target != file:
                     yield Arrow(file, node.lineno, name, target)
+
+
+@functools.cache
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(text)))
 
 
 def file_of(module: str, files: Mapping[str, str]) -> str | None:

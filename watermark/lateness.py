@@ -15,8 +15,6 @@ Micros = npt.NDArray[np.int64]
 
 _BITS = 4
 _STEPS = 1 << _BITS
-BUCKETS = (63 - _BITS) * _STEPS + _STEPS
-"""How many buckets there are: values of 0 to 2**63 - 1 microseconds."""
 
 
 def buckets_of(values_us: Micros) -> npt.NDArray[np.intp]:

@@ -389,10 +389,6 @@ class WatermarkStrategy:
         """A new generator, for one split."""
         return BoundedOutOfOrderness(self.out_of_orderness_us) if self.generator is None else self.generator()
 
-    def extract_timestamp_us(self, row: object, row_time_us: int | None) -> int | None:
-        """The event time of a row: the assigner's answer, or the row's own where there is no assigner."""
-        return row_time_us if self.timestamp_assigner is None else self.timestamp_assigner(row, row_time_us)
-
     def watermark_of_max(self, max_us: int) -> int:
         """The watermark of a split whose largest event time is ``max_us``; a multiple of 1,000 us, negative
         too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from lowmark.integration.errors import WrapRefused
+from lowmark.integration.errors import ServiceRefused, SessionUnfit, WrapRefused
 from lowmark.integration.spark import versions
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.names import unfit_character
@@ -20,20 +20,21 @@ def session(spark: object) -> None:
     """Refuse what is no session of a driver.
 
     Raises:
-        TypeError: with what it is instead, and what to do.
+        SessionUnfit: with what it is instead, and what to do.
     """
     if hasattr(spark, "_jsparkSession"):
         versions.check_session(cast("SparkSession", spark))
         return
     if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise TypeError(
-            "LowWatermarkService needs the session of a driver, got a Spark Connect session: its listeners and "
-            "accumulators live in another process. Hint: create the service in the driver itself; a client may read "
-            "formats (lowmark.sources.spark.register)."
+        raise SessionUnfit(
+            "LowWatermarkService needs the session of a driver",
+            "a Spark Connect session: its listeners and accumulators live in another process",
+            "create the service in the driver itself; a client may read formats (lowmark.sources.spark.register).",
         )
-    raise TypeError(
-        f"LowWatermarkService needs a SparkSession, got {spark!r:.100}. "
-        "Hint: pass spark, as SparkSession.builder.getOrCreate() returns it."
+    raise SessionUnfit(
+        "LowWatermarkService needs a SparkSession",
+        f"{spark!r:.100}",
+        "pass spark, as SparkSession.builder.getOrCreate() returns it.",
     )
 
 
@@ -41,22 +42,25 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
     """Refuse arguments of `LowWatermarkService` that do not go together.
 
     Raises:
-        ValueError: a job without a coordinator, or of no queries; a coordinator that is required and not named.
+        ServiceRefused: a job without a coordinator, or of no queries; a coordinator that is required and not named.
     """
     if job is not None and coordinator is None:
-        raise ValueError(
-            f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named. "
-            'Hint: start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.'
+        raise ServiceRefused(
+            f"LowWatermarkService: job={job!r} is shared through a coordinator, and none is named",
+            'start one (`lowmark serve`) and pass coordinator="unix:...", or leave job out.',
         )
     if job is not None and (unfit := unfit_character(job)) is not None:
-        raise ValueError(f"LowWatermarkService: job={job!r} holds {unfit}. Hint: pass a name of one line.")
+        raise ServiceRefused(f"LowWatermarkService: job={job!r} holds {unfit}", "pass a name of one line.")
     if require_coordinator and coordinator is None:
-        raise ValueError(
-            "LowWatermarkService: require_coordinator is set, and no coordinator is named. "
-            'Hint: start one (`lowmark serve`) and pass coordinator="unix:...".'
+        raise ServiceRefused(
+            "LowWatermarkService: require_coordinator is set, and no coordinator is named",
+            'start one (`lowmark serve`) and pass coordinator="unix:...".',
         )
     if job_queries < 1:
-        raise ValueError(f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}")
+        raise ServiceRefused(
+            f"LowWatermarkService: expected job_queries of 1 or more, got {job_queries}",
+            "leave it out.",
+        )
 
 
 def name(name: object) -> None:

@@ -20,7 +20,7 @@ def serve(address: str, status: Callable[[StatusRequest], StatusReply], *, port:
     Raises:
         ExtraMissing: `lowmark[page]` is not installed.
         PageUnavailable: it cannot listen there.
-        ValueError: the port is no port.
+        ServiceRefused: the port is no port.
     """
     try:
         from lowmark.integration.page.endpoint import PageServer

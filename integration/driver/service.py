@@ -97,8 +97,8 @@ class LowWatermarkService:
 
     Raises:
         ServiceDiffers: one runs in this session, made with other arguments.
-        TypeError: the session is a Spark Connect session, whose driver is another process.
-        ValueError: a job without a coordinator, or of no queries.
+        SessionUnfit: the session is a Spark Connect session, whose driver is another process.
+        ServiceRefused: a job without a coordinator, or of no queries; a port that is none.
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
         CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
         MetricsUnavailable, PageUnavailable: nothing can listen at the port.

@@ -12,7 +12,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from lowmark.integration.errors import MetricsUnavailable
+from lowmark.integration.errors import MetricsUnavailable, ServiceRefused
 from lowmark.integration.process.clock import monotonic_us
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
@@ -39,13 +39,13 @@ class MetricsServer:
 
     Raises:
         MetricsUnavailable: it cannot listen there, because another process does, for instance.
-        ValueError: the port is not a number from 0 to 65535.
+        ServiceRefused: the port is not a number from 0 to 65535.
     """
 
     def __init__(self, runs: Runs, *, host: str = "127.0.0.1", port: int = 0) -> None:
         if port not in range(65_536):
-            raise ValueError(
-                f"metrics_port is {port!r}, expected a number from 0 to 65535. Hint: 0 takes any free port."
+            raise ServiceRefused(
+                f"metrics_port is {port!r}, expected a number from 0 to 65535", "0 takes any free port."
             )
         registry = CollectorRegistry()
         registry.register(StreamCollector(runs))

@@ -8,7 +8,7 @@ import threading
 import time
 
 import uvicorn
-from lowmark.integration.errors import PageUnavailable
+from lowmark.integration.errors import PageUnavailable, ServiceRefused
 
 from .app import application
 from .look import Look
@@ -33,12 +33,12 @@ class PageServer:
 
     Raises:
         PageUnavailable: it cannot listen there, because another process does, for instance.
-        ValueError: the port is not a number from 0 to 65535.
+        ServiceRefused: the port is not a number from 0 to 65535.
     """
 
     def __init__(self, look: Look, *, port: int = 0) -> None:
         if port not in range(65_536):
-            raise ValueError(f"page_port is {port!r}, expected a number from 0 to 65535. Hint: 0 takes any free port.")
+            raise ServiceRefused(f"page_port is {port!r}, expected a number from 0 to 65535", "0 takes any free port.")
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

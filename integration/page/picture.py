@@ -202,7 +202,7 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
         "name": stream["name"],
         "shown": _shown(stream["name"]),
         "query": None if stream["query"] is None else _shown(stream["query"]),
-        "verdict": verdict(dict(stream), now),
+        "verdict": verdict(stream, now),
         "holder": holder,
         "holder_shown": None if holder is None else _shown(holder),
         **{what: _shown(stream[what], most=2_000) for what in _SENTENCES},

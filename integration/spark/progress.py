@@ -35,7 +35,6 @@ class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
 class StateOperator(msgspec.Struct, frozen=True, rename="camel"):
     """One stateful operator in one batch."""
 
-    operator_name: str = ""
     num_rows_total: int = 0
     num_rows_dropped_by_watermark: int = 0
 
@@ -53,7 +52,6 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
     name: str | None = None
     timestamp: str = ""
     num_input_rows: int = 0
-    duration_ms: dict[str, int] = {}
     event_time: dict[str, str] = {}
     state_operators: list[StateOperator] = []
     sources: list[SourceProgress] = []

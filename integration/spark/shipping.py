@@ -18,6 +18,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lowmark.integration.errors import SessionUnfit
 from lowmark.sources.spark import prefer_own_python
 
 from . import workers
@@ -63,12 +64,13 @@ def ship(spark: SparkSession) -> None:
 
     Raises:
         WorkersUnfit: the executors' Python is another version, or lacks pyarrow or numpy.
-        TypeError: the session is a Spark Connect session.
+        SessionUnfit: the session is a Spark Connect session.
     """
     if not hasattr(spark, "_jsparkSession"):
-        raise TypeError(
-            "ship needs the session of a driver, got a Spark Connect session. "
-            "Hint: install lowmark where the server and its executors run."
+        raise SessionUnfit(
+            "ship needs the session of a driver",
+            "a Spark Connect session",
+            "install lowmark where the server and its executors run.",
         )
     folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the files from there for as long as it runs
     spark.sparkContext.addArchive(f"{compiled(folder / f'{_ARCHIVE}.tar.gz')}#{_ARCHIVE}")

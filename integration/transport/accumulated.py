@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lowmark.integration.errors import NoEventTime
 from lowmark.watermark import SplitId, WatermarkGenerator, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.splits.tracker import SplitTracker
@@ -225,17 +226,14 @@ def assigned_us(stream: str, assigner: Assigner, row: Mapping[str, Any], row_us:
     """Return what a timestamp assigner says of a row, in microseconds.
 
     Raises:
-        TypeError: it returned what is no time.
+        NoEventTime: it returned what is no time.
     """
     assigned = assigner(row, row_us)
     if assigned is None or (isinstance(assigned, int) and not isinstance(assigned, bool)):
         return assigned
     if isinstance(assigned, dt.datetime) and assigned.tzinfo is not None:
         return (assigned - _EPOCH) // _MICROSECOND
-    raise TypeError(
-        f'stream "{stream}": the timestamp assigner returned {assigned!r} for the row {row!r:.200}. '
-        "Hint: return microseconds since the epoch as an int, an aware datetime, or None for a row without one."
-    )
+    raise NoEventTime(stream, f"{assigned!r:.200}", f"{row!r:.200}")
 
 
 @dataclass(frozen=True)

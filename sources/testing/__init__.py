@@ -1,13 +1,6 @@
-"""For whoever writes a connector: its laws as a function, and contexts to run single roles in."""
+"""For whoever writes a connector: its laws as a function, and a context to run an enumerator in."""
 
 from .check import CheckedSource, SourceBroken, check_source
-from .context import CollectingOutput, ManualEnumeratorContext, ManualReaderContext
+from .context import ManualEnumeratorContext
 
-__all__ = [
-    "CheckedSource",
-    "CollectingOutput",
-    "ManualEnumeratorContext",
-    "ManualReaderContext",
-    "SourceBroken",
-    "check_source",
-]
+__all__ = ["CheckedSource", "ManualEnumeratorContext", "SourceBroken", "check_source"]

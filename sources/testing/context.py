@@ -1,4 +1,4 @@
-"""Contexts to run an enumerator or a reader by hand: no thread, no clock, and all that they say is kept.
+"""A context to run an enumerator by hand: no thread, no clock, and all that it says is kept.
 
 >>> from lowmark.sources import SourceSplit
 >>> from lowmark.sources.kit.discovery import DiscoveringEnumerator
@@ -20,11 +20,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic
 
-import pyarrow as pa
 from lowmark.sources.api import ReaderInfo, ResultT, SourceEvent, SplitsAssignment, SplitT
 from lowmark.sources.metric_group import MetricGroup
 
-__all__ = ["CollectingOutput", "ManualEnumeratorContext", "ManualReaderContext"]
+__all__ = ["ManualEnumeratorContext"]
 
 
 @dataclass(slots=True)
@@ -135,47 +134,3 @@ class ManualEnumeratorContext(Generic[SplitT]):
             call.handler(None, error)
         else:
             call.handler(result, None)
-
-
-class ManualReaderContext:
-    """A `SourceReaderContext` that keeps what a reader sends.
-
-    Attributes:
-        split_requests: how often it asked for a split.
-        events: what it sent to the enumerator.
-    """
-
-    def __init__(self, subtask: int = 0) -> None:
-        self.subtask = subtask
-        self.metric_group = MetricGroup()
-        self.split_requests = 0
-        self.events: list[SourceEvent] = []
-
-    def send_split_request(self) -> None:
-        self.split_requests += 1
-
-    def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
-        self.events.append(event)
-
-
-class CollectingOutput:
-    """A `ReaderOutput` that keeps everything.
-
-    Attributes:
-        rows: (split id, rows) in the order in which they came.
-        released: ids in the order of their release.
-    """
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, pa.RecordBatch]] = []
-        self.released: list[str] = []
-
-    def collect(self, split_id: str, rows: pa.RecordBatch) -> None:
-        self.rows.append((split_id, rows))
-
-    def release(self, split_id: str) -> None:
-        self.released.append(split_id)
-
-    def column(self, name: str, split_id: str | None = None) -> list[Any]:
-        """Return the values of a column, of all splits or of one."""
-        return [value for of, rows in self.rows if split_id in {None, of} for value in rows.column(name).to_pylist()]

@@ -49,12 +49,12 @@ def test_the_watermark_of_a_split(case: Case) -> None:
         assert row_time_us is not None
         return row_time_us + us(case.get("add", 0))
 
-    strategy = WatermarkStrategy(out_of_orderness_us=us(case["lag"])).with_timestamp_assigner(later)
+    strategy = WatermarkStrategy(out_of_orderness_us=us(case["lag"]))
     tracker, seen = SplitTracker(), list[int | None]()
     for event in case["events"]:
         if event is not None:
             latest_us = us(case["guard"]) if "guard" in case else None
-            tracker.observe("a", strategy.extract_timestamp_us(None, us(event)), latest_us=latest_us)
+            tracker.observe("a", later(None, us(event)), latest_us=latest_us)
         mark = tracker.marks().get("a")
         seen.append(None if mark is None else strategy.watermark_of_max(mark.max_us) // 1_000)
 

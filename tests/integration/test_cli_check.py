@@ -30,8 +30,6 @@ from tests.integration.test_metrics import SECOND_US, FakeRun
 from tests.integration.test_page import reply
 from tests.live.servers import ROOT, wait_until
 
-NOW = datetime.now(timezone.utc)
-
 
 @dataclass
 class Shown(FakeRun):
@@ -41,13 +39,14 @@ class Shown(FakeRun):
     unread: int | None = None
     rows_ago: timedelta | None = None
     more: dict[str, Any] = field(default_factory=dict)
+    now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
     def status(self) -> RunStatus:
         status = super().status()
-        now_us = int(NOW.timestamp()) * SECOND_US
+        now_us = int(self.now.timestamp()) * SECOND_US
         return replace(
             status,
-            status=replace(status.status, since=NOW - self.stands),
+            status=replace(status.status, since=self.now - self.stands),
             backlog_rows=self.unread,
             rows_at_us=None if self.rows_ago is None else now_us - int(self.rows_ago.total_seconds()) * SECOND_US,
             **self.more,

@@ -38,6 +38,7 @@ from lowmark.watermark import (
 )
 
 from tests.integration.serving import private_folder, serving, task
+from tests.laws.strategies import draws
 from tests.live.servers import wait_until
 
 EXTREMES = st.sampled_from([-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1])
@@ -90,7 +91,7 @@ JUNK = st.recursive(
 )
 FIELDS = ["application", "statements", "type", "task", "run", "timestamp", "alignment", "sequence", "lease_us"]
 METHODS = st.sampled_from([messages.SAY.path, messages.WATCH.path, messages.STATUS.path])
-QUICK = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=draws(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 OK_OR = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED}
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lowmark.watermark import AllIdle, SplitId, SplitState
 from lowmark.watermark.splits.coalescer import Coalescer
 
-from tests.laws.strategies import LAWS, SPLITS, reports, splits, watermarks_us
+from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
 
 PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
 
@@ -107,13 +107,6 @@ class CoalescerIsItsDefinition(RuleBasedStateMachine):
         if self.definition.state.get(split, FINISHED) is not FINISHED:
             self.coalescer.report(split, watermark_us)
             self.definition.report(split, watermark_us)
-
-    @rule(batch=reports)
-    def report_all(self, batch: dict[SplitId, int]) -> None:
-        known = {s: w for s, w in batch.items() if self.definition.state.get(str(s), FINISHED) is not FINISHED}
-        self.coalescer.report_all(known)
-        for split, watermark_us in known.items():
-            self.definition.report(str(split), watermark_us)
 
     @rule(batch=st.lists(st.tuples(splits, watermarks_us), max_size=6))
     def report_array(self, batch: list[tuple[str, int]]) -> None:

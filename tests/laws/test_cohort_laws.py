@@ -36,7 +36,7 @@ from lowmark.watermark.splits.events import (
 from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.state import IdleClock
 
-from tests.laws.strategies import BOUNDARIES, LAWS
+from tests.laws.strategies import BOUNDARIES, LAWS, draws
 
 TIMEOUT_US = 10
 STRATEGIES = [
@@ -115,7 +115,7 @@ def coordinator_of(strategy: WatermarkStrategy) -> StreamCoordinator:
     return StreamCoordinator(strategy, job_id="j", source_id="s", task_id="t")
 
 
-@settings(LAWS, max_examples=400)
+@settings(LAWS, max_examples=draws(400))
 @given(beginning, steps, st.sampled_from(STRATEGIES), st.integers(0, 7))
 def test_columns_and_mappings_tell_the_same(
     first: list[BatchReported], then: list[tuple[Event, int, int]], strategy: WatermarkStrategy, bits: int

@@ -36,7 +36,7 @@ from lowmark.watermark import (
 )
 from lowmark.watermark.tasks.coordinator import CoordinatorEffect, CoordinatorEvent
 
-from tests.laws.strategies import LAWS, SPLITS, splits, watermarks_us
+from tests.laws.strategies import LAWS, SPLITS, draws, splits, watermarks_us
 from tests.watermark.coordinator_world import encoded_anew
 
 INTERVAL_US, LEASE_US = 10, 35
@@ -396,7 +396,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
 
 TestCoordinatorIsItsDefinition = CoordinatorIsItsDefinition.TestCase
-TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=100)
+TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=draws(100))
 
 
 # -- within a round

@@ -29,7 +29,7 @@ from lowmark.watermark import (
 from lowmark.watermark.splits.events import BatchPlanned, BatchReported, Polled, SplitsDiscovered, SplitStateChanged
 from lowmark.watermark.splits.stream import StreamCoordinator
 
-from tests.laws.strategies import LAWS
+from tests.laws.strategies import LAWS, draws
 
 S = 1_000_000
 START_US = 1_700_000_000 * S
@@ -123,7 +123,7 @@ class World:
 @pytest.mark.parametrize("planned", [False, True])
 def test_after_a_pause_of_all_nobody_is_late(planned: bool, restart: bool, slow: bool) -> None:
     late = {}
-    for seed in range(40):
+    for seed in range(draws(40)):
         world = World(seed, planned=planned, restart=restart, slow=slow)
         world.run()
         late[seed] = world.late, world.coordinator.states[SplitState.IDLE]
@@ -142,7 +142,7 @@ def test_by_time_alone_most_seeds_lose_rows_as_in_flink() -> None:
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_dead_split_is_left_out_within_twice_the_timeout_in_which_others_speak(slow: bool) -> None:
     """As it is seen from outside: from its death, not from its last batch, to the end of the batch that tells."""
-    for seed in range(40):
+    for seed in range(draws(40)):
         world = World(seed, dead=seed % len(SPLITS), slow=slow)
         world.run()
         assert world.left_out_us is not None, f"seed {seed}"
@@ -221,7 +221,7 @@ class Job:
 
 def test_after_a_pause_of_all_queries_of_a_job_nobody_is_late_and_no_query_was_left_out() -> None:
     lost = {}
-    for seed in range(30):
+    for seed in range(draws(30)):
         job = Job(seed)
         job.run()
         lost[seed] = job.late, job.left_out_us
@@ -230,7 +230,7 @@ def test_after_a_pause_of_all_queries_of_a_job_nobody_is_late_and_no_query_was_l
 
 
 def test_a_query_of_a_job_whose_splits_are_dead_is_left_out_within_twice_the_timeout_in_which_others_speak() -> None:
-    for seed in range(30):
+    for seed in range(draws(30)):
         job = Job(seed, dead=seed % 3)
         job.run()
         assert list(job.left_out_us) == [seed % 3], f"seed {seed}"
@@ -264,7 +264,7 @@ class Deliveries:
 gaps_us = st.integers(1, TIMEOUT_US // 2)
 
 
-@settings(LAWS, max_examples=300)
+@settings(LAWS, max_examples=draws(300))
 @given(st.data())
 def test_splits_that_come_back_soon_after_a_pause_of_all_are_never_left_out(data: st.DataObject) -> None:
     """Of any length, and of as many: heard within p before it, back within x of the first, p + x as promised."""
@@ -307,7 +307,7 @@ def test_a_split_that_comes_back_later_than_promised_is_left_out(pause_us: int, 
     assert world.left_out == {0: world.now_us}
 
 
-@settings(LAWS, max_examples=300)
+@settings(LAWS, max_examples=draws(300))
 @given(st.lists(gaps_us, max_size=6), st.lists(gaps_us, min_size=60, max_size=60), st.integers(0, 2**60))
 def test_a_dead_split_is_left_out_by_the_first_delivery_after_the_timeout(
     before_us: list[int], after_us: list[int], pause_us: int

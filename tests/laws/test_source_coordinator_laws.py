@@ -18,6 +18,7 @@ from lowmark.sources import SourceSplit
 from lowmark.sources.coordinator import SourceCoordinator
 from lowmark.sources.coordinator.failover import FailoverPolicy
 
+from tests.laws.strategies import draws
 from tests.sources.coordinating import (
     DEADLINE_SECONDS,
     Gateway,
@@ -190,7 +191,7 @@ def run(seed: int) -> list[str]:
     return simulation.story + ["failover"] * max(0, len(simulation.source.made) - 1)
 
 
-@pytest.mark.parametrize("first", range(0, 300, 50))
+@pytest.mark.parametrize("first", range(0, draws(300), 50))
 def test_every_split_is_in_exactly_one_place(first: int) -> None:
     for seed in range(first, first + 50):
         run(seed)

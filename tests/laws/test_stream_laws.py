@@ -45,7 +45,7 @@ from lowmark.watermark.splits.events import (
 from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.state import IdleClock
 
-from tests.laws.strategies import LAWS, SPLITS, reports, splits, watermarks_us
+from tests.laws.strategies import LAWS, SPLITS, draws, reports, splits, watermarks_us
 
 PENDING, ACTIVE, PAUSED, IDLE, FINISHED = SplitState
 TIMEOUT_US = 10
@@ -456,7 +456,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
 
 TestCoordinatorIsItsDefinition = CoordinatorIsItsDefinition.TestCase
-TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=100)
+TestCoordinatorIsItsDefinition.settings = settings(LAWS, max_examples=draws(100))
 
 
 # -- whole histories

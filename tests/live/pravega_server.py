@@ -23,7 +23,7 @@ from lowmark.sources.pravega.client import PravegaClient, StreamCut, client_of
 from lowmark.sources.pravega.jvm import java_class
 from lowmark.sources.pravega.settings import PravegaSettings
 
-from .servers import CACHE, LOCALHOST, Process, ServerError, free_ports, require_jars, require_java
+from .servers import CACHE, LOCALHOST, Process, free_ports, require_jars, require_java, started
 from .tcp_proxy import TcpProxy
 
 if TYPE_CHECKING:
@@ -136,6 +136,10 @@ class Pravega:
     def truncate(self, cut: StreamCut) -> None:
         assert self.admin.truncateStream(self.scope, cut.stream, self.client._java_cut(cut))
 
+    def text_of(self, cut: StreamCut) -> str:
+        """A StreamCut as Pravega's text."""
+        return self.client.text_of(cut)
+
     def writer(self, stream: str) -> Writer:
         """A writer of events."""
         return Writer(self, stream)
@@ -240,15 +244,7 @@ def pravega_server(
     classpath = ":".join(str(jar) for jar in require_jars("pravega") if not jar.name.startswith(old))
     require_jars("pravega-client")
     folder.mkdir(parents=True, exist_ok=True)
-    for attempt in range(3):
-        try:
-            server = _start(java, classpath, folder / f"pravega-{attempt}", auth=auth, tls=tls, delay_ms=delay_ms)
-            break
-        except ServerError as failed:
-            if attempt == 2 or "Address already in use" not in str(failed):
-                raise
-    else:
-        raise AssertionError("the last attempt raises")
+    server = started(lambda n: _start(java, classpath, folder / f"pravega-{n}", auth=auth, tls=tls, delay_ms=delay_ms))
     try:
         yield server
     finally:

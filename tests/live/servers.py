@@ -217,6 +217,27 @@ class Process:
         self._end(subprocess.Popen.kill)
 
 
+ServerT = TypeVar("ServerT")
+
+
+def started(start: Callable[[int], ServerT]) -> ServerT:
+    """Return a server that `start` has started on free ports; again where another program took one meanwhile.
+
+    Args:
+        start: gets how often it was tried before, so that each try has a folder of its own.
+
+    Raises:
+        ServerError: it does not start.
+    """
+    for attempt in range(3):
+        try:
+            return start(attempt)
+        except ServerError as failed:
+            if attempt == 2 or "already in use" not in str(failed):
+                raise
+    raise AssertionError("the last attempt raises")
+
+
 # --- Kafka ---
 
 
@@ -406,15 +427,7 @@ def kafka_broker(folder: Path, *, optimized: bool = False) -> Iterator[Broker]:
     java = require_java()
     classpath = ":".join(str(jar) for jar in require_jars("kafka"))
     folder.mkdir(parents=True, exist_ok=True)
-    for attempt in range(3):
-        try:
-            broker = _start_broker(java, classpath, folder / f"kafka-{attempt}", optimized=optimized)
-            break
-        except ServerError as failed:
-            if attempt == 2 or "Address already in use" not in str(failed):
-                raise
-    else:
-        raise AssertionError("the last attempt raises")
+    broker = started(lambda n: _start_broker(java, classpath, folder / f"kafka-{n}", optimized=optimized))
     try:
         yield broker
     finally:
@@ -544,18 +557,15 @@ KINESIS_ACCESS = {
 def kinesis_server(folder: Path) -> Iterator[Kinesis]:
     """A server that speaks Kinesis, with its log in `folder`, stopped at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    for attempt in range(3):
+
+    def start(attempt: int) -> Kinesis:
         [port] = free_ports(1)
         command = [sys.executable, "-m", "tests.live.kinesis_service", str(port)]
         server = Kinesis(f"http://{LOCALHOST}:{port}", Process("Kinesis", command, folder / f"kinesis-{attempt}.log"))
-        try:
-            server.process.start(server.ready)
-            break
-        except ServerError as failed:
-            if attempt == 2 or "already in use" not in str(failed):
-                raise
-    else:
-        raise AssertionError("the last attempt raises")
+        server.process.start(server.ready)
+        return server
+
+    server = started(start)
     try:
         yield server
     finally:
@@ -742,7 +752,8 @@ def prometheus_server(
         "alerting": {"alertmanagers": [{"static_configs": [{"targets": list(alertmanagers)}]}]},
         "scrape_configs": [{"job_name": "lowmark", "static_configs": [{"targets": list(scrape_targets)}]}],
     }
-    for attempt in range(3):
+
+    def start(attempt: int) -> Prometheus:
         here = folder / f"prometheus-{attempt}"
         here.mkdir()
         (here / "prometheus.yml").write_text(json.dumps(config, indent=1))
@@ -751,16 +762,11 @@ def prometheus_server(
             str(program), f"--config.file={here / 'prometheus.yml'}", f"--storage.tsdb.path={here / 'data'}",
             f"--web.listen-address={LOCALHOST}:{port}", "--log.level=warn",
         ]  # fmt: skip
-        process = Process("Prometheus", command, here / "prometheus.log")
-        server = Prometheus(f"http://{LOCALHOST}:{port}", process)
-        try:
-            process.start(server.ready)
-            break
-        except ServerError as failed:
-            if attempt == 2 or "address already in use" not in str(failed):
-                raise
-    else:
-        raise AssertionError("the last attempt raises")
+        server = Prometheus(f"http://{LOCALHOST}:{port}", Process("Prometheus", command, here / "prometheus.log"))
+        server.process.start(server.ready)
+        return server
+
+    server = started(start)
     try:
         yield server
     finally:

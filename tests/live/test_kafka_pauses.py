@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
 import pytest
@@ -37,6 +34,7 @@ from tests.live.kafka_scenarios import (
     source,
 )
 from tests.live.servers import Broker
+from tests.live.torture import Feeder
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
 
@@ -52,26 +50,17 @@ STEP_US = 5 * SECOND_US
 END_US = T0_US + 10 * HOUR_US
 
 
-class Producers:
+class Producers(Feeder):
     """One producer a partition, in one thread; partition p is p * SKEW_US behind in event time."""
 
     def __init__(self, log: Log, rng: random.Random) -> None:
+        super().__init__(ROUND_SECONDS)
         self.log, self.rng = log, rng
         self.dead: set[int] = set()
         self.silent_until = dict.fromkeys(range(PARTITIONS), 0.0)
         self._at_us = T0_US + HOUR_US
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _run(self) -> None:
-        try:
-            while not self._ended.wait(ROUND_SECONDS):
-                self._produce()
-        except BaseException as error:  # noqa: BLE001  # raised where the test ends
-            self._error = error
-
-    def _produce(self) -> None:
+    def feed(self) -> None:
         now = time.monotonic()
         speaking = [p for p in range(PARTITIONS) if now >= self.silent_until[p] and p not in self.dead]
         if speaking:
@@ -89,17 +78,6 @@ class Producers:
     def silent(self) -> bool:
         return time.monotonic() < max(self.silent_until.values())
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            self._thread.join(60)
-        if self._error is not None:
-            raise self._error
-
 
 def pause_and_go_on(spark: SparkSession, kafka: Broker, checkpoint: str, *, seed: int, pauses: int) -> None:
     rng = random.Random(seed)
@@ -112,7 +90,7 @@ def pause_and_go_on(spark: SparkSession, kafka: Broker, checkpoint: str, *, seed
         )
         writer = counted(events).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
         query = writer.trigger(processingTime="300 milliseconds").start()
-        with producers.running():
+        with producers:
             poll_query(query, lambda: len(active(service)) == PARTITIONS, "every partition spoke")
             for _ in range(pauses):
                 flows_until = time.monotonic() + 1.0 + 2 * rng.random()

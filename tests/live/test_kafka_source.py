@@ -13,7 +13,8 @@ from lowmark.sources.kafka import InvalidUtf8, KafkaOffsets, KafkaSource, KafkaS
 from lowmark.sources.kit.discovery import DiscoveryFailed
 from lowmark.sources.testing import check_source
 
-from tests.live.kafka_reading import Reading, read_tables, source_of, text_of
+from tests.live.kafka_reading import Reading, source_of, text_of
+from tests.live.reading import read_tables
 from tests.live.servers import Broker, Record, wait_until
 
 T0_MS = 1_700_000_000_000

@@ -22,7 +22,8 @@ from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.kit.discovery import DiscoveryFailed
 
 from tests.live import servers
-from tests.live.kafka_reading import Reading, read_tables, source_of
+from tests.live.kafka_reading import Reading, source_of
+from tests.live.reading import read_tables
 from tests.live.servers import Broker, Record, another_broker, kafka_broker, wait_until
 
 Read = Callable[..., Reading]

@@ -66,7 +66,7 @@ def test_a_stream_cut_ends_and_begins_what_is_read(pravega: Pravega) -> None:
     first = pravega.client.tail(stream)
     pravega.split_one(stream)
     pravega.write_json(stream, rows(50, 120))
-    second = pravega.client.text_of(pravega.client.tail(stream))
+    second = pravega.text_of(pravega.client.tail(stream))
     pravega.write_json(stream, rows(120, 130))
 
     def read(**options: Any) -> list[bytes]:
@@ -76,14 +76,14 @@ def test_a_stream_cut_ends_and_begins_what_is_read(pravega: Pravega) -> None:
         return sorted(found)
 
     assert read() == as_events([*rows(0, 130), *rows(1_000, 1_010)])
-    text = pravega.client.text_of(first)
+    text = pravega.text_of(first)
     assert pravega.client.cut_of(text) == first, "a StreamCut's text is read back as it was"
     assert read(start={stream: text, other: "tail"}) == as_events(rows(50, 130))
     bounded = pravega.source(stream, start=text, stop=second)
     assert bounded.boundedness.value == "bounded"
     query = Reading(bounded)
     assert sorted([*query.events(), *query.events()]) == as_events(rows(50, 120))
-    assert query.splits == {}, "it is over"
+    assert query.going == [], "it is over"
     with pytest.raises(Exception, match="StreamCut"):
         Reading(pravega.source(stream, start="nonsense"))
 
@@ -96,13 +96,13 @@ def test_a_sealed_segment_holds_until_its_successors_are_known(pravega: Pravega)
     pravega.write_json(stream, rows(10, 30))
 
     assert query.events() == as_events(rows(0, 10))
-    assert query.finished == [], "nobody knows of its children yet: it still holds the watermark"
+    assert query.finished == set(), "nobody knows of its children yet: it still holds the watermark"
     assert len(query.discover()) == 2
     found = query.plan()
     assert [cut.finished for cut in found.slices.values() if cut.start == cut.stop] == [True]
     assert query.events() == as_events(rows(10, 30))
-    assert query.finished == [f"{stream}/0.#epoch.0"]
-    [*children] = query.splits.values()
+    assert query.finished == {f"{stream}/0.#epoch.0"}
+    [*children] = query.going
     assert {child.parents for child in children} == {(f"{stream}/0.#epoch.0",)}
 
 
@@ -113,8 +113,8 @@ def test_children_wait_for_all_that_they_carry_on(pravega: Pravega) -> None:
     pravega.merge_two(stream)
     pravega.write_json(stream, rows(200, 300))
     query, got = Reading(pravega.source(stream)), list[bytes]()
-    child = next(split for split in query.splits.values() if len(split.parents) == 2)
-    while query.splits.keys() - {child.split_id}:
+    child = next(split for split in query.going if len(split.parents) == 2)
+    while {split.split_id for split in query.going} != {child.split_id}:
         over = set(child.parents) <= set(query.finished)
         for name, table in query.batch(rows=17).items():
             assert name != child.split_id or over or not table.num_rows, "it was read beside its parents"
@@ -153,7 +153,7 @@ def test_a_sealed_stream_ends(pravega: Pravega) -> None:
     query.discover()
     got = [event for _ in range(3) for event in query.events()]
     assert sorted(got) == as_events(rows(0, 20))
-    assert query.splits == {}
+    assert query.going == []
 
 
 def test_new_streams_of_a_pattern_begin_at_their_head(pravega: Pravega) -> None:
@@ -309,7 +309,7 @@ def test_nobody_answering_is_an_error_in_time(pravega: Pravega) -> None:
 
 def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
     stream, other = pravega.create_stream(1), pravega.create_stream(1)
-    text = pravega.client.text_of(StreamCut(other, {0: 0}))
+    text = pravega.text_of(StreamCut(other, {0: 0}))
     with pytest.raises(Exception, match=f"a StreamCut of {other} for {stream}"):
         Reading(pravega.source(stream, start={stream: text}))
 
@@ -363,9 +363,9 @@ def test_where_a_query_stands_is_a_stream_cut_from_which_the_rest_is_read(praveg
         if change is not None:
             change(stream)
     query, got = Reading(pravega.source(stream)), list[bytes]()
-    while query.splits.keys() and len(got) < number and rng.random() < 0.9:
+    while query.going and len(got) < number and rng.random() < 0.9:
         got += query.events(rng.randrange(5, 40))
-    standing = {name: split.start for name, split in query.splits.items()}
+    standing = {split.split_id: split.start for split in query.going}
     [text] = pravega.source(stream).stream_cuts(standing).values()
     rest, came = Reading(pravega.source(stream, start=text)), list[bytes]()
     for _ in range(6):  # children wait for their parents

@@ -141,7 +141,7 @@ def test_an_unknown_split_is_refused_and_nothing_else_is_applied() -> None:
     coalescer = coalescer_of(a=30)
 
     with pytest.raises(UnknownSplit, match="never assigned"):
-        coalescer.report_all({"a": 50, "x": 1})
+        coalescer.report_array(["a", "x"], us(50, 1))
     assert coalescer.watermark_us("a") == 30
 
 
@@ -150,7 +150,7 @@ def test_a_finished_split_in_bulk_is_refused_and_nothing_else_is_applied() -> No
     coalescer.finish("b")
 
     with pytest.raises(FinishedSplit):
-        coalescer.report_all({"a": 50, "b": 50})
+        coalescer.report_array(["a", "b"], us(50, 50))
     assert coalescer.watermark_us("a") == 30
 
 
@@ -266,7 +266,7 @@ def test_bulk_and_single_reports_agree() -> None:
         reports: dict[SplitId, int] = {
             split: rng.randrange(-50, 50) for split in rng.sample(range(200), rng.choice((3, 200)))
         }
-        bulk.report_all(reports)
+        bulk.report_array(list(reports), us(*reports.values()))
         for reporter, watermark_us in reports.items():
             single.report(reporter, watermark_us)
         bulk._check()
@@ -388,7 +388,6 @@ def test_a_split_may_be_in_a_report_twice() -> None:
 def test_an_empty_report_changes_nothing() -> None:
     coalescer = coalescer_of(a=30)
     coalescer.report_array([], us())
-    coalescer.report_all({})
 
     assert Advance(None, 30, "a") == coalescer.advance()
 
@@ -433,8 +432,6 @@ def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(watermark_
     coalescer = coalescer_of(a=30, b=40)
 
     with pytest.raises(InvalidWatermark, match="watermark of split 'b'"):
-        coalescer.report_all({"a": 50, "b": watermark_us})
-    with pytest.raises(InvalidWatermark):
         coalescer.report("b", watermark_us)
     with pytest.raises(InvalidWatermark):
         coalescer.assign("c", watermark_us=watermark_us)

@@ -243,15 +243,6 @@ class Coalescer:
         elif watermark_us < seen_us:
             self.regressions += 1
 
-    def report_all(self, watermarks_us: Mapping[SplitId, int]) -> None:
-        """``report`` for many splits: all of them, or none if one of them raises. O(n)."""
-        try:
-            values_us = np.fromiter(watermarks_us.values(), np.int64, len(watermarks_us))
-        except OverflowError:
-            beyond = next(item for item in watermarks_us.items() if not _LEAST_US <= item[1] <= _MOST_US)
-            raise InvalidWatermark(*beyond) from None
-        self.report_array(list(watermarks_us), values_us)
-
     def report_array(
         self, splits: npt.NDArray[np.uint64] | Sequence[SplitId], watermarks_us: npt.NDArray[np.int64]
     ) -> None:

@@ -1,0 +1,79 @@
+"""Spark's classes as the JVM keeps them once they are loaded: without that, half of a session's start is loading them.
+
+    python -m tests.live.class_archive      makes the archive of this environment's Spark, once
+
+Every JVM of Spark that the tests start, in whatever process, gets it by `SPARK_SUBMIT_OPTS`. One that does not fit (of
+another Java or Spark) is passed over without a word, and so is one that is not there.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from lowmark.integration.spark.session import SHORT_LIVED_JVM, clean_environment, lean_home
+
+from tests.live.servers import CACHE, wait_until
+
+_OPTIONS = "SPARK_SUBMIT_OPTS"
+
+
+def archive() -> Path:
+    """Where that of this environment's Spark is."""
+    return CACHE / f"spark-{importlib.metadata.version('pyspark')}.jsa"
+
+
+def share() -> dict[str, str]:
+    """The environment of processes whose Spark lives for minutes, and uses the archive where it is there."""
+    # Without the log it would say on stdout that the archive does not fit.
+    found = f" -XX:SharedArchiveFile={archive()} -Xshare:auto -Xlog:disable" if archive().exists() else ""
+    return {_OPTIONS: SHORT_LIVED_JVM + found}
+
+
+def main() -> None:
+    """Run a query with state and a sink in Python, and keep what was loaded for it."""
+    clean_environment()
+    made = archive()
+    part = made.with_suffix(".part")
+    made.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="lowmark-classes-", ignore_cleanup_errors=True) as place:
+        os.environ["SPARK_HOME"] = str(lean_home(Path(place)))
+        os.environ[_OPTIONS] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable"
+        from pyspark.sql import DataFrame, SparkSession
+        from pyspark.sql import functions as F
+
+        settings: dict[str, bool | float | int | str | None] = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
+            "spark.sql.shuffle.partitions": "1",
+            "spark.log.level": "OFF",
+        }
+        spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+        rows = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+        windows = rows.groupBy(F.window("timestamp", "1 second")).count()
+
+        def sink(frame: DataFrame, _batch: int) -> None:
+            frame.collect()
+
+        writer = windows.writeStream.foreachBatch(sink).outputMode("append")
+        query = writer.option("checkpointLocation", f"{place}/checkpoint").start()
+        wait_until(lambda: len(query.recentProgress) > 1, "two batches", seconds=120)
+        query.stop()
+        gateway = spark.sparkContext._gateway
+        spark.stop()
+        assert gateway is not None, "a session has a JVM"
+        process = gateway.proc
+        process.stdin.close()  # the JVM ends by itself, and writes the archive
+        process.wait(240)
+    if part.exists():
+        part.rename(made)
+    print(f"lowmark: Spark's classes are in {made.relative_to(CACHE.parent)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

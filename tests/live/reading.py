@@ -1,0 +1,83 @@
+"""A query by hand, without Spark: what the live tests of all sources share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic
+
+import pyarrow as pa
+from lowmark.sources import DataclassSerializer, Source
+from lowmark.sources.api import SplitT
+from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.testing import ManualEnumeratorContext
+
+
+class Reading(Generic[SplitT]):
+    """An enumerator with one reader, and the positions of its splits.
+
+    Args:
+        source: what is read.
+        split: the class of its splits.
+        state: the enumerator's, to go on from.
+        splits: where they stand then.
+
+    Attributes:
+        splits: by id, where they stand; of those that are finished, where they ended.
+        finished: ids of those that are.
+    """
+
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        split: type[SplitT],
+        state: bytes | None = None,
+        splits: dict[str, SplitT] | None = None,
+    ) -> None:
+        self.source, self._split = source, split
+        self.context = ManualEnumeratorContext[SplitT](num_subtasks=1)
+        formats = source.enumerator_state_serializer
+        self.enumerator = (
+            source.create_enumerator(self.context)
+            if state is None
+            else source.restore_enumerator(self.context, formats.deserialize(formats.version, state))
+        )
+        self.planner = source.create_planner()
+        self.splits = {} if splits is None else dict(splits)
+        self.finished: set[str] = set()
+        self.enumerator.start()
+        self.context.register(0)
+        self.enumerator.add_reader(0)
+        self.context.run_async()
+        self._take()
+
+    def _take(self) -> None:
+        plain = DataclassSerializer(self._split)  # what is in a checkpoint is what goes on
+        for _, split in self.context.assigned:
+            self.splits.setdefault(split.split_id, plain.deserialize(1, plain.serialize(split)))
+
+    @property
+    def going(self) -> list[SplitT]:
+        """The splits that are not finished."""
+        return [split for name, split in self.splits.items() if name not in self.finished]
+
+    def discover(self) -> list[str]:
+        """Look for splits once more; return the ids that are new."""
+        before = set(self.splits)
+        self.context.next_period()
+        self._take()
+        return sorted(self.splits.keys() - before)
+
+    def snapshot(self) -> bytes:
+        return self.source.enumerator_state_serializer.serialize(self.enumerator.snapshot_state(1))
+
+    def close(self) -> None:
+        self.enumerator.close()
+        self.planner.close()
+
+
+def read_tables(source: Source[SplitT, Any], slices: Sequence[SplitT]) -> dict[str, pa.Table]:
+    """Read slices; split id -> rows, also where there are none."""
+    parts: dict[str, list[pa.RecordBatch]] = {split.split_id: [] for split in slices}
+    for part in read_slices(source, slices, stalled_seconds=30):
+        parts[part.split_id].append(part.rows)
+    return {name: pa.Table.from_batches(batches, schema=source.schema) for name, batches in parts.items()}
