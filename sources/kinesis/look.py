@@ -193,34 +193,61 @@ class ShardLook:
         raise ShardGone("its iterators expire at once")
 
     def _look_at_tail(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
-        """Find a record near the end: what arrived in the last second, or if that is nothing, in longer and longer."""
-        back_ms, now_ms = RECENT_MS, client.now_ms()
-        while True:
-            place = at_time(max(0, now_ms - back_ms))
+        """Find the newest record, or one near it: what came behind the one that is known, else by time."""
+
+        def page(place: str) -> Page:
             iterator = client.iterator(split.stream, split.shard, place, patience_seconds=patience_seconds)
-            found = self._tail(client, split, iterator, patience_seconds)
-            if found:
-                self._note(found)
-                newest = found[-1]
-                known = self.run[-1] if self.run else None
-                if known is None or newest.sequence > known.sequence:
-                    self.tip = newest
-                    self._renumber()
-                return
-            if back_ms > now_ms:
-                return
-            back_ms *= 4
+            return self._some(client, split, iterator, RUN_RECORDS, patience_seconds)
+
+        newest = None
+        if self.tip is not None:
+            try:
+                newest = page(after(self.tip.sequence))
+            except ShardGone:
+                self.tip = None
+        if newest is None:
+            newest = self._search_newest(page, client.now_ms())
+        found = list(map(_seen, newest.records))
+        for _ in range(TAIL_PAGES):
+            if newest.iterator is None or newest.behind_ms == 0:
+                break
+            newest = self._some(client, split, newest.iterator, PAGE_RECORDS, patience_seconds)
+            found += map(_seen, newest.records)
+        self._note(found)
+        known = max((seen.sequence for seen in (self.tip, *self.run[-1:]) if seen is not None), default=-1)
+        if found and found[-1].sequence > known:
+            self.tip = found[-1]
+            self._renumber()
 
     @staticmethod
-    def _tail(client: KinesisClient, split: KinesisSplit, iterator: str, patience_seconds: float) -> list[Seen]:
-        found: list[Seen] = []
-        for _ in range(TAIL_PAGES):
-            page = client.records(split.stream, split.shard, iterator, PAGE_RECORDS, patience_seconds=patience_seconds)
-            found += map(_seen, page.records)
-            if page.iterator is None or page.behind_ms == 0:
+    def _search_newest(page: Callable[[str], Page], now_ms: int) -> Page:
+        """Return what arrived last, or the first some of it, by a search for the time behind which nothing came.
+
+        A shard that was busy until an hour ago would else be read from there on.
+        """
+        begin_ms, empty_ms = now_ms - RECENT_MS, now_ms
+        newest = page(at_time(max(0, begin_ms)))
+        while not newest.records and begin_ms > 0:
+            begin_ms, empty_ms = now_ms - 4 * (now_ms - begin_ms), begin_ms
+            newest = page(at_time(max(0, begin_ms)))
+        while newest.records and newest.behind_ms > 0 and empty_ms - begin_ms > RECENT_MS:
+            middle_ms = (begin_ms + empty_ms) // 2
+            later = page(at_time(max(0, middle_ms)))
+            if later.records:
+                newest, begin_ms = later, middle_ms
+            else:
+                empty_ms = middle_ms
+        return newest
+
+    @staticmethod
+    def _some(client: KinesisClient, split: KinesisSplit, iterator: str, limit: int, patience_seconds: float) -> Page:
+        """Read until something comes, or the end: the service answers with nothing now and then."""
+        page = client.records(split.stream, split.shard, iterator, limit, patience_seconds=patience_seconds)
+        for _ in range(EMPTY_PAGES):
+            if page.records or page.iterator is None or page.behind_ms == 0:
                 break
-            iterator = page.iterator
-        return found
+            page = client.records(split.stream, split.shard, page.iterator, limit, patience_seconds=patience_seconds)
+        return page
 
     def _note(self, seen: Sequence[Seen]) -> None:
         """Remember how dense records are, and the latest time."""

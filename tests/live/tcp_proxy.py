@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .servers import LOCALHOST, Process, ServerError, free_ports, port_open
+from .servers import LOCALHOST, Process, free_ports, port_open, started
 
 MOST_CHUNKS = 256
 CHUNK_BYTES = 64 << 10
@@ -50,16 +50,13 @@ def tcp_proxied(
     target_port: int, folder: Path, *, port: int | None = None, delay_ms: float = 0.0
 ) -> Iterator[TcpProxy]:
     """A proxy that listens, ended at the end."""
-    for attempt in range(3):
+
+    def start(_attempt: int) -> TcpProxy:
         proxy = TcpProxy(target_port, folder, port=port, delay_ms=delay_ms)
-        try:
-            proxy.start()
-            break
-        except ServerError as failed:
-            if attempt == 2 or "address already in use" not in str(failed):
-                raise
-    else:
-        raise AssertionError("the last attempt raises")
+        proxy.start()
+        return proxy
+
+    proxy = started(start)
     try:
         yield proxy
     finally:

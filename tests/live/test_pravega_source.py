@@ -363,9 +363,9 @@ def test_where_a_query_stands_is_a_stream_cut_from_which_the_rest_is_read(praveg
         if change is not None:
             change(stream)
     query, got = Reading(pravega.source(stream)), list[bytes]()
-    while query.splits.keys() and len(got) < number and rng.random() < 0.9:
+    while query.going and len(got) < number and rng.random() < 0.9:
         got += query.events(rng.randrange(5, 40))
-    standing = {name: split.start for name, split in query.splits.items()}
+    standing = {split.split_id: split.start for split in query.going}
     [text] = pravega.source(stream).stream_cuts(standing).values()
     rest, came = Reading(pravega.source(stream, start=text)), list[bytes]()
     for _ in range(6):  # children wait for their parents

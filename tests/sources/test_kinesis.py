@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import random
+from bisect import bisect_left
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from lowmark.sources import Boundedness
 from lowmark.sources.formats import FormatOptions
 from lowmark.sources.kinesis import InvalidKinesisOption, KinesisPosition, KinesisSource, KinesisUnavailable
-from lowmark.sources.kinesis.client import Page
+from lowmark.sources.kinesis.client import Page, _time_of, milliseconds
 from lowmark.sources.kinesis.enumerator import StreamPattern, _prepared
 from lowmark.sources.kinesis.look import Seen, ShardLook
 from lowmark.sources.kinesis.pace import Pace
@@ -243,3 +245,68 @@ def test_what_was_looked_at_stays_known_when_the_next_answer_does_not_come() -> 
     look.refresh(client, split, **options)
     assert [seen.sequence - BIG for seen in look.run] == [0, 1, 2]
     assert [seen.behind for seen in look.run] == [1, 1_001, 2_001]
+
+
+class Busy:
+    """A shard that was written to until a minute ago, and how much of it was read."""
+
+    NOW_MS = 1_767_225_600_000
+
+    def __init__(self, records: int, silent_ms: int) -> None:
+        last_ms = self.NOW_MS - silent_ms
+        self.times = [last_ms - (records - 1 - n) for n in range(records)]  # one a millisecond
+        self.reads = self.read_records = 0
+
+    def now_ms(self) -> int:
+        return self.NOW_MS
+
+    def iterator(self, stream: str, shard: str, cursor: str, **options: Any) -> str:
+        kind, _, where = cursor.partition(" ")
+        if kind == TRIM_HORIZON:
+            return "0"
+        if kind == "AT_TIMESTAMP":
+            return str(bisect_left(self.times, int(where)))
+        return str(int(where) - BIG + (kind == "AFTER_SEQUENCE_NUMBER"))
+
+    def records(self, stream: str, shard: str, iterator: str, limit: int, **options: Any) -> Page:
+        begin = int(iterator)
+        found = [
+            {"SequenceNumber": str(BIG + n), "Data": b"x",
+             "ApproximateArrivalTimestamp": datetime.fromtimestamp(self.times[n] / 1_000, timezone.utc)}
+            for n in range(begin, min(begin + limit, len(self.times)))
+        ]  # fmt: skip
+        self.reads, self.read_records = self.reads + 1, self.read_records + len(found)
+        end = begin + len(found)
+        behind_ms = self.times[-1] - self.times[end - 1] if found and end < len(self.times) else 0
+        return Page(found, str(end), behind_ms)
+
+
+@pytest.mark.parametrize("silent_ms", [0, 900, 3_000, 60_000, 3_600_000])
+def test_the_end_of_a_shard_is_found_without_reading_it(silent_ms: int) -> None:
+    client: Any = Busy(100_000, silent_ms)
+    look, [split] = ShardLook(TRIM_HORIZON, 0), splits_of({"0": ()})
+    now = [0.0]
+    options: dict[str, Any] = {"now_seconds": lambda: now[0], "poll_seconds": 1.0, "patience_seconds": 1.0}
+    look.refresh(client, split, **options)
+    assert look.tip is not None
+    assert look.tip.sequence == BIG + 99_999
+    assert client.read_records < 8_000
+    assert client.reads < 30
+    # It is still the last one: that takes one read more, beside that of the run.
+    reads, now[0] = client.reads, 2.0
+    look.refresh(client, split, **options)
+    assert client.reads - reads <= 2
+    client.times += [client.NOW_MS + n for n in range(700)]
+    now[0] = 4.0
+    look.refresh(client, split, **options)
+    assert look.tip.sequence == BIG + 100_699
+
+
+def test_times_of_records_are_read_as_the_client_reads_them() -> None:
+    from botocore.utils import parse_timestamp
+
+    rng = random.Random(5)
+    for given in [0, 1_767_225_600, 1.5, "2026-01-01T00:00:00Z", *(rng.randrange(2**41) / 1_000 for _ in range(2_000))]:
+        assert _time_of(given) == parse_timestamp(given), given
+        if isinstance(given, float):
+            assert milliseconds(_time_of(given)) == round(given * 1_000), "no millisecond is lost"
