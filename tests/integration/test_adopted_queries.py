@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import AdoptionRefused
@@ -21,6 +20,7 @@ from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, Ran, Row, start, windows
 from tests.integration.test_stateful import alarms
+from tests.sparks import since
 
 Query = Callable[[DataFrame], DataFrame]
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -244,7 +244,7 @@ def test_what_was_half_done_starts_neither_kind_and_says_so(
             start(counted_windows(df), checkpoint).query.awaitTermination(60)
 
 
-@pytest.mark.skipif(pyspark.__version__ < "4.2", reason="Spark has version 2 of the log and named sources since 4.2")
+@since("4.2", "named sources, and version 2 of the offset log,")
 @pytest.mark.parametrize("named", [pytest.param(False, marks=MATRIX), True])
 def test_version_2_of_the_offset_log_and_named_sources(
     spark: SparkSession, tmp_path: Path, checkpoint: str, named: bool

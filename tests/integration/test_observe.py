@@ -14,6 +14,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import us
+from tests.sparks import since
 
 KEY = SplitKey(("split",), ("string",))
 # Two splits, as Spark 4.2 wrote them into a progress event: int keys 1 and 2 with 1e8 and 5e8.
@@ -93,6 +94,7 @@ def test_wholeeconds_survive_as_seconds_in_a_double() -> None:
         assert np.array_equal(_whole(times / 1e6, 1e6, "here"), times), "seed 7"
 
 
+@since("4.2", "the largest event time of each split in the JVM")
 def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:
     """Every kind of row: good, in the future, without time, without split, before 1970; the guard hides no good row."""
     rows = [
@@ -120,6 +122,7 @@ def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:
     assert seen.names[c] == "c", "the row furthest behind shows its split's name"
 
 
+@since("4.2", "the largest event time of each split in the JVM")
 def test_without_a_guard_the_future_counts(spark: SparkSession) -> None:
     df = spark.sql("select 'a' split, timestamp '2099-01-01 00:00:00' ts")
     made = measurement(future_guard_us=None)

@@ -12,6 +12,8 @@ from lowmark.integration.transport.split_key import SplitKey
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tests.sparks import since
+
 CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     ("p int", [(n,) for n in (0, 1, -1, 63, 2**31 - 1, -(2**31))]),
     ("p bigint", [(n,) for n in (0, 1, -1, 2**63 - 1, -(2**63))]),
@@ -24,6 +26,7 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
 ]
 
 
+@since("4.2", "the largest event time of each split in the JVM")
 @pytest.mark.parametrize(("schema", "rows"), CASES, ids=[schema for schema, _ in CASES])
 def test_pitfall_22_ids_are_the_sketchs_hashes(spark: SparkSession, schema: str, rows: list[tuple[Any, ...]]) -> None:
     columns = [(part.split()[0], part.split()[1]) for part in schema.split(", ")]
