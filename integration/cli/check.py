@@ -2,7 +2,7 @@
 
     exit code   0  every low watermark moves, or stands with nothing waiting
                 1  one is stuck: it stands, and rows wait or keep coming; or its query has failed
-                2  not reachable: no service runs or answers, or it has no such stream, or none at all
+                2  not reachable: no service runs, or one is there and does not answer, or none has such a stream
 
 `lowmark status` has other codes (1: nothing to show), which scripts go by since 0.1.0, so this is a command of its own.
 """
@@ -43,9 +43,10 @@ def check(
     from lowmark.watermark import duration_us
     from lowmark.watermark.printable import printable
 
+    hung: list[str] = []
     most = timedelta(microseconds=duration_us(patience, what="--patience"))
     try:
-        streams = _streams(name, connect)
+        streams = _streams(name, connect, hung)
     except LowmarkError as failed:
         if debug:
             raise
@@ -64,10 +65,12 @@ def check(
     if not words:
         print_error("services answer, and none of them has a query with a wrapped stream")
         raise typer.Exit(_UNREACHABLE)
-    raise typer.Exit(_STUCK if any(word in WANTS_A_PERSON for _, word in words) else _MOVING)
+    if any(word in WANTS_A_PERSON for _, word in words):
+        raise typer.Exit(_STUCK)
+    raise typer.Exit(_UNREACHABLE if hung and name is None else _MOVING)
 
 
-def _streams(name: str | None, connect: str | None) -> list[dict[str, Any]]:
+def _streams(name: str | None, connect: str | None, hung: list[str]) -> list[dict[str, Any]]:
     """Every stream in every query, ended ones too.
 
     Raises:
@@ -76,7 +79,7 @@ def _streams(name: str | None, connect: str | None) -> list[dict[str, Any]]:
     from .status import ask
 
     services: list[tuple[str, StatusReply]]
-    services, _ = ask(name, connect, limit=0, ended=True)
+    services, _ = ask(name, connect, limit=0, ended=True, hung=hung)
     return [stream for _, reply in services for stream in reply.streams]
 
 

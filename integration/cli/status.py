@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ask", "explain", "status"]
 
 _NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # what a coordinator says to the question for a service
+_HANGS = "DEADLINE_EXCEEDED"
 
 
 def status(
@@ -154,6 +155,7 @@ def ask(
     limit: int | None = None,
     *,
     ended: bool = False,
+    hung: list[str] | None = None,
 ) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
     """Ask one service, or all services and coordinators of this user; only who has the stream, where one is named.
 
@@ -163,6 +165,7 @@ def ask(
         token_file: for a coordinator that wants a token.
         limit: how many splits of a stream, and tasks at a coordinator.
         ended: also queries that have ended.
+        hung: takes the addresses of services that are there and do not answer; stderr is told of them, too.
 
     Raises:
         NoService: none runs.
@@ -176,6 +179,7 @@ def ask(
     from .show_coordinator import only
 
     services, coordinators = [], []
+    silent: list[ServiceUnreachable] = []
     for address in [connect] if connect is not None else sockets.find_addresses():
         client = Client(address)
         try:
@@ -183,6 +187,8 @@ def ask(
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
+            if other.cause.startswith(_HANGS):
+                silent.append(other)
             if not other.cause.startswith(_NO_SERVICE):
                 continue  # found by ourselves: it has ended since, or is ending
             try:
@@ -192,7 +198,8 @@ def ask(
         finally:
             client.close()
     if not services and not coordinators:
-        raise NoService(tuple(map(str, sockets.folders())))
+        raise silent[0] if silent else NoService(tuple(map(str, sockets.folders())))
+    _tell(silent, [] if hung is None else hung)
     if name is None:
         return services, coordinators
     known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
@@ -203,6 +210,12 @@ def ask(
         [(a, only_stream(name, r)) for a, r in services if any(s["name"] == name for s in r.streams)],
         [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
     )
+
+
+def _tell(silent: list[ServiceUnreachable], hung: list[str]) -> None:
+    for each in silent:
+        print_error(f"the service at {each.address} is there and does not answer: its driver hangs, or is stopped")
+        hung.append(each.address)
 
 
 def _ask_coordinator(

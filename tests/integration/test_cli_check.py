@@ -8,6 +8,7 @@ import pty
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ import pytest
 from lowmark.integration.cli.schema import status_schema, status_type
 from lowmark.integration.process import sockets
 from lowmark.integration.run_status import Alignment, RunStatus
+from lowmark.integration.transport import driver_rpc
 from lowmark.integration.transport.driver_rpc import Server, StatusReply, StatusRequest
 from lowmark.watermark import Cap
 from lowmark.watermark.splits.status import HolderSpell
@@ -153,6 +155,44 @@ def test_not_reachable_is_2(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(sockets, "folders", lambda: [tmp_path / "none"])
     code, out, err = call("check", "--json")
     assert (code, f"lowmark: {json.loads(out)['error']}\n", json.loads(out)["streams"]) == (2, err, [])
+
+
+HANGS = """
+import signal, sys
+from lowmark.integration.transport.driver_rpc import Server, StatusReply
+never = lambda _: None
+reply = StatusReply("app", 1, [], [])
+served = Server(sys.argv[1], heartbeat=never, guide=never, planned=never, status=lambda _: reply)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_driver_that_hangs_is_told_and_one_that_was_killed_is_gone(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_rpc.Client.__init__, "__kwdefaults__", {"deadline_seconds": 1.0})
+    driver.runs.append(run())
+    address = driver.address.replace(".sock", "-hangs.sock")
+    process = subprocess.Popen([sys.executable, "-c", HANGS, address], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert call("check") == (0, "orders, query q: moving\n", "")
+        process.send_signal(signal.SIGSTOP)
+        told = f"lowmark: the service at {address} is there and does not answer: its driver hangs, or is stopped\n"
+        assert call("check") == (2, "orders, query q: moving\n", told)
+        assert call("check", "orders")[0] == 0
+        assert call("status")[::2] == (0, told)
+        driver.runs[0] = run("t2", stands=10 * MINUTE, unread=9)
+        assert call("check")[0] == 1  # what is known to be stuck comes first
+        code, out, err = call("check", "--connect", address)
+        assert (code, out) == (2, "")
+        assert "no lowmark service answers" in err
+    finally:
+        process.kill()
+        process.communicate()
+    assert call("check")[::2] == (1, "")
 
 
 # --- the schema ---

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from lowmark.watermark.splits.idleness import Idleness
 from lowmark.watermark.state import IdleClock
+from lowmark.watermark.strategy import ProgressiveIdleness
 
 
 def idleness_of(*splits: str, timeout_us: int = 10) -> Idleness:
@@ -228,6 +229,17 @@ def test_many_pauses_of_a_silent_split_add_up_and_are_few() -> None:
 
     assert len(idleness._timers["a"].pauses) == 16
     assert idleness.next_deadline_us() == 61 + 50
+
+
+def test_what_is_a_short_gap_grows_with_the_timeout() -> None:
+    idleness = Idleness(80, IdleClock.FLOW, grows=ProgressiveIdleness(at_start_us=8, over_us=80))
+    for at_us in (0, 100, 130):  # of a timeout of 80 a gap of 30 counts wholly, of one of 8 as 2
+        idleness.read(at_us)
+        idleness.delivered(at_us)
+        if at_us == 100:
+            idleness.heard("a", at_us)
+
+    assert (idleness.timeout_us, idleness.left_us("a", 130)) == (80, 50)
 
 
 # -- what is kept
