@@ -7,7 +7,7 @@ source of ours is measured where it is read, unless the user prepares the rows f
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from lowmark.integration.errors import WrapRefused
@@ -46,28 +46,18 @@ def wrapped(
 ) -> tuple[DataFrame, Stream]:
     """Return the rows, and the stream they are; arguments and errors are those of `LowWatermarkService.wrap`."""
     wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
-    key = SplitKey.of(name, wrap.split_columns(split), _types(df))
-    wrap.check_session(df.sparkSession, name=name)
-    plan_ = logical_plan.analyzed(df)
-    kafka = (
-        set(key.columns) <= logical_plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
-    )
-    declared = {} if splits is None else key.declared(name, splits)
-    shows_names = strategy.runs_python or not (kafka or declared or key.integral)
+    known = _known(df, name, split, splits)
+    key = known["key"]
+    shows_names = strategy.runs_python or not _names_itself(known)
     detail = detail or strategy.adaptive is not None  # which goes by the earliest row of each batch
     df, how = _measured(df, name, key, event_time, strategy, max_splits, detail=detail, names=shows_names)
     stream = Stream(
         name=name,
         stream_id=_new_id(),
         strategy=strategy,
-        key=key,
-        sources=logical_plan.count_sources(plan_),
-        kafka=kafka,
-        declared=declared,
-        names=dict(declared),
-        withholds=logical_plan.withholds_rows(plan_),
         detail=detail,
         shows_names=shows_names,
+        **known,
         **how,
     )
     return df, stream
@@ -92,25 +82,14 @@ def audited(
         )
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     wrap.check_audited(df, name=name, event_time=event_time, strategy=strategy)
-    key = SplitKey.of(name, wrap.split_columns(split), _types(df))
-    wrap.check_session(df.sparkSession, name=name)
-    plan_ = logical_plan.analyzed(df)
-    kafka = (
-        set(key.columns) <= logical_plan.kafka_columns(plan_) & {"topic", "partition"} and "partition" in key.columns
-    )
-    declared = {} if splits is None else key.declared(name, splits)
-    names = not (kafka or declared or key.integral)
+    known = _known(df, name, split, splits)
+    key, names = known["key"], not _names_itself(known)
     return Stream(
         name=name,
         stream_id=_new_id(),
         strategy=strategy,
-        key=key,
         measurement=_measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names),
-        sources=logical_plan.count_sources(plan_),
-        kafka=kafka,
-        declared=declared,
-        names=dict(declared),
-        withholds=logical_plan.withholds_rows(plan_),
+        **known,
     )
 
 
@@ -213,6 +192,38 @@ def _new_id() -> str:
 
 def _types(df: DataFrame) -> dict[str, str]:
     return {f.name: f.dataType.simpleString() for f in df.schema.fields}
+
+
+class _Known(TypedDict):
+    """What of a `Stream` shows in the rows that the user gave."""
+
+    key: SplitKey
+    sources: int
+    kafka: bool
+    declared: Mapping[int, str]
+    names: dict[int, str]
+    withholds: bool
+
+
+def _known(df: DataFrame, name: str, split: str | Sequence[str], splits: Iterable[object] | None) -> _Known:
+    key = SplitKey.of(name, wrap.split_columns(split), _types(df))
+    wrap.check_session(df.sparkSession, name=name)
+    plan_ = logical_plan.analyzed(df)
+    of_kafka = logical_plan.kafka_columns(plan_) & {"topic", "partition"}
+    declared = {} if splits is None else key.declared(name, splits)
+    return _Known(
+        key=key,
+        sources=logical_plan.count_sources(plan_),
+        kafka=set(key.columns) <= of_kafka and "partition" in key.columns,
+        declared=declared,
+        names=dict(declared),
+        withholds=logical_plan.withholds_rows(plan_),
+    )
+
+
+def _names_itself(known: _Known) -> bool:
+    """Whether the names of splits are known without looking at rows."""
+    return known["kafka"] or bool(known["declared"]) or known["key"].integral
 
 
 class _Measuring(TypedDict):

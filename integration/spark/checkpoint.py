@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["Farewell", "FarewellFiles", "kafka_starting_offsets", "last_offsets"]
+__all__ = ["Farewell", "FarewellFiles", "json_object", "kafka_starting_offsets", "last_offsets"]
 
 _BATCH = re.compile(r"[0-9]{1,19}")
 
@@ -99,7 +99,7 @@ class FarewellFiles:
             return None
         # A zero byte, "v1", then the offset. Source: `org.apache.spark.sql.kafka010.KafkaSourceInitialOffsetWriter`.
         version, _, offset = text.lstrip("\0").partition("\n")
-        return _parsed(offset) if version == "v1" else None
+        return json_object(offset) if version == "v1" else None
 
     def newest_entry(self) -> OffsetEntry | None:
         """What was planned last: the offsets of each source; None before the first batch.
@@ -209,7 +209,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
             offsets = _offsets_of(folder, done[-1])
     found: dict[str, dict[str, int]] = {}
     for text in offsets:
-        for (topic, partition), position in sorted(kafka_positions(_parsed(text)).items()):
+        for (topic, partition), position in sorted(kafka_positions(json_object(text)).items()):
             mine = found.setdefault(topic, {})
             # Two sources on one topic: the earlier position loses nothing.
             mine[str(partition)] = min(position, mine.get(str(partition), position))
@@ -254,7 +254,8 @@ def _unreadable(folder: Path, name: str, failed: OSError | UnicodeDecodeError) -
     )
 
 
-def _parsed(text: str | None) -> Mapping[str, Any] | None:
+def json_object(text: str | None) -> Mapping[str, Any] | None:
+    """Return an offset that is a JSON object; None for another one, and for none."""
     if text is None:
         return None
     try:

@@ -6,14 +6,13 @@ query": the second one is the heartbeat, which the user does not know of.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 
+from .checkpoint import json_object
 from .checkpoint_store import is_elsewhere
 
 __all__ = ["adopt_command", "conflict", "leave_command"]
@@ -39,7 +38,7 @@ def conflict(
     Returns:
         What is in the checkpoint, what in the query, and a hint; None where lowmark has nothing to do with it.
     """
-    offsets = [_parsed(text) for text in written]
+    offsets = [json_object(text) for text in written]
     before = [found.stream for offset in offsets if (found := HeartbeatOffset.find(offset)) is not None]
     read_before = any((batch := BatchOffset.find(offset)) is not None and batch.source in before for offset in offsets)
     now = [*wrapped, *read]
@@ -126,13 +125,3 @@ def _path(checkpoint: str) -> str:
 def _streams(names: Sequence[str]) -> str:
     quoted = ", ".join(f'"{name}"' for name in names)
     return f"stream {quoted}" if len(names) == 1 else f"streams {quoted}"
-
-
-def _parsed(text: str | None) -> Mapping[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        offset = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return offset if isinstance(offset, dict) else None

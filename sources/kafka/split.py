@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
+from lowmark.sources.kit.data_loss import KnownLosses
 from lowmark.sources.metric_group import MetricGroup
 
 from .errors import KafkaDataLost
 
 __all__ = ["DataLoss", "KafkaSplit", "split_id"]
-
-_log = logging.getLogger("lowmark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +46,11 @@ class DataLoss:
 
     Args:
         go_on: whether reading goes on without them.
-        metrics: where they are counted, also as `data_losses`.
+        metrics: where they are counted.
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
-        self._go_on, self._told = go_on, set[tuple[str, int]]()
-        self._offsets, self._times = metrics.counter("lost_offsets"), metrics.counter("data_losses")
+        self._known = KnownLosses(go_on=go_on, metrics=metrics, amount="lost_offsets")
 
     def found(self, split: KafkaSplit, start: int, resume: int | None, reason: str) -> None:
         """Offsets from `start` up to `resume` (None: all that follow) are gone. The same loss is told once.
@@ -62,13 +59,4 @@ class DataLoss:
             KafkaDataLost: unless reading goes on.
         """
         lost = KafkaDataLost(split.split_id, split.topic, split.partition, start, resume, reason)
-        if not self._go_on:
-            raise lost
-        if (split.split_id, start) in self._told:
-            return
-        self._told.add((split.split_id, start))
-        self._times.inc()
-        self._offsets.inc(0 if resume is None else max(0, resume - start))
-        _log.warning(
-            "%s Reading goes on without them, as failOnDataLoss=false asks.", str(lost).partition(" Hint: ")[0]
-        )
+        self._known.take(lost, split.split_id, start, 0 if resume is None else max(0, resume - start))

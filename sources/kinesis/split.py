@@ -16,10 +16,10 @@ not grow along a shard: where they do not, a position still grows, by a millisec
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
+from lowmark.sources.kit.data_loss import KnownLosses
 from lowmark.sources.metric_group import MetricGroup
 
 from .errors import KinesisDataLost
@@ -27,8 +27,6 @@ from .errors import KinesisDataLost
 __all__ = ["TRIM_HORIZON", "DataLoss", "KinesisSplit", "after", "at", "at_time", "split_id", "stream_name"]
 
 TRIM_HORIZON = "TRIM_HORIZON"
-
-_log = logging.getLogger("lowmark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +92,7 @@ class DataLoss:
     """
 
     def __init__(self, *, go_on: bool, metrics: MetricGroup) -> None:
-        self._go_on, self._told = go_on, set[tuple[str, str]]()
-        self._times = metrics.counter("data_losses")
+        self._known = KnownLosses(go_on=go_on, metrics=metrics)
 
     def found(self, split: KinesisSplit, reason: str) -> None:
         """Records from a split's cursor on are gone. The same loss is told once.
@@ -103,11 +100,4 @@ class DataLoss:
         Raises:
             KinesisDataLost: unless reading goes on.
         """
-        lost = KinesisDataLost(split.split_id, split.cursor, reason)
-        if not self._go_on:
-            raise lost
-        if (split.split_id, split.cursor) in self._told:
-            return
-        self._told.add((split.split_id, split.cursor))
-        self._times.inc()
-        _log.warning("%s Reading goes on without them, as was asked.", str(lost).partition(" Hint: ")[0])
+        self._known.take(KinesisDataLost(split.split_id, split.cursor, reason), split.split_id, split.cursor)
