@@ -86,6 +86,7 @@ def main(arguments: list[str]) -> int:
     from lowmark.integration import LowWatermarkService
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, it still ends its broker
+    kinesis.give_access()
     began, load = time.monotonic(), os.getloadavg()[0]
     rows: list[Row] = []
     lost = False

@@ -41,10 +41,14 @@ SIX_TIMES = Bound(1 / 6, "ratio")
 
 def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -> list[Row]:
     """Measure. `rows`: for the throughput, in all shards; `few`: of each shard, where an answer takes long."""
-    os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
-    os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
     with kinesis_server(folder / "kinesis") as server:
         return [*throughput(spark, server, folder, rows, pairs), *side_by_side(spark, server, folder, few, pairs)]
+
+
+def give_access() -> None:
+    """Let boto3 find credentials: here, and in what Spark starts, if it is not started yet."""
+    os.environ["AWS_ACCESS_KEY_ID"] = KINESIS_ACCESS["aws_access_key_id"]
+    os.environ["AWS_SECRET_ACCESS_KEY"] = KINESIS_ACCESS["aws_secret_access_key"]
 
 
 def throughput(spark: SparkSession, server: Kinesis, folder: Path, rows: int, pairs: int) -> list[Row]:
