@@ -31,6 +31,8 @@ EMPTY_PAGES = 100
 """The service answers with nothing now and then, though more is there."""
 RECENT_MS = 1_000
 """How much of what arrived last is looked at to find an end, where the run does not reach it."""
+LONG_MS = 10_000
+"""What came in less than that since the last look is read, behind the end that was known then."""
 TAIL_PAGES = 20
 MOST_ROWS = 2**40
 
@@ -205,7 +207,7 @@ class ShardLook:
                 newest = page(after(self.tip.sequence))
             except ShardGone:
                 self.tip = None
-        if newest is None:
+        if newest is None or newest.behind_ms > LONG_MS:
             newest = self._search_newest(page, client.now_ms())
         found = list(map(_seen, newest.records))
         for _ in range(TAIL_PAGES):

@@ -24,7 +24,7 @@ class Trouble:
     >>> trouble = Trouble("Kinesis at eu-west-1", "shards", now_us=lambda: 1_767_268_800_000_000)
     >>> trouble.see(2, 8, "orders/shardId-000000000001", "ThrottlingException: slow down")
     >>> trouble.text.partition(", such as ")[0]
-    'Kinesis at eu-west-1 gives no answer for 2 of 8 shards since 2026-01-01T12:00:00Z'
+    'Kinesis at eu-west-1 gives no answer for 2 of 8 shards since 2026-01-01 12:00:00.000 UTC'
     >>> trouble.see(0, 8)
     >>> trouble.text is None
     True

@@ -42,6 +42,7 @@ _PAUSES_SECONDS = (0.1, 0.3, 1.0)
 _SAY_AFTER_SECONDS = 5.0
 _DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED", "InvalidTokenException", "AuthenticationException", "TokenException")
 _MISSING = ("NoSuchSegmentException", "InvalidStreamException", "NOT_FOUND")
+_WRAPPERS = ("ExecutionException", "CompletionException", "RetriesExhaustedException")
 _FOR_GOOD = ("IllegalArgumentException", "SSLHandshakeException", "CertificateException")
 
 
@@ -538,13 +539,17 @@ def _milliseconds() -> Any:
 
 
 def _told(error: Any) -> str:
-    """Return what Java raised, without its stack, from the outside in."""
+    """Return what Java raised, without its stack, from the outside in; what only wraps another error is left out."""
     said: list[str] = []
     each: Any = error
     while each is not None and len(said) < 8:
-        name, text = str(each.getClass().getSimpleName()), str(each.getMessage() or "").splitlines()
-        said.append(f"{name}: {text[0]}" if text else name)
-        each = each.getCause()
+        name, text = str(each.getClass().getSimpleName()), str(each.getMessage() or "").partition("\n")[0]
+        cause = each.getCause()
+        if cause is not None and str(cause.toString()).partition("\n")[0] in text:
+            text = ""  # it says again what its cause says
+        if text or cause is None or name not in _WRAPPERS:
+            said.append(f"{name}: {text}" if text else name)
+        each = cause
     return " < ".join(said)
 
 

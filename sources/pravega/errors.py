@@ -80,7 +80,10 @@ class PravegaUnavailable(SuppressRestarts, RuntimeError):
         "Pravega at {controller}: cannot {action}, tried for {after_seconds:.0f} s: {cause:.300}. Nothing was lost: "
         "the query goes on from its checkpoint"
     )
-    _hint = "is the address right, and the controller and every segment store reachable? give_up_after= waits longer."
+    _hint = (
+        "is the address right, and the controller and every segment store reachable? give_up_after= waits longer; of "
+        "tls://, trust_store= names the authority of the certificate."
+    )
 
 
 class PravegaDataLost(LowmarkError, RuntimeError):

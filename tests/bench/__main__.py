@@ -60,11 +60,11 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
         lambda *given: transports.run(*given, rows=20_000, rounds=1, warm=0),
     ),
     "kinesis": (
-        lambda *given: kinesis.run(given[0], given[-1], rows=200_000, few=2_000, pairs=3),
+        lambda *given: kinesis.run(given[0], given[-1], rows=160_000, few=2_000, pairs=3),
         lambda *given: kinesis.run(given[0], given[-1], rows=2_000, few=200, pairs=1),
     ),
     "pravega": (
-        lambda *given: pravega.run(given[0], given[-1], rows=400_000, few=40_000, pairs=3),
+        lambda *given: pravega.run(given[0], given[-1], rows=1_200_000, few=10_000, pairs=3),
         lambda *given: pravega.run(given[0], given[-1], rows=8_000, few=2_000, pairs=1),
     ),
     "core": (
@@ -86,6 +86,7 @@ def main(arguments: list[str]) -> int:
     from lowmark.integration import LowWatermarkService
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, it still ends its broker
+    kinesis.give_access()
     began, load = time.monotonic(), os.getloadavg()[0]
     rows: list[Row] = []
     lost = False

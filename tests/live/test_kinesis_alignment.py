@@ -68,7 +68,8 @@ def test_neither_runs_ahead_of_the_other(kinesis: Kinesis, drift_ms: int) -> Non
         writer.put(20)
         until = began_us / 1e6 + 0.05 * (moment + 1)
         wait_until(lambda end=until: time.time() >= end, "the next moment")  # type: ignore[misc]
-    script = StreamScript((SplitScript("a", 20),), began_us // MS * MS, 30, 50 * MS, 10 * MS)
+    # For longer than writing took, on a busy machine, too: the other one must not end behind what was written.
+    script = StreamScript((SplitScript("a", 20),), began_us // MS * MS, 2_000, 50 * MS, 10 * MS)
     strategy = (
         WatermarkStrategy.for_bounded_out_of_orderness("20 milliseconds")
         .with_watermark_alignment("g", f"{drift_ms} milliseconds", "1 millisecond")
@@ -87,11 +88,11 @@ def test_neither_runs_ahead_of_the_other(kinesis: Kinesis, drift_ms: int) -> Non
                 before = len(query.rows)
                 query.batch()
                 batches += len(query.rows) > before
-            if ours.rows and other.rows and len(ours.rows) < 600 and len(other.rows) < 601:
+            if ours.rows and other.rows and len(ours.rows) < 600:
                 widest_us = max(widest_us, abs(max(ours.rows) - max(other.rows)))
-            return len(ours.rows) == 600 and len(other.rows) == 601
+            return len(ours.rows) == 600
 
-        wait_until(all_read, "all rows of both", seconds=90)
+        wait_until(all_read, "all rows of ours", seconds=90)
     assert batches > 1_500 // drift_ms, "in turns"
     # The bound of the strategy, a tick of the other one and the claims' distance come on top of the drift.
     assert widest_us <= (drift_ms + 20 + 50 + 10) * MS

@@ -55,7 +55,7 @@ def test_who_is_throttled_or_not_answered_waits_says_so_and_goes_on(
             return "Waiting for the source: Kinesis at" in status.why and why in status.why
 
         writer.put(30)
-        wait_until(read, "the first rows")
+        wait_until(read, "the first rows", seconds=150)
         slow.refuse, slow.refuse_operation = THROTTLED, "GetRecords"
         writer.put(30)
         wait_until(lambda: waits("ProvisionedThroughputExceededException"), "the status says that it is throttled")

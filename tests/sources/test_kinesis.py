@@ -300,6 +300,13 @@ def test_the_end_of_a_shard_is_found_without_reading_it(silent_ms: int) -> None:
     now[0] = 4.0
     look.refresh(client, split, **options)
     assert look.tip.sequence == BIG + 100_699
+    # Nobody looked for long: what came is not read, either.
+    client.times += [client.NOW_MS + 1_000 + n for n in range(100_000)]
+    client.NOW_MS += 200_000
+    read, now[0] = client.read_records, 300.0
+    look.refresh(client, split, **options)
+    assert look.tip.sequence == BIG + 200_699
+    assert client.read_records - read < 8_000
 
 
 def test_times_of_records_are_read_as_the_client_reads_them() -> None:
