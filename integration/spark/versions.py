@@ -6,6 +6,8 @@
     split in the JVM
     observed metrics of     all     all     all     last    4.3 is told to report all of them
     several actions
+    asks a reader for       no      no      yes     yes     else it looks at the checkpoint when it is made
+    limits at its start                                     (`transport/heartbeat.py`)
 """
 
 from __future__ import annotations

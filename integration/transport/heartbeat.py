@@ -57,6 +57,7 @@ _SCHEMA = "lowmark_time timestamp, lowmark_heartbeat boolean, lowmark_row int"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 # After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
 _RETRY_US = 1_000_000
+_IS_ASKED_FOR_LIMITS = hasattr(_SimpleStreamReaderWrapper, "getDefaultReadLimit")  # since Spark 4.2
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -136,6 +137,13 @@ class HeartbeatOffset:
 
 class HeartbeatSource(DataSource):
     """Spark's handle on the heartbeat. Options: address, stream_id, stream, delay_ms, split."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Spark before 4.2 asks a reader nothing before it compares the checkpoint's sources with the query's, and an
+        # error while it makes one is covered by another: its process looks when it is given the source.
+        if not _IS_ASKED_FOR_LIMITS and _is_planner():
+            self.simpleStreamReader(StructType()).look()
 
     @classmethod
     def name(cls) -> str:
@@ -333,6 +341,12 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._client is None:
             self._client = Client(self._address)
         return self._client.heartbeat(HeartbeatRequest(stream_id=self._stream_id, **fields))
+
+
+def _is_planner() -> bool:
+    """Whether this is the process in which Spark plans the batches of a stream's source."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def _hide_traceback() -> None:

@@ -33,7 +33,7 @@ SECONDS = 240  # 25 on two idle cores
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("version", OTHERS)
-def test_wrap_restart_and_read(version: str, tmp_path: Path) -> None:
+def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
     require_java()
     if not environments()[version].exists():
         unavailable(f"the environment of Spark {version}", "run make sparks")
@@ -47,6 +47,9 @@ def test_wrap_restart_and_read(version: str, tmp_path: Path) -> None:
         "ended": True, "rows": slow + fast, "batches": 5, "low": 1000 - 10 - STEP, "rows_measured": 11,
         "bad": [1, 1, 1],
     }  # fmt: skip
+    fed = [(20, 21), (31, 33), (301, 41), (310, 50), (320, 315), (600, 325)]
+    once = sorted([at // 10 * 10.0, split, 1] for both in fed for split, at in zip(("fast", "slow"), both, strict=True))
+    assert came["adopted"] == {"rows": once, "dropped": 0, "read_again": 0, "told_how": True}
     assert came["read"]["emitted"] == {"a": 102, "b": 52}
     assert (came["read"]["dropped"], came["read"]["low"]) == (0, 1_200 - 10 - STEP)
     assert came["read"]["largest"] <= 41, "a batch is as large as asked, and a heartbeat"

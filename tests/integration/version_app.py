@@ -13,8 +13,10 @@ from typing import Any
 
 import pyspark
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.session import local_session
 from lowmark.watermark import WatermarkStrategy
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.feed import Feed, Row, run, start, windows
@@ -77,6 +79,40 @@ def available_now(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {"ended": ended, "rows": sorted(ran.rows), "batches": batches, "low": ran.low, **kept}
 
 
+def adopted(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """One checkpoint: native, adopted in its second batch with a window open, left, and adopted to the end."""
+    feed, checkpoint = Feed(spark, folder / "adopted"), str(folder / "adopted-cp")
+    phases: list[list[list[Row]]] = [
+        [[("fast", 1, 20), ("slow", 1, 21)], [("fast", 1, 31), ("slow", 1, 33)]],
+        [[("fast", 1, 301), ("slow", 1, 41)], [("fast", 1, 310), ("slow", 1, 50)]],
+        [[("fast", 1, 320), ("slow", 1, 315)]],
+        [[("fast", 1, 600), ("slow", 1, 325)], *END],
+    ]
+    rows: list[Row] = []
+    dropped, read, refused = 0, 0, ""
+    for n, phase in enumerate(phases):
+        wraps = n % 2 == 1
+        if n == 1:
+            with LowWatermarkService(spark) as service:
+                try:
+                    start(windows(wrapped(service, feed), "split"), checkpoint).query.awaitTermination(120)
+                except StreamingQueryException as said:
+                    refused = str(said).splitlines()[0]
+        if n:
+            assert adopt(checkpoint, "adopted", stopped=True).done if wraps else leave(checkpoint, stopped=True).done
+        with LowWatermarkService(spark) as service:
+            df = wrapped(service, feed) if wraps else feed.df.withWatermark("ts", "10 seconds")
+            ran = run(windows(df, "split"), feed, phase, checkpoint)
+            ran.query.stop()
+        rows += ran.rows
+        dropped += ran.dropped
+        sources = [source for progress in ran.progress for source in progress.sources]
+        read += sum(source.num_input_rows for source in sources if source.description.startswith("FileStreamSource"))
+    fed = sum(len(batch) for phase in phases for batch in phase)
+    told = f"lowmark adopt {checkpoint} --stream adopted" in refused
+    return {"rows": sorted(rows), "dropped": dropped, "read_again": read - fed, "told_how": told}
+
+
 def read(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """Our own source, cut into batches by event time; stopped, and gone on with."""
     log = Log(folder / "log")
@@ -101,7 +137,7 @@ def main(folder: Path) -> None:
     logging.getLogger("lowmark").addHandler(told)
     with local_session("lowmark-versions") as (spark, _):
         came = {}
-        for what in (restarted, available_now, read):
+        for what in (restarted, available_now, adopted, read):
             sys.stderr.write(f"{what.__name__}\n")  # where a run hangs
             came[what.__name__] = what(spark, folder)
     print(json.dumps({"pyspark": pyspark.__version__, "told": told.said, **came}))

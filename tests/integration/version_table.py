@@ -47,10 +47,13 @@ def main(versions: list[str]) -> None:
             came = tried(python, Path(folder), seconds=600)
         print(f"{version}: {json.dumps(came)}", file=sys.stderr, flush=True)
         in_python = any("Python once" in line for line in came["told"])
-        again, now, read = came["restarted"], came["available_now"], came["read"]
+        again, now, turns, read = (came[what] for what in ("restarted", "available_now", "adopted", "read"))
         cells = {
             "wrap, stopped and restarted: rows in windows, dropped": f"{len(again['rows'])}, {again['dropped']}",
             "AvailableNow: batches, rows in windows": f"{now['batches']}, {len(now['rows'])}",
+            "native, adopted, left, adopted: rows in windows, dropped, read again": (
+                f"{len(turns['rows'])}, {turns['dropped']}, {turns['read_again']}"
+            ),
             "read in two runs: rows in windows, dropped, largest batch": (
                 f"{sum(read['emitted'].values())}, {read['dropped']}, {read['largest']}"
             ),
