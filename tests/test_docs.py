@@ -110,6 +110,20 @@ def test_the_readme_is_read_in_one_sitting() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_README
 
 
+def test_what_the_readme_shows_of_an_audit_is_what_an_audit_printed() -> None:
+    """The page with all of it is held against the command by a test of its own."""
+    shown = re.search(r"<!-- from docs/audit.md -->\n```\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert shown is not None
+    table, *rest = shown[1].split("\n\n")
+    page = (DOCS / "audit.md").read_text(encoding="utf-8")
+    assert [part for part in rest if part.strip() not in page] == []
+    figures = [re.findall(r"[\w.,-]*\d[\w.,-]*", line.replace("5 more", "")) for line in table.splitlines()[1:]]
+    assert all(
+        any(all(figure.rstrip(",") in line for figure in row) for line in page.splitlines()) for row in figures
+    ), table
+    assert len(figures) == 2
+
+
 def pages() -> list[Path]:
     """The README and every page of docs/."""
     return [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]

@@ -1,18 +1,25 @@
-"""`make screenshots`: the pictures of docs/pictures, of the real page beside queries that run."""
+"""`make screenshots`: the pictures of docs/pictures, of the real page beside queries that run, and of an audit."""
 
 from __future__ import annotations
 
 import datetime as dt
 import random
-from typing import Any
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.session import local_session
 from lowmark.watermark import WatermarkStrategy
 
+from tests.integration.audit_example import write
 from tests.integration.feed import Feed
 from tests.live.chromium import chromium, watched
 from tests.live.servers import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 PICTURES = ROOT / "docs" / "pictures"
 BATCHES = 12
@@ -24,31 +31,48 @@ VIEWS: dict[str, tuple[str, dict[str, Any]]] = {
     "page-narrow": ("orders", {"viewport": {"width": 390, "height": 980}, "color_scheme": "light"}),
     "page-5000": ("devices", {**WIDE, "color_scheme": "light"}),
 }
+NAMES = {
+    "orders": [f"orders-{number}" for number in range(8)],
+    "devices": [f"device-{number:04}" for number in range(DEVICES)],
+}
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idleness("1 minute")
 
 
 def orders(chance: random.Random, start: dt.datetime, batch: int) -> list[tuple[object, ...]]:
     """Eight partitions: one ten minutes behind, one that falls silent, six regular."""
     rows: list[tuple[object, ...]] = []
-    for split in range(8):
+    for split, name in enumerate(NAMES["orders"]):
         if split == 0 and batch > 3:
             continue
         behind = dt.timedelta(minutes=10) if split == 1 else dt.timedelta(seconds=chance.randint(0, 90))
-        rows += [(f"orders-{split}", n, _time(start + batch * dt.timedelta(seconds=20) - behind)) for n in range(20)]
+        rows += [(name, n, _time(start + batch * dt.timedelta(seconds=20) - behind)) for n in range(20)]
     return rows
 
 
 def devices(chance: random.Random, start: dt.datetime, batch: int) -> list[tuple[object, ...]]:
     """Thousands of devices, some of them far behind."""
     rows: list[tuple[object, ...]] = []
-    for device in range(DEVICES):
+    for name in NAMES["devices"]:
         behind = dt.timedelta(seconds=min(3_600, chance.expovariate(1 / 120)))
-        rows.append((f"device-{device:04}", 1, _time(start + batch * dt.timedelta(seconds=20) - behind)))
+        rows.append((name, 1, _time(start + batch * dt.timedelta(seconds=20) - behind)))
     return rows
 
 
 def _time(at: dt.datetime) -> str:
     return at.isoformat()
+
+
+def audited(browser: Browser, folder: Path) -> None:
+    """The two pictures of `lowmark audit files --html`, over the rows of docs/audit.md."""
+    html = folder / "audit.html"
+    command = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()", "audit", "files"]
+    command += [str(write(folder / "bronze")), "--window", "1 minute", "--html", str(html)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    page = browser.new_page(viewport={"width": 1040, "height": 900}, color_scheme="light")
+    page.goto(html.as_uri())
+    progress, disorder = page.locator("figure").all()
+    progress.screenshot(path=PICTURES / "audit-progress.png")
+    disorder.screenshot(path=PICTURES / "audit-disorder.png")
 
 
 def main() -> None:
@@ -62,13 +86,14 @@ def main() -> None:
         feeds = {name: Feed(spark, folder / name) for name in ("orders", "devices")}
         for (name, feed), made in zip(feeds.items(), (orders, devices), strict=True):
             wrapped = service.wrap(
-                feed.df, name=name, event_time="ts", split="split", strategy=STRATEGY, max_splits=4 * DEVICES,
-                detail=True,
+                feed.df, name=name, event_time="ts", split="split", splits=NAMES[name], strategy=STRATEGY,
+                max_splits=4 * DEVICES, detail=True,
             )  # fmt: skip
             writer = wrapped.writeStream.format("noop").queryName(f"{name} by minute")
             feed.put(*made(chance, start, 0))
             writer.option("checkpointLocation", str(folder / f"checkpoint-{name}")).start().processAllAvailable()
         with chromium() as browser:
+            audited(browser, folder)
             pages = {file: browser.new_page(**how) for file, (_, how) in VIEWS.items()}
             wrong = [watched(page) for page in pages.values()]
             for file, page in pages.items():
