@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from lowmark.integration.errors import AuditImpossible
-from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, LibrdkafkaLog
+from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaTopicMissing, KafkaUnavailable
+from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing, fetch_properties
+from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.watermark import format_duration_us
 from lowmark.watermark.replay.report import AuditReport
 

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import KafkaTopicMissing, KafkaUnavailable
+from .librdkafka import ClientErrors, LibrdkafkaLog, created, may_pass
 from .offsets import KafkaOffsets, TopicPartitionId
+from .settings import KafkaSettings
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["ClientErrors", "KafkaClient", "KafkaSettings", "LibrdkafkaLog", "Topic", "created", "matches", "may_pass"]
+__all__ = ["KafkaClient", "Topic", "matches"]
 
 AnswerT = TypeVar("AnswerT")
 
@@ -40,140 +42,7 @@ complained of."""
 FIRST_REQUEST_SECONDS = 3.0
 """How long one request may take before anybody has answered."""
 
-DEFAULTS: Mapping[str, object] = {
-    "reconnect.backoff.max.ms": 1_000,  # 10 s by default: a broker that is back shall be noticed
-    "socket.keepalive.enable": True,
-}
-_SECRET = re.compile(r"password|secret|token|jaas|\.pem$|username|oauthbearer\.config|assertion", re.IGNORECASE)
-_USER = re.compile(r"username", re.IGNORECASE)
-_SHORT_SECRET = 6  # characters
 _log = logging.getLogger("lowmark")
-
-
-class LibrdkafkaLog:
-    """Takes what librdkafka logs to the logger `lowmark`: at most one line of a kind in ten seconds.
-
-    Args:
-        redact: takes secrets out of a text.
-        drop: kinds that are not wanted, such as "CONFWARN".
-        now_seconds: a clock that never goes back.
-    """
-
-    QUIET_SECONDS = 10.0
-
-    def __init__(
-        self,
-        redact: Callable[[str], str] = str,
-        drop: frozenset[str] = frozenset(),
-        now_seconds: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._redact, self._drop, self._now_seconds = redact, drop, now_seconds
-        self._last: dict[str, float] = {}
-        self._held: dict[str, int] = {}
-
-    def log(self, level: int, text: str, *parts: object) -> None:
-        """Log one line, as the client calls it: (level, "%s [%s] %s", kind, client, message)."""
-        kind = str(parts[0]) if parts else text
-        if kind in self._drop:
-            return
-        now, last = self._now_seconds(), self._last.get(kind)
-        if last is not None and now - last < self.QUIET_SECONDS:
-            self._held[kind] = self._held.get(kind, 0) + 1
-            return
-        self._last[kind] = now
-        held = self._held.pop(kind, 0)
-        more = f" ({held} more lines of this kind were held back)" if held else ""
-        # What a broker that is away makes librdkafka say is no error of ours: it is retried, and raised if that fails.
-        _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % parts if parts else text), more)
-
-
-class KafkaSettings:
-    """How to reach the brokers: what the user gave, and what is never shown of it.
-
-    Args:
-        bootstrap_servers: "host:port,host:port".
-        options: librdkafka properties.
-        give_up_after_seconds: how long a question is repeated while brokers are away.
-        read_committed: whether records of open and aborted transactions are left out.
-
-    >>> settings = KafkaSettings("b:9092", {"sasl.password": "hunter2"}, 60.0, read_committed=True)
-    >>> settings
-    KafkaSettings('b:9092', options: sasl.password)
-    >>> settings.redact("denied: hunter2")
-    'denied: ***'
-    """
-
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        options: Mapping[str, object],
-        give_up_after_seconds: float,
-        *,
-        read_committed: bool,
-    ) -> None:
-        self.bootstrap_servers, self.give_up_after_seconds = bootstrap_servers, give_up_after_seconds
-        self.read_committed = read_committed
-        self._options = dict(options)
-        self._secrets = _secrets(self._options)
-
-    def __repr__(self) -> str:
-        names = f", options: {', '.join(sorted(self._options))}" if self._options else ""
-        return f"KafkaSettings({self.bootstrap_servers!r}{names})"
-
-    @property
-    def group_id(self) -> str | None:
-        """The consumer group, None if the user named none."""
-        group = self._options.get("group.id")
-        return None if group is None else str(group)
-
-    def properties(self, more: Mapping[str, object]) -> dict[str, Any]:
-        """Return librdkafka's properties: ours, over them the user's, over them those that must be."""
-        return {**DEFAULTS, **more, **self._options, "bootstrap.servers": self.bootstrap_servers}
-
-    def redact(self, text: str) -> str:
-        """Return the text without the values of secrets."""
-        return text if self._secrets is None else self._secrets.sub("***", text)
-
-
-def _secrets(options: Mapping[str, object]) -> re.Pattern[str] | None:
-    """What finds the values of secrets in a text, the longest first; None if there are none.
-
-    A user's name, and a secret of a few characters, is one where it stands by itself: inside a word it is there by
-    chance. A longer secret is one wherever it is.
-    """
-    secrets = [(name, str(value)) for name, value in options.items() if _SECRET.search(name) and str(value)]
-    anywhere = {value for name, value in secrets if len(value) >= _SHORT_SECRET and not _USER.search(name)}
-    patterns = [
-        re.escape(value) if value in anywhere else rf"(?<!\w)(?<!\w[.-]){re.escape(value)}(?!\w)(?![.-]\w)"
-        for value in sorted({value for _, value in secrets}, key=len, reverse=True)
-    ]
-    return re.compile("|".join(patterns)) if patterns else None
-
-
-class ClientErrors:
-    """What a client calls back with: a broker that is away, a login that is refused. Logged, and kept for errors.
-
-    Attributes:
-        log: where it goes.
-        said: the last error, None if there was none.
-        refused: the error of a login that was refused, None if there was none.
-        unreachable: whether the last error is that no connection can be made, as against a broker that is silent.
-    """
-
-    def __init__(self, settings: KafkaSettings, log: LibrdkafkaLog) -> None:
-        self.log, self._settings = log, settings
-        self.said: str | None = None
-        self.refused: str | None = None
-        self.unreachable = False
-
-    def __call__(self, error: KafkaError) -> None:
-        from confluent_kafka import KafkaError as Codes
-
-        self.said = error.str()
-        self.unreachable = error.code() in (Codes._RESOLVE, Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN, Codes._SSL)  # noqa: SLF001
-        if error.code() in (Codes._AUTHENTICATION, Codes.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001  # its own codes
-            self.refused = error.str()
-        self.log.log(logging.WARNING, "%s [%s] %s", error.name(), self._settings.bootstrap_servers, error.str())
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,43 +417,6 @@ def matches(pattern: str, topic: str) -> bool:
     (True, False)
     """
     return re.fullmatch(pattern, topic) is not None and (pattern.startswith("__") or not topic.startswith("__"))
-
-
-def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
-    """Make a client; a property it does not take is an error that names it.
-
-    Raises:
-        KafkaUnavailable: the properties cannot be.
-    """
-    from confluent_kafka import KafkaException
-
-    try:
-        return make()
-    except KafkaException as wrong:
-        raise KafkaUnavailable(
-            settings.bootstrap_servers,
-            "make a client",
-            0.0,
-            settings.redact(str(wrong.args[0].str() if wrong.args else wrong)),
-            "check the names and values of the options; they are librdkafka's, not the Java client's.",
-        ) from None  # the cause may quote a secret
-
-
-def may_pass(error: Any) -> bool:
-    """Whether waiting may cure an error."""
-    from confluent_kafka import KafkaError
-
-    codes = {
-        KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,  # noqa: SLF001
-        KafkaError._MSG_TIMED_OUT, KafkaError._WAIT_COORD, KafkaError._SSL, KafkaError._DESTROY,  # noqa: SLF001
-        KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
-        KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,  # a leader has just moved
-        KafkaError._NOENT, KafkaError.BROKER_NOT_AVAILABLE,  # noqa: SLF001  # no partition that is asked for has a leader
-    }  # fmt: skip
-    return error.code() in codes or bool(error.retriable())
 
 
 def _topic_id(description: Any) -> str:

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .client import ClientErrors, KafkaSettings, LibrdkafkaLog, created
+from .librdkafka import ClientErrors, LibrdkafkaLog, created
+from .settings import KafkaSettings
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -21,9 +21,10 @@ from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.serializer import DataclassSerializer
 
-from .client import KafkaClient, KafkaSettings, Topic, matches
+from .client import KafkaClient, Topic, matches
 from .errors import KafkaTopicMissing
 from .offsets import KafkaOffsets, TopicPartitionId
+from .settings import KafkaSettings
 from .split import KafkaSplit, split_id
 
 DOUBTS = 3

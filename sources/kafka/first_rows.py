@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .client import KafkaSettings, may_pass
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
+from .librdkafka import may_pass
 from .offsets import TopicPartitionId
 from .reader import fetch_properties, partition_runs
+from .settings import KafkaSettings
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

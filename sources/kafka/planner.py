@@ -11,10 +11,11 @@ from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
 from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 
-from .client import KafkaClient, KafkaSettings, Topic
+from .client import KafkaClient, Topic
 from .consumers import CONSUMERS, ConsumerCache
 from .first_rows import FirstRow, FirstRows
 from .offsets import KafkaOffsets, TopicPartitionId
+from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit
 
 __all__ = ["KafkaPlanner"]

@@ -26,11 +26,12 @@ import pyarrow as pa
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
 from lowmark.sources.metric_group import MetricGroup
 
-from .client import KafkaSettings, may_pass
 from .columns import KafkaColumns
 from .consumers import CONSUMERS, ConsumerCache, KeptConsumer, range_properties
 from .errors import KafkaUnavailable
+from .librdkafka import may_pass
 from .offsets import TopicPartitionId
+from .settings import KafkaSettings
 from .split import DataLoss, KafkaSplit
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from lowmark.sources.api import Boundedness, Source, SplitEnumerator, SplitEnume
 from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
 from lowmark.sources.serializer import DataclassSerializer
 
-from .client import KafkaSettings
 from .columns import DEFAULT_COLUMNS, KafkaColumns
 from .enumerator import (
     KafkaEnumerator,
@@ -37,6 +36,7 @@ from .errors import InvalidKafkaOption
 from .offsets import KafkaOffsets, TopicPartitionId
 from .planner import KafkaPlanner
 from .reader import KafkaSplitReader
+from .settings import KafkaSettings
 from .split import KafkaSplit
 
 __all__ = ["KafkaSource"]

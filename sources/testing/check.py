@@ -16,7 +16,7 @@
 
 All that is asked of the source while it is checked must still be there: check a topic whose retention is long.
 
-`ManualEnumeratorContext` and its like, for tests of single roles, are in `lowmark.sources.testing.context`.
+`ManualEnumeratorContext`, for tests of an enumerator alone, is in `lowmark.sources.testing.context`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 from lowmark.sources import SplitsAddition, SplitsRemoval
 from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
-from lowmark.sources.kafka.client import LibrdkafkaLog
 from lowmark.sources.kafka.consumers import CONSUMERS
+from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
 from lowmark.sources.kafka.planner import KafkaPlanner
 from lowmark.sources.kit.discovery import DiscoveryFailed
 

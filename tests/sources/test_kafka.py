@@ -21,7 +21,7 @@ from lowmark.sources.kafka import (
     KafkaTopicMissing,
     KafkaUnavailable,
 )
-from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, Topic
+from lowmark.sources.kafka.client import KafkaClient, Topic
 from lowmark.sources.kafka.columns import KafkaColumns
 from lowmark.sources.kafka.consumers import ConsumerCache
 from lowmark.sources.kafka.enumerator import (
@@ -36,6 +36,7 @@ from lowmark.sources.kafka.enumerator import (
 from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstRow, FirstRows
 from lowmark.sources.kafka.planner import DOUBTS, NAMED, KafkaPlanner
 from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
+from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
 from lowmark.sources.testing import ManualEnumeratorContext
 
@@ -936,7 +937,9 @@ def test_a_consumer_that_heard_of_trouble_while_it_was_idle_is_not_used_again() 
 
 
 def test_consumers_are_kept_by_their_properties_and_not_over_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.sources.kafka.client.ClientErrors.__call__", lambda *_: None)  # nobody answers there
+    monkeypatch.setattr(
+        "lowmark.sources.kafka.librdkafka.ClientErrors.__call__", lambda *_: None
+    )  # nobody answers there
     cache = ConsumerCache(idle_seconds=60.0, most_idle=2)
     settings = KafkaSettings("127.0.0.1:1", {}, 1.0, read_committed=True)
     first = cache.take(settings, {"group.id": "a"})

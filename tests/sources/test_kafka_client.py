@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from lowmark.sources.kafka import KafkaUnavailable
-from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, Topic
+from lowmark.sources.kafka.client import KafkaClient, Topic
+from lowmark.sources.kafka.settings import KafkaSettings
 
 
 class Answers:

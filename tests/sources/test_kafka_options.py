@@ -16,8 +16,10 @@ from lowmark.sources.kafka import (
     KafkaTopicMissing,
     KafkaUnavailable,
 )
-from lowmark.sources.kafka.client import KafkaClient, KafkaSettings, LibrdkafkaLog
+from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.columns import COLUMNS
+from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
+from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kafka.source import OWNED
 from lowmark.watermark import LowmarkError
 
@@ -217,7 +219,7 @@ def test_a_log_line_of_a_kind_is_not_repeated_at_once(caplog: pytest.LogCaptureF
             now[0] = at
             log.log(logging.ERROR, "%s [%s] %s", kind, "c-1", "a secret")
 
-    held = " (2 more lines of this kind were held back)"
+    held = " (2 more lines of this kind were left out)"
     assert [record.getMessage() for record in caplog.records] == [
         "FAIL [c-1] a ***", "SSL [c-1] a ***", "FAIL [c-1] a ***" + held,
     ]  # fmt: skip

@@ -1,0 +1,120 @@
+"""What librdkafka says: its log, the errors that its clients call back with, and which of them waiting may cure."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .errors import KafkaUnavailable
+from .settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+__all__ = ["ClientErrors", "LibrdkafkaLog", "created", "may_pass"]
+
+AnswerT = TypeVar("AnswerT")
+
+_log = logging.getLogger("lowmark")
+
+
+class LibrdkafkaLog:
+    """Takes what librdkafka logs to the logger `lowmark`: at most one line of a kind in ten seconds.
+
+    Args:
+        redact: takes secrets out of a text.
+        drop: kinds that are not wanted, such as "CONFWARN".
+        now_seconds: a clock that never goes back.
+    """
+
+    QUIET_SECONDS = 10.0
+
+    def __init__(
+        self,
+        redact: Callable[[str], str] = str,
+        drop: frozenset[str] = frozenset(),
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redact, self._drop, self._now_seconds = redact, drop, now_seconds
+        self._last: dict[str, float] = {}
+        self._left_out: dict[str, int] = {}
+
+    def log(self, level: int, text: str, *parts: object) -> None:
+        """Log one line, as the client calls it: (level, "%s [%s] %s", kind, client, message)."""
+        kind = str(parts[0]) if parts else text
+        if kind in self._drop:
+            return
+        now, last = self._now_seconds(), self._last.get(kind)
+        if last is not None and now - last < self.QUIET_SECONDS:
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return
+        self._last[kind] = now
+        left_out = self._left_out.pop(kind, 0)
+        more = f" ({left_out} more lines of this kind were left out)" if left_out else ""
+        # What a broker that is away makes librdkafka say is no error of ours: it is retried, and raised if that fails.
+        _log.log(min(level, logging.WARNING), "%s%s", self._redact(text % parts if parts else text), more)
+
+
+class ClientErrors:
+    """What a client calls back with: a broker that is away, a login that is refused. Logged, and kept for errors.
+
+    Attributes:
+        log: where it goes.
+        said: the last error, None if there was none.
+        refused: the error of a login that was refused, None if there was none.
+        unreachable: whether the last error is that no connection can be made, as against a broker that is silent.
+    """
+
+    def __init__(self, settings: KafkaSettings, log: LibrdkafkaLog) -> None:
+        self.log, self._settings = log, settings
+        self.said: str | None = None
+        self.refused: str | None = None
+        self.unreachable = False
+
+    def __call__(self, error: KafkaError) -> None:
+        from confluent_kafka import KafkaError as Codes
+
+        self.said = error.str()
+        self.unreachable = error.code() in (Codes._RESOLVE, Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN, Codes._SSL)  # noqa: SLF001
+        if error.code() in (Codes._AUTHENTICATION, Codes.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001  # its own codes
+            self.refused = error.str()
+        self.log.log(logging.WARNING, "%s [%s] %s", error.name(), self._settings.bootstrap_servers, error.str())
+
+
+def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
+    """Make a client; a property it does not take is an error that names it.
+
+    Raises:
+        KafkaUnavailable: the properties cannot be.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        return make()
+    except KafkaException as wrong:
+        raise KafkaUnavailable(
+            settings.bootstrap_servers,
+            "make a client",
+            0.0,
+            settings.redact(str(wrong.args[0].str() if wrong.args else wrong)),
+            "check the names and values of the options; they are librdkafka's, not the Java client's.",
+        ) from None  # the cause may quote a secret
+
+
+def may_pass(error: Any) -> bool:
+    """Whether waiting may cure an error."""
+    from confluent_kafka import KafkaError
+
+    codes = {
+        KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._MSG_TIMED_OUT, KafkaError._WAIT_COORD, KafkaError._SSL, KafkaError._DESTROY,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+        KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION, KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,  # a leader has just moved
+        KafkaError._NOENT, KafkaError.BROKER_NOT_AVAILABLE,  # noqa: SLF001  # no partition that is asked for has a leader
+    }  # fmt: skip
+    return error.code() in codes or bool(error.retriable())

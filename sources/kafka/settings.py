@@ -1,0 +1,80 @@
+"""How to reach Kafka's brokers. Picklable; secrets are in no text of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["KafkaSettings"]
+
+DEFAULTS: Mapping[str, object] = {
+    "reconnect.backoff.max.ms": 1_000,  # 10 s by default: a broker that is back shall be noticed
+    "socket.keepalive.enable": True,
+}
+_SECRET = re.compile(r"password|secret|token|jaas|\.pem$|username|oauthbearer\.config|assertion", re.IGNORECASE)
+_USER = re.compile(r"username", re.IGNORECASE)
+_SHORT_SECRET = 6  # characters
+
+
+class KafkaSettings:
+    """How to reach the brokers: what the user gave, and what is never shown of it.
+
+    Args:
+        bootstrap_servers: "host:port,host:port".
+        options: librdkafka properties.
+        give_up_after_seconds: how long a question is repeated while brokers are away.
+        read_committed: whether records of open and aborted transactions are left out.
+
+    >>> settings = KafkaSettings("b:9092", {"sasl.password": "hunter2"}, 60.0, read_committed=True)
+    >>> settings
+    KafkaSettings('b:9092', options: sasl.password)
+    >>> settings.redact("denied: hunter2")
+    'denied: ***'
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        options: Mapping[str, object],
+        give_up_after_seconds: float,
+        *,
+        read_committed: bool,
+    ) -> None:
+        self.bootstrap_servers, self.give_up_after_seconds = bootstrap_servers, give_up_after_seconds
+        self.read_committed = read_committed
+        self._options = dict(options)
+        self._secrets = _secrets(self._options)
+
+    def __repr__(self) -> str:
+        names = f", options: {', '.join(sorted(self._options))}" if self._options else ""
+        return f"KafkaSettings({self.bootstrap_servers!r}{names})"
+
+    @property
+    def group_id(self) -> str | None:
+        """The consumer group, None if the user named none."""
+        group = self._options.get("group.id")
+        return None if group is None else str(group)
+
+    def properties(self, more: Mapping[str, object]) -> dict[str, Any]:
+        """Return librdkafka's properties: ours, over them the user's, over them those that must be."""
+        return {**DEFAULTS, **more, **self._options, "bootstrap.servers": self.bootstrap_servers}
+
+    def redact(self, text: str) -> str:
+        """Return the text without the values of secrets."""
+        return text if self._secrets is None else self._secrets.sub("***", text)
+
+
+def _secrets(options: Mapping[str, object]) -> re.Pattern[str] | None:
+    """What finds the values of secrets in a text, the longest first; None if there are none.
+
+    A user's name, and a secret of a few characters, is one where it stands by itself: inside a word it is there by
+    chance. A longer secret is one wherever it is.
+    """
+    secrets = [(name, str(value)) for name, value in options.items() if _SECRET.search(name) and str(value)]
+    anywhere = {value for name, value in secrets if len(value) >= _SHORT_SECRET and not _USER.search(name)}
+    patterns = [
+        re.escape(value) if value in anywhere else rf"(?<!\w)(?<!\w[.-]){re.escape(value)}(?!\w)(?![.-]\w)"
+        for value in sorted({value for _, value in secrets}, key=len, reverse=True)
+    ]
+    return re.compile("|".join(patterns)) if patterns else None
