@@ -149,6 +149,7 @@ def _plan(
 ) -> SlicePlan:
     """Write the decision down for every split that was answered for."""
     claim_us = _claims_us(planner, table, decision, believed_until_us)
+    carried_on = {parent for split in splits for parent in split.parents}
     rows = table.rows_to(decision.stops)
     left_rows = table.rows_to(table.end) - rows
     columns = zip(decision.stops.tolist(), rows.tolist(), left_rows.tolist(), strict=True)
@@ -171,7 +172,8 @@ def _plan(
                 left = planner.rows_before(split, end.position) if end.rows is None else end.rows
         # A split without a row of its own still stands between those it carries on and those that carry it on.
         finished = end.finished and stop == end.position and not any(parent in unfinished for parent in split.parents)
-        time_us = decision.time_us if finished else claim_us.get(name)
+        # Who ends has passed every time; but what others carry on begins where it stands, with rows from before that.
+        time_us = decision.time_us if finished and name not in carried_on else claim_us.get(name)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
     return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)
 

@@ -483,6 +483,21 @@ def test_children_wait_for_their_parents() -> None:
     assert plan(log).without_rows == {"parent": NoRowsReason.NOT_REACHABLE, "child": NoRowsReason.PARENTS}
 
 
+def test_what_others_carry_on_claims_nothing_when_it_ends_for_they_begin_where_it_stands() -> None:
+    """Else its child, with rows from long before the plan's time, would begin at that, and lose them."""
+    log = Log({
+        "parent": every_second(BEGIN_US, 10, finished=True),
+        "child": every_second(BEGIN_US + 10_000_000, 500, parents=("parent",)),
+        "ahead": every_second(BEGIN_US, 10_000),
+        "last": every_second(BEGIN_US, 10, finished=True),
+    })  # fmt: skip
+    planned = plan(log, rows=5_000)
+    assert planned.time_us is not None
+    assert planned.time_us > BEGIN_US + 2_000_000_000
+    assert planned.slices["parent"].finished
+    assert reached(planned) == {"parent": None, "child": None, "ahead": planned.time_us, "last": planned.time_us}
+
+
 def test_a_parent_at_its_end_that_is_not_finished_is_waited_for() -> None:
     log = Log({"parent": every_second(BEGIN_US, 10), "child": every_second(BEGIN_US, 10, parents=("parent",))})
 
