@@ -118,9 +118,9 @@ servers: .cache/java.asked jars
 	@tests/live/provide chromium
 	@$(MAKE) --no-print-directory java
 
-connector := spark-kafka$(patsubst %,-%,$(filter 4.0 4.1,$(basename $(SPARK))))
-
-jars: .cache/jars/kafka.stamp .cache/jars/$(connector).stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, and Pravega's, for the live tests; Flink's, for the benchmark
+# Spark's Kafka connector for each line that has one, as the tests of other versions ask for them.
+jars: $(patsubst %,.cache/jars/spark-kafka%.stamp,-4.0 -4.1) .cache/jars/spark-kafka.stamp .cache/jars/delta.stamp .cache/jars/hdfs.stamp
+jars: .cache/jars/kafka.stamp .cache/jars/flink.stamp ## Kafka's and its Spark connectors' jars, Pravega's, HDFS's and Delta's, for the live tests; Flink's, for the benchmark
 jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp
 
 .cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked
