@@ -45,10 +45,10 @@ venv: .venv/.installed ## the Python environment, in .venv
 demo: java .venv/.installed ## the main job, native Spark beside lowmark, no server needed
 	@$(bin)/lowmark demo $(DEMO_ARGS)
 
-demo-kafka: java .venv/.installed jars ## the same on a real Kafka broker, started and stopped here
+demo-kafka: java .venv/.installed .cache/jars/kafka.stamp .cache/jars/spark-kafka.stamp ## the same on a real Kafka broker, started and stopped here
 	@$(bin)/python -m tests.live.demo_kafka $(DEMO_ARGS)
 
-demo-pravega: java .venv/.installed-test jars ## the same on a real Pravega, started and stopped here
+demo-pravega: java .venv/.installed-test .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp ## the same on a real Pravega, started and stopped here
 	@$(bin)/python -m tests.live.demo_pravega $(DEMO_ARGS)
 
 demo-kinesis: java .venv/.installed-test ## the same on a server that stands in for Kinesis
@@ -125,9 +125,9 @@ classes: .cache/spark-$(or $(filter $(SPARKS),$(SPARK)),4.2.0).jsa
 	@$(spark_bin)/python -m tests.live.class_archive >.cache/classes.log 2>&1 || \
 	    $(say) "Spark's classes could not be archived, so tests take longer (.cache/classes.log)" >&2
 
-connector := spark-kafka$(patsubst %,-%,$(filter 4.0 4.1,$(basename $(SPARK))))
-
-jars: .cache/jars/kafka.stamp .cache/jars/$(connector).stamp .cache/jars/flink.stamp ## Kafka's and its Spark connector's jars, and Pravega's, for the live tests; Flink's, for the benchmark
+# Spark's Kafka connector for each line that has one, as the tests of other versions ask for them.
+jars: $(patsubst %,.cache/jars/spark-kafka%.stamp,-4.0 -4.1) .cache/jars/spark-kafka.stamp .cache/jars/delta.stamp .cache/jars/hdfs.stamp
+jars: .cache/jars/kafka.stamp .cache/jars/flink.stamp ## Kafka's and its Spark connectors' jars, Pravega's, HDFS's and Delta's, for the live tests; Flink's, for the benchmark
 jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp
 
 .cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked

@@ -78,20 +78,21 @@ def require_java() -> str:
     return str(Path(home, "bin", "java")) if home else "java"
 
 
-def jars(name: str) -> list[Path]:
+def jars(name: str, spark: str | None = None) -> list[Path]:
     """The jars that `make jars` resolved for tests/live/jars/NAME.xml, sorted; empty where it has not.
 
-    Those of Spark's Kafka connector are of the line of the installed Spark; 4.3 has none of its own yet and runs 4.2's.
+    Those of Spark's Kafka connector are of the line of a Spark, the installed one if none is named; 4.3 has none of its
+    own yet and runs 4.2's.
     """
-    line = ".".join(importlib.metadata.version("pyspark").split(".")[:2])
+    line = ".".join((spark or importlib.metadata.version("pyspark")).split(".")[:2])
     if name == "spark-kafka" and (ROOT / "tests" / "live" / "jars" / f"spark-kafka-{line}.xml").exists():
         name = f"spark-kafka-{line}"
     return sorted((CACHE / "jars" / name).glob("*.jar"))
 
 
-def require_jars(name: str) -> list[Path]:
+def require_jars(name: str, spark: str | None = None) -> list[Path]:
     """As :func:`jars`; skips or fails the test where there are none."""
-    found = jars(name)
+    found = jars(name, spark)
     if not found:
         unavailable(f"the jars of {name}", "run make jars (it needs Maven; Debian: apt install maven)")
     return found

@@ -1,0 +1,82 @@
+"""Devices as splits, through foreachBatch into Delta Lake: each device's minutes, merged into one table.
+
+    python examples/devices_to_delta.py --bootstrap localhost:9092 --topic readings --out /tmp/minutes
+
+Needs Spark's Kafka connector and Delta Lake, such as, for Spark 4.1 (there is no Delta Lake for 4.2 yet), by
+`export PYSPARK_SUBMIT_ARGS="--packages $KAFKA,$DELTA pyspark-shell"` with
+KAFKA=org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1 and DELTA=io.delta:delta-spark_2.13:4.1.0.
+
+Each device has a watermark of its own: one that was offline and sends what it kept loses none of it because others went
+on. A minute is merged into the table as soon as there is a reading of it, and again with each batch that changes it. A
+batch that runs again after a crash merges the same values. A reading is {"device": ..., "at": milliseconds,
+"celsius": ...}. It reads what there is and ends; run it again, from cron say, and it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from lowmark import LowWatermarkService, WatermarkStrategy
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+MERGE = """
+    MERGE INTO delta.`{table}` AS kept USING minutes
+    ON kept.device = minutes.device AND kept.minute = minutes.minute
+    WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option in ("--bootstrap", "--topic", "--out"):
+        parser.add_argument(option, required=True)
+    options = parser.parse_args()
+    delta = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    spark = SparkSession.builder.appName("minutes").config(map=delta).getOrCreate()
+    table = f"{options.out}/table"
+    columns = "device string, minute timestamp, readings bigint, celsius double"
+    spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{table}` ({columns}) USING delta")
+
+    readings = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", options.bootstrap)
+        .option("subscribe", options.topic)
+        .option("startingOffsets", "earliest")
+        .load()
+        .withColumn("reading", F.from_json(F.col("value").cast("string"), "device string, at long, celsius double"))
+        .select("reading.device", F.timestamp_millis("reading.at").alias("ts"), "reading.celsius")
+    )
+
+    def merge(batch: DataFrame, _batch_id: int) -> None:
+        batch.createOrReplaceTempView("minutes")
+        batch.sparkSession.sql(MERGE.format(table=table))
+
+    # A device that was silent for a day is not waited for; what it sends after that may be late.
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idleness("1 day")
+    with LowWatermarkService(spark) as service:
+        events = service.wrap(
+            readings, name="readings", event_time="ts", split="device", strategy=strategy, max_splits=100_000
+        )
+        minutes = (
+            events.groupBy("device", F.window("ts", "1 minute").alias("minute"))
+            .agg(F.count("celsius").alias("readings"), F.avg("celsius").alias("celsius"))
+            .select("device", F.col("minute.start").alias("minute"), "readings", "celsius")
+        )
+        query = (
+            minutes.writeStream.foreachBatch(merge)
+            .outputMode("update")
+            .option("checkpointLocation", f"{options.out}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        print(service.explain("readings"))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
