@@ -90,9 +90,9 @@ class Group:
         def all_came() -> bool:
             failed = [query.exception() for query in self.queries if query.exception()]
             assert not failed, failed
-            lows = [self.service.status(name).low_watermark_us for name in self.rows]
+            lows = [status.low_watermark_us for _, status in self.service.statuses()]  # at one moment
             known = [low for low in lows if low is not None]
-            if len(known) == len(lows) and self.rows != rows:
+            if len(known) == len(rows) and self.rows != rows:
                 self.widest_ms = max(self.widest_ms, (max(known) - min(known)) / 1_000)
             return self.rows == rows
 
