@@ -7,8 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lowmark.integration import LowWatermarkService
+from lowmark.watermark import WatermarkStrategy
+from pyspark.sql import functions as F
 
 from tests.integration.audit_example import write
+from tests.integration.feed import Feed, start
+from tests.live.servers import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ["audit", "files", "orders", "--window", "1 minute"]
@@ -39,6 +49,40 @@ def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
     shown = BLOCK.search((ROOT / "docs" / "audit.md").read_text(encoding="utf-8"))
     assert shown
     assert settled(shown[1]) == settled(printed(tmp_path))
+
+
+def snippet(number: int) -> dict[str, Any]:
+    """What one of the page's programs defines; ports are free ones."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "audit.md").read_text("utf-8"), flags=re.DOTALL)[number]
+    names: dict[str, Any] = {}
+    exec(compile(code.replace("9464", "0"), "audit.md", "exec"), names)
+    return names
+
+
+def test_the_page_s_audit_of_a_table_runs(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.read.parquet(str(write(tmp_path / "orders")))
+    numbered = rows.withColumn("offset", F.monotonically_increasing_id())
+    spark.sql("CREATE DATABASE bronze")
+    try:
+        numbered.limit(5_000).write.saveAsTable("bronze.orders")
+        strategy = snippet(0)["audit"](spark)
+    finally:
+        spark.sql("DROP DATABASE bronze CASCADE")
+    assert isinstance(strategy, WatermarkStrategy)
+
+
+def test_the_page_s_watched_query_runs(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
+    orders = feed.df.withColumn("topic", F.lit("orders")).withColumnRenamed("split", "partition")
+    watched = snippet(1)["watched"]
+    feed.put(("0", 1, 100), ("1", 1, 20))
+    ran = start(watched(spark, orders).groupBy(F.window("ts", "1 minute")).count(), checkpoint)
+    ran.settle()
+    service = LowWatermarkService(spark, metrics_port=0)  # the one that runs
+    try:
+        wait_until(lambda: service.status("orders").states["active"] == 2, "both splits known")
+    finally:
+        ran.query.stop()
+        service.stop()
 
 
 if __name__ == "__main__":  # writes it anew: python -m tests.integration.test_audit_docs FOLDER

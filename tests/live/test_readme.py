@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.progress import Progress
+from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -41,3 +44,24 @@ def test_the_example_runs(spark: SparkSession, kafka: Broker, checkpoint: str, m
 
     assert newest.watermark_us == (1_700_000_500_000 - 60_000 - 10_000 - 1) * 1_000
     assert spark.version.startswith("4.")
+
+
+@pytest.mark.live
+def test_reading_through_our_source_runs(spark: SparkSession, kafka: Broker, checkpoint: str) -> None:
+    [snippet] = re.findall(
+        r"(?m)^    from lowmark\.sources\.kafka import KafkaSource.*\n\n(?:    .*\n)+", README.read_text()
+    )
+    topic = kafka.create_topic(partitions=2)
+    kafka.produce(topic, [Record(partition=n % 2, value="x", timestamp_ms=1_700_000_000_000 + n) for n in range(10)])
+    code = (
+        textwrap.dedent(snippet)
+        .replace("broker:9092", kafka.bootstrap)
+        .replace('topics=["orders"]', f'topics=["{topic}"]')
+    )
+    with LowWatermarkService(spark) as service:
+        names: dict[str, Any] = {"service": service, "strategy": WatermarkStrategy()}
+        exec(code, names)
+        events = names["events"].writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = events.trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert sum(progress["numInputRows"] for progress in query.recentProgress) >= 10
