@@ -166,7 +166,12 @@ def test_a_broker_that_is_not_there_is_told_soon() -> None:
 
 
 # Little is read ahead, so that what happens to a topic meets its reader.
-SLOWLY = {"fetch.message.max.bytes": 2_000, "queued.min.messages": 1, "queued.max.messages.kbytes": 4}
+SLOWLY = {
+    "fetch.message.max.bytes": 2_000,
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 4,
+    "fetch.queue.backoff.ms": 1_000,
+}
 
 
 def test_a_topic_that_is_deleted_meanwhile_leaves_an_answer(kafka: Broker) -> None:

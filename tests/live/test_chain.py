@@ -140,15 +140,15 @@ def test_the_chain_of_the_tutorial(
     with ended(tutorial.names):
         tutorial.run(1)
         service = tutorial.names["service"]
-        wait_until(lambda: service.status("payments").holder == "payments-3", "the silent partition holds")
+        wait_until(lambda: service.status("payments").holder == "payments/3", "the silent partition holds")
 
         # 4: everybody names the same split
-        assert "payments-3" in tutorial.lowmark("status payments")
+        assert "payments/3" in tutorial.lowmark("status payments")
         told = tutorial.lowmark("explain payments")
         begins = told.index("Stream payments: ")
         tutorial.printed["explain"] = "\n".join([*told[begins:].splitlines()[:4], "  ..."])
-        assert "split payments-3 has the smallest watermark of 4 live splits" in told
-        assert holder_of(service) == "payments-3"
+        assert "split payments/3 has the smallest watermark of 4 live splits" in told
+        assert holder_of(service) == "payments/3"
         tutorial.lowmark("check payments")
 
         # 5: dashboards, rules, Prometheus, Alertmanager
@@ -172,7 +172,7 @@ def test_the_chain_of_the_tutorial(
             ) as prometheus,
             opened(browser, str(service.page_address)) as page,
         ):
-            shows(page, "#holder", "payments-3")
+            shows(page, "#holder", "payments/3")
             told = str(page.locator("#explanation").text_content())
             assert settled(told) == settled(str(service.explain("payments")))
 
@@ -182,18 +182,18 @@ def test_the_chain_of_the_tutorial(
             def heard(status: str) -> list[Notice]:
                 return [each for each in pager.of(ALERT, status) if each["labels"]["stream"] == "payments"]
 
-            wait_until(lambda: holders() == ["payments-3"], "Prometheus names the holder")
+            wait_until(lambda: holders() == ["payments/3"], "Prometheus names the holder")
             # Two scrapes with rows between them: the alert wants rows to arrive.
             kafka.produce_json("payments", [{"paid_at": (start + SECONDS) * 1_000}], partition=0)
             [fired, *_] = wait_until(lambda: heard("firing"), "the alert fires")
-            assert "split payments-3 (active)" in re.sub(r"\s+", " ", fired["annotations"]["description"])
+            assert "split payments/3 (active)" in re.sub(r"\s+", " ", fired["annotations"]["description"])
             assert "`lowmark explain payments` says why" in fired["annotations"]["action"]
 
             tutorial.run(2)  # the partition that was silent delivers
             wait_until(lambda: heard("resolved"), "the alert is taken back")
-            wait_until(lambda: holders() == ["payments-1"], "Prometheus names the next holder")
-            shows(page, "#holder", "payments-1")
-            assert text(page, "#holder") == service.status("payments").holder == holder_of(service) == "payments-1"
+            wait_until(lambda: holders() == ["payments/1"], "Prometheus names the next holder")
+            shows(page, "#holder", "payments/1")
+            assert text(page, "#holder") == service.status("payments").holder == holder_of(service) == "payments/1"
             tutorial.names["query"].processAllAvailable()
             status = service.status("payments")
             assert (status.counts.dropped_rows, status.counts.rows) == (0, audit["rows"] + 2)
