@@ -195,7 +195,7 @@ def test_a_topic_that_is_deleted_meanwhile_leaves_an_answer(kafka: Broker) -> No
 def test_a_broker_that_dies_meanwhile_leaves_an_answer(tmp_path: Path) -> None:
     with kafka_broker(tmp_path) as broker:
         topic = broker.create_topic(partitions=2)
-        broker.produce(topic, orders(6_000, partitions=2, pad=500))
+        broker.produce(topic, orders(30_000, partitions=2, pad=500))  # a fetch brings what a producer sent as one, 1 MB
         killed: list[int] = []
 
         def kill(read: int, _total: int) -> None:
