@@ -49,10 +49,10 @@ os._exit(0)
 """
 
 
-def run(when: str, jars: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(when: str, jars: str, *, seconds: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WORKER, when, jars], cwd=ROOT, env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
 
 
@@ -68,7 +68,13 @@ def test_a_worker_starts_it_once_whatever_thread_is_first() -> None:
 
 
 def test_a_fork_of_a_process_that_has_started_it_is_refused_in_one_line() -> None:
-    done = run("before", JARS)
+    for attempt in range(4):
+        try:
+            done = run("before", JARS, seconds=20)
+            break
+        except subprocess.TimeoutExpired:  # a fork copies Java's threads' locks without the threads: some never run
+            if attempt == 3:
+                raise
     last = done.stdout.splitlines()[-1]
     assert last.startswith("PravegaClientMissing: Pravega is read through its Java client, and Java was started in pro")
     assert last.endswith("Hint: start processes that read Pravega by spawn.")
