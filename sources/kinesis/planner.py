@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lowmark.sources.api import SplitEnd, SplitPlanner
+from lowmark.sources.kit.asked import AskedAbout
 from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 
@@ -27,8 +28,6 @@ MARGIN_MS = 2_000
 """How long after a time it is taken for over, in a shard in which nothing has arrived since."""
 RETENTION_SECONDS = 300.0
 COMPLAIN_SECONDS = 10.0
-FORGET_SECONDS = 600.0
-"""How long a shard is remembered that nobody asks about."""
 
 _log = logging.getLogger("lowmark")
 
@@ -83,7 +82,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         self._children: dict[str, frozenset[str]] = {}  # closed split -> its children
         self._retention: dict[str, tuple[float, int]] = {}
         self._dropped: set[str] = set()
-        self._asked_seconds: dict[str, float] = {}
+        self._asked = AskedAbout(now_seconds)
         self._answered_seconds = now_seconds()
         self._complained_seconds: float | None = None
         self._trouble = Trouble(f"Kinesis at {settings.place}", "shards")
@@ -125,12 +124,8 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return ends
 
     def _forget(self, asked: set[str]) -> None:
-        """Keep nothing of shards that nobody asks about any more: a stream that is resharded for years has many."""
-        now = self._now_seconds()
-        self._asked_seconds |= dict.fromkeys(asked, now)
-        over = [name for name, seconds in self._asked_seconds.items() if now > seconds + FORGET_SECONDS]
-        for name in over:
-            del self._asked_seconds[name]
+        """Keep nothing of shards that nobody asks about any more."""
+        for name in self._asked.see(asked):
             self._looks.pop(name, None)
             self._children.pop(name, None)
             self._dropped.discard(name)

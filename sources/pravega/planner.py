@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
+from lowmark.sources.kit.asked import AskedAbout
 from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 
@@ -35,8 +36,6 @@ PATIENCE_SECONDS = 2.0
 EXACT_BYTES = 64 << 10
 """So much of a segment is read rather than guessed how many events it holds."""
 READERS = 4
-FORGET_SECONDS = 600.0
-"""How long a segment is remembered that nobody asks about."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._indexes: dict[str, SegmentIndex] = {}
         self._ends: dict[str, SplitEnd] = {}
         self._heads: dict[str, int] = {}
-        self._asked_seconds: dict[str, float] = {}
+        self._asked = AskedAbout(now_seconds)
         self._successors: dict[str, frozenset[str]] = {}  # of segments that are sealed
         self.metrics.gauge("indexed_events", lambda: sum(index.rows for index in self._indexes.values()))
 
@@ -251,12 +250,9 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
     # -- indexes
 
     def _forget(self, asked: set[str]) -> None:
-        """Keep nothing of segments that nobody asks about any more: a stream that scales for years has many."""
-        now = self._now_seconds()
-        self._asked_seconds |= dict.fromkeys(asked, now)
-        over = [name for name, seconds in self._asked_seconds.items() if now > seconds + FORGET_SECONDS]
-        for name in over:
-            for kept in (self._asked_seconds, self._indexes, self._ends, self._heads, self._notes, self._successors):
+        """Keep nothing of segments that nobody asks about any more."""
+        for name in self._asked.see(asked):
+            for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors):
                 kept.pop(name, None)
 
     def _from(self, split: PravegaSplit) -> int:

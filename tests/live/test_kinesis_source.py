@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from lowmark.sources import check_source
-from lowmark.sources.kinesis import KinesisDataLost, KinesisSource, planner
+from lowmark.sources.kinesis import KinesisDataLost, KinesisSource
 from lowmark.sources.kinesis.look import ShardLook
+from lowmark.sources.kit import asked
 from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.live.kinesis_reading import Reading, Writer, source_of
@@ -94,7 +95,7 @@ def test_a_batch_that_is_read_again_has_the_same_rows_whatever_came_since(kinesi
 
 
 def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "FORGET_SECONDS", 0.0)
+    monkeypatch.setattr(asked, "FORGET_SECONDS", 0.0)
     rng = random.Random(seed := random.randrange(2**32))
     stream = kinesis.create_stream(2)
     writer = Writer(kinesis, stream)

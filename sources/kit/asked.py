@@ -1,0 +1,38 @@
+"""Which splits a planner is still asked about: what it knows of others may go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+__all__ = ["FORGET_SECONDS", "AskedAbout"]
+
+FORGET_SECONDS = 600.0
+"""How long a split is remembered that nobody asks about."""
+
+
+class AskedAbout:
+    """Remembers when splits were last asked about: a stream that is split anew for years has had many.
+
+    Not what a single question leaves out: one may be about some of the splits.
+
+    Args:
+        now_seconds: a clock that never goes back.
+
+    >>> times = iter([0.0, 600.0, 600.5])
+    >>> asked = AskedAbout(lambda: next(times))
+    >>> asked.see(["a", "b"]), asked.see(["b"]), asked.see(["b"])
+    ([], [], ['a'])
+    """
+
+    def __init__(self, now_seconds: Callable[[], float]) -> None:
+        self._now_seconds = now_seconds
+        self._seconds: dict[str, float] = {}
+
+    def see(self, splits: Iterable[str]) -> list[str]:
+        """Take in that these are asked about now; return those that nobody asked about for too long, once."""
+        now = self._now_seconds()
+        self._seconds |= dict.fromkeys(splits, now)
+        over = [split for split, seconds in self._seconds.items() if now > seconds + FORGET_SECONDS]
+        for split in over:
+            del self._seconds[split]
+        return over
