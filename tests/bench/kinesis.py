@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +20,12 @@ from lowmark.sources.kinesis.split import KinesisSplit
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
-from lowmark.sources.reading.slices import read_slices
 
 from tests.live.servers import KINESIS_ACCESS, Kinesis, kinesis_server
 from tests.live.tcp_proxy import tcp_proxied
 
-from .measure import Bound, Row
+from .measure import Row
+from .slice_reading import PLAIN, SIX_TIMES, measured, ours_read
 from .through_spark import per_row_us, read_batch_ms
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ SECTION = "Kinesis"
 SHARDS = 8
 ROUND_TRIP_MS = 200
 FEW_RECORDS = 100
-PLAIN = Bound(1 / 0.7, "ratio")
-SIX_TIMES = Bound(1 / 6, "ratio")
 
 
 def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -> list[Row]:
@@ -132,18 +129,6 @@ def whole(source: KinesisSource) -> list[KinesisSplit]:
         start: BatchOffset = planner.initial()
         [task] = planner.tasks(start, planner.plan(start, None))
         return list(task.splits)
-
-
-def measured(read: Callable[[], int], rows: int) -> tuple[float, float]:
-    wall, processor = time.perf_counter(), time.process_time()
-    came = read()
-    spent = time.perf_counter() - wall, time.process_time() - processor
-    assert came == rows, f"{came} of {rows} records"
-    return spent
-
-
-def ours_read(source: KinesisSource, slices: list[KinesisSplit]) -> int:
-    return sum(part.rows.num_rows for part in read_slices(source, slices))
 
 
 def plain_read(server: Kinesis, stream: str) -> int:

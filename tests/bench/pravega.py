@@ -10,19 +10,18 @@ is taken out by a second stream, an eighth of the size. Where bytes take long, a
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowmark.sources.pravega import PravegaSource, PravegaSplit
 from lowmark.sources.pravega.jvm import java_class
-from lowmark.sources.reading.slices import read_slices
 
 from tests.live.pravega_server import Pravega, pravega_server
 
-from .measure import Bound, Row
+from .measure import Row
+from .slice_reading import PLAIN, SIX_TIMES, measured, ours_read
 from .through_spark import per_row_us, read_batch_ms
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ SEGMENTS = 8
 DELAY_MS = 25.0
 EVENT_BYTES = 100
 START_MS = 1_700_000_000_000
-PLAIN = Bound(1 / 0.7, "ratio")
-SIX_TIMES = Bound(1 / 6, "ratio")
 
 
 def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -> list[Row]:
@@ -118,18 +115,6 @@ def whole(source: PravegaSource) -> list[PravegaSplit]:
     found = list(source.discover())
     ends = source.create_planner().latest(found)
     return [replace(split, stop=ends[split.split_id].position) for split in found]
-
-
-def measured(read: Callable[[], int], rows: int) -> tuple[float, float]:
-    wall, processor = time.perf_counter(), time.process_time()
-    came = read()
-    spent = time.perf_counter() - wall, time.process_time() - processor
-    assert came == rows, f"{came} of {rows} events"
-    return spent
-
-
-def ours_read(source: PravegaSource, splits: Sequence[PravegaSplit]) -> int:
-    return sum(part.rows.num_rows for part in read_slices(source, splits))
 
 
 def plain_read(pravega: Pravega, stream: str) -> int:
