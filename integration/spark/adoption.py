@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable, UnknownFormat
+from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable, SessionUnfit, UnknownFormat
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.names import unfit_character
@@ -153,7 +153,7 @@ def adopt(
     Raises:
         CheckpointUnreadable: there is no checkpoint that could be read.
         AdoptionRefused: with the reason and what to do.
-        TypeError: the session is a Spark Connect session.
+        SessionUnfit: the session is a Spark Connect session.
     """
     found = _Checkpoint(checkpoint, "adopt", spark)
     if undo:
@@ -248,9 +248,11 @@ class _Checkpoint:
 
     def _open(self) -> CheckpointStore:
         if self._spark is not None and not hasattr(self._spark, "_jsparkSession"):
-            raise TypeError(
-                f"{self._action} needs the session of a driver, got a Spark Connect session. Hint: call it in a driver "
-                "that reaches the checkpoint, such as a pyspark shell; one on this machine needs no session."
+            raise SessionUnfit(
+                f"{self._action} needs the session of a driver",
+                "a Spark Connect session",
+                "call it in a driver that reaches the checkpoint, such as a pyspark shell; one on this machine needs "
+                "no session.",
             )
         if self._spark is not None:
             store: CheckpointStore = HadoopStore(self._spark, self._given)
