@@ -263,7 +263,7 @@ class PravegaClient:
         with kept.lock:
             self._ask(
                 f"read the marks of time of stream {self.settings.scope}/{stream}",
-                lambda: self._read_marks(stream, kept), missing=lambda: None,
+                lambda: self._read_marks(stream, kept), missing=kept.forget,
             )  # fmt: skip
             return tuple(kept.marks)
 
@@ -455,6 +455,13 @@ class _Marks:
         self.marks: list[Mark] = []
         self.reader: Any = None
         self.revision: Any = None
+
+    def forget(self) -> None:
+        """The stream is gone: one that is made again under its name has marks of its own."""
+        if self.reader is not None:
+            self.reader.close()
+        self.marks.clear()
+        self.reader = self.revision = None
 
 
 class SegmentBytes:
