@@ -79,8 +79,9 @@ def test_no_row_of_a_slow_partition_is_lost(spark: SparkSession, kafka: Broker, 
             name="orders",
             event_time="ts",
             split=["topic", "partition"],
-            # The empty partition would hold for a minute; every other one has rows in the first batch.
-            strategy=bounded().with_grace("5 seconds"),
+            # The empty partition would hold for a minute; every other one has rows in the first batch. Shorter than two
+            # batches: fast machines have read the first rows, and nobody else delivers, before a longer one is over.
+            strategy=bounded().with_grace("1 second"),
         )
         sink = Sink(spark)
         query = sink.start(counted(events))
@@ -113,7 +114,7 @@ def test_no_row_of_a_slow_partition_is_lost(spark: SparkSession, kafka: Broker, 
     assert per_partition == {p: len(times) - (p != empty) for p, times in log.times_us.items()}
     assert sum(emitted.values()) == produced
     assert dropped(progress) == 0
-    assert assert_in_force(progress, "orders") > 5
+    assert assert_in_force(progress, "orders") > 2
     told_us = [low for low in (heartbeat_of(p, "orders").low_us for p in progress) if low is not None]
     assert heard.heard_us == sorted(set(told_us)), "what listeners hear is what the heartbeats carry"
     assert status.low_watermark_us == LAST_LOW_US
@@ -185,7 +186,7 @@ def test_an_idle_partition_stops_nobody_and_is_counted_when_it_returns(spark: Sp
 
     assert sink.windows() == log.windows(closed_by_us=LAST_LOW_US)
     assert dropped(progress) == 0
-    assert assert_in_force(progress, "orders") > 5
+    assert assert_in_force(progress, "orders") > 2
 
 
 def test_the_report_of_each_batch_is_in_the_next_heartbeat_over_hundreds_of_batches(
