@@ -18,6 +18,7 @@ from lowmark.watermark import LowmarkError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.live.driven import STREAM
 from tests.live.kafka_scenarios import (
     BOUND_US,
     HOUR_US,
@@ -26,6 +27,7 @@ from tests.live.kafka_scenarios import (
     T0_US,
     Batches,
     Log,
+    Windows,
     bounded,
     counted,
     dropped,
@@ -33,9 +35,9 @@ from tests.live.kafka_scenarios import (
     poll_query,
     source,
 )
-from tests.live.servers import Broker, require_jars, wait_until
+from tests.live.servers import Broker, wait_until
 from tests.live.torture import PAUSE, Driver, Torture, wait_for_next
-from tests.live.torture_driver import Config
+from tests.live.torture_driver import OTHER, Config, Query
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -98,41 +100,74 @@ def read_so_far(log: Log, checkpoint: Path) -> bool:
     return found.get(log.topic) == {str(partition): len(times) for partition, times in log.times_us.items()}
 
 
+def expected(query: Query, log: Log) -> Windows:
+    """What the query gives of all rows, once their low watermark has come to the last one."""
+    if query == "windows":
+        return log.windows(closed_by_us=LAST_LOW_US)
+    times = {(partition, time_us) for partition, times in log.times_us.items() for time_us in times}
+    return {row: 1 for row in times if query != "timers" or row[1] < END_US}
+
+
+MATRIX: list[tuple[Query, bool]] = [
+    ("windows", False), ("windows", True), ("distinct", False), ("distinct", True), ("joined", False), ("joined", True),
+    ("timers", True),
+]  # fmt: skip
+
+
 @pytest.mark.torture
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("rocksdb", [False, True], ids=["hdfs", "rocksdb"])
-def test_by_turns_and_killed_each_time(kafka: Broker, kafka_jars: list[Path], tmp_path: Path, rocksdb: bool) -> None:
-    log = Log.create(kafka, 3)
-    jars = ",".join(str(jar) for jar in require_jars("spark-kafka"))
-    base = Config(str(tmp_path), kafka.bootstrap, log.topic, jars, rows_per_batch=100_000, rocksdb=rocksdb)
+@pytest.mark.parametrize(("query", "rocksdb"), MATRIX, ids=[f"{q}-{'rocksdb' if r else 'hdfs'}" for q, r in MATRIX])
+def test_by_turns_and_killed_each_time(
+    kafka: Broker, kafka_jars: list[Path], tmp_path: Path, query: Query, rocksdb: bool
+) -> None:
+    logs = [Log.create(kafka, 3) for _ in range(2 if query == "joined" else 1)]
+    streams = [STREAM, OTHER][: len(logs)]
+    jars = ",".join(str(jar) for jar in kafka_jars)
+    base = Config(
+        str(tmp_path), kafka.bootstrap, logs[0].topic, jars, rows_per_batch=100_000, rocksdb=rocksdb, query=query,
+        other_topic=logs[1].topic if query == "joined" else "",
+    )  # fmt: skip
+
+    def produce(rows: dict[int, list[int]]) -> None:
+        for log in logs:
+            log.produce(rows)
+            if query == "distinct":  # each of them comes twice
+                log.produce(rows)
+
+    def all_read(driver: Driver) -> bool:
+        return driver.alive() and all(read_so_far(log, base.checkpoint) for log in logs)
+
     at_us = T0_US
     with Torture("torture_driver", tmp_path) as killer:
         for phase in range(int(os.environ.get("LOWMARK_KILLS", "8"))):
             wraps = phase % 2 == 1
             if phase:
-                done = adopt(base.checkpoint, "orders", stopped=True) if wraps else leave(base.checkpoint, stopped=True)
+                done = adopt(base.checkpoint, streams, stopped=True) if wraps else leave(base.checkpoint, stopped=True)
                 assert done.done or done.why_nothing is None, str(done)
             config = base.but(how="wrapped" if wraps else "native")
             driver = killer.start(config)
             wait_until(partial(has_begun, driver, config), "the query started", seconds=180)
             if wraps:
                 for partitions in ((1, 2), (0,)):
-                    log.produce({p: [at_us + n * MINUTE_US for n in range(30)] for p in partitions})
-                    wait_until(lambda: read_so_far(log, base.checkpoint), "all of it read", seconds=120)
+                    produce({p: [at_us + n * MINUTE_US for n in range(30)] for p in partitions})
+                    wait_until(partial(all_read, driver), "all of it read", seconds=120)
                 at_us += 30 * MINUTE_US
             for _ in range(killer.rng.randrange(2, 6)):
-                log.produce({p: [at_us + killer.rng.randrange(STEP_US) for _ in range(5)] for p in range(3)})
+                # No time twice: a row of its own is told from one that came again.
+                times_ms = [killer.rng.sample(range(1, STEP_US // 1_000), 5) for _ in range(3)]
+                produce({p: [at_us + ms * 1_000 for ms in times_ms[p]] for p in range(3)})
                 at_us += STEP_US
                 PAUSE.wait(killer.rng.uniform(0, 0.5))
             which = killer.rng.choice(["offsets", "commits", "anytime"])
-            log.produce({p: [at_us] for p in range(3)})
+            produce({p: [at_us] for p in range(3)})
+            at_us += SECOND_US
             if which != "anytime":
                 wait_for_next(driver, base.checkpoint / which)
             PAUSE.wait(killer.rng.uniform(0, 0.3))
             driver.kill()
             killer.tell(f"phase {phase}, {config.how}, killed at {which}")
-        log.produce({p: [END_US] for p in range(3)})
+        produce({p: [END_US] for p in range(3)})
         leave(base.checkpoint, stopped=True)
-        adopt(base.checkpoint, "orders", stopped=True)
+        adopt(base.checkpoint, streams, stopped=True)
         emitted = killer.drain(base.but(how="wrapped", last_low_us=LAST_LOW_US), whole=False)
-        assert dict(emitted) == log.windows(closed_by_us=LAST_LOW_US)
+        assert dict(emitted) == expected(query, logs[0])

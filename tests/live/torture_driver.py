@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lowmark.integration import LowWatermarkService
 from lowmark.sources.kafka import KafkaSource
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.live import driven
 from tests.live.driven import STREAM, Driven, write_windows
@@ -30,9 +32,13 @@ from tests.live.kafka_scenarios import (
 )
 from tests.live.servers import Broker, Process
 
+OTHER = "payments"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 How = Literal["wrapped", "read", "prepared", "native"]
 """Spark's Kafka source wrapped; ours, by the records' timestamps; ours, by the event time in their values; none."""
+Query = Literal["windows", "distinct", "timers", "joined"]
+"""What is made of the stream: its rows in minute windows; each event time once; one timer a row, ten seconds later; its
+rows beside those of another topic that have the same partition and event time."""
 
 
 @dataclass(frozen=True)
@@ -44,45 +50,83 @@ class Config(driven.Config):
     how: How = "wrapped"
     last_low_us: int | None = None
     rocksdb: bool = False
+    query: Query = "windows"
+    other_topic: str = ""  # whose rows are joined
 
     @property
     def undisturbed(self) -> Path:
         return Path(self.folder, "undisturbed.json")
 
 
+class Alarms(StatefulProcessor):
+    """Sets a timer ten seconds after every row of a partition, and says when it fires."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N803
+        for frame in rows:
+            for at_ms in frame["at_ms"]:
+                self._handle.registerTimer(int(at_ms) + 10_000)
+        return iter([])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N803
+        import pandas as pd  # type: ignore[import-untyped]  # noqa: TID251  # what the user of this operator does
+
+        at_us = (expiredTimerInfo.getExpiryTimeInMs() - 10_000) * 1_000
+        yield pd.DataFrame({"partition": [key[0]], "start_us": [at_us], "rows": [1]})
+
+    def close(self) -> None: ...
+
+
 class KafkaQuery(Driven[Config]):
-    """Rows in minute windows, by partition."""
+    """What the config says of a topic: mostly its rows in minute windows, by partition."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self._log = Log(Broker(config.bootstrap, Process("Kafka", [], Path(os.devnull))), config.topic)
+        broker = Broker(config.bootstrap, Process("Kafka", [], Path(os.devnull)))
+        self._log, self._other = Log(broker, config.topic), Log(broker, config.other_topic)
 
     def settings(self) -> Mapping[str, str]:
         state = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if self.config.rocksdb else {}
         return {"spark.jars": self.config.jars, **state}
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
-        return counted(self._events(spark, service))
+        events = self._events(spark, service, self._log, STREAM)
+        one = [F.unix_micros("ts").alias("start_us"), F.lit(1).alias("rows")]
+        match self.config.query:
+            case "windows":
+                return counted(events)
+            case "distinct":
+                return events.dropDuplicates(["partition", "ts"]).select("partition", *one)
+            case "timers":
+                keyed = events.withColumn("at_ms", F.unix_millis("ts")).groupBy("partition")
+                schema = "partition int, start_us bigint, rows bigint"
+                return keyed.transformWithStateInPandas(Alarms(), schema, "append", "EventTime")
+            case "joined":
+                other = self._events(spark, service, self._other, OTHER).selectExpr("partition AS p", "ts AS t")
+                both = events.select("partition", "ts").join(other, F.expr("partition = p AND t BETWEEN ts AND ts"))
+                return both.select("partition", *one)
 
-    def _events(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
+    def _events(self, spark: SparkSession, service: LowWatermarkService, log: Log, stream: str) -> DataFrame:
         rows = self.config.rows_per_batch
         if self.config.how == "native":
             # Rows come from one partition after the other: a few steps apart must not make them late.
-            return source(spark, self._log, maxOffsetsPerTrigger=rows).withWatermark("ts", "5 minutes")
+            return source(spark, log, maxOffsetsPerTrigger=rows).withWatermark("ts", "5 minutes")
         if self.config.how == "wrapped":
-            orders = source(spark, self._log, maxOffsetsPerTrigger=rows)
-            return service.wrap(orders, name=STREAM, event_time="ts", split=["topic", "partition"], strategy=bounded())
+            orders = source(spark, log, maxOffsetsPerTrigger=rows)
+            return service.wrap(orders, name=stream, event_time="ts", split=["topic", "partition"], strategy=bounded())
         ours = KafkaSource(
             bootstrap_servers=self.config.bootstrap,
-            topics=[self.config.topic],
+            topics=[log.topic],
             columns=["partition", "timestamp", "value"],
             discover_every="1 second",
         )
         if self.config.how == "read":
-            events = service.read(ours, name=STREAM, strategy=bounded(), max_rows_per_batch=rows)
+            events = service.read(ours, name=stream, strategy=bounded(), max_rows_per_batch=rows)
             return events.withColumnRenamed("timestamp", "ts")
         return service.read(
-            ours, name=STREAM, strategy=bounded(), event_time="ts", prepare=_by_value, max_rows_per_batch=rows
+            ours, name=stream, strategy=bounded(), event_time="ts", prepare=_by_value, max_rows_per_batch=rows
         )
 
     def await_all(self, query: StreamingQuery, service: LowWatermarkService) -> None:
