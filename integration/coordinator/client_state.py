@@ -281,7 +281,7 @@ class MemberState:
         return self._under_way is None and not self._dirty
 
     def low_us(self, task: TaskId) -> int | None:
-        """The newest low watermark the task heard; held while there is no connection."""
+        """The newest low watermark the task heard; it stays while there is no connection."""
         mine = self._tasks.get(task)
         return None if mine is None else mine.low_us
 
