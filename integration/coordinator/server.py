@@ -93,8 +93,8 @@ _SERVER_OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Whoever reaches the port can connect. A connection without handshake, or without a call, does not stay, and one
-    # connection has few calls; `serve` bounds their number, too.
+    # Anybody who reaches the port can connect. A connection without handshake, or without a call, does not stay, and
+    # one connection has few calls; `serve` bounds their number, too.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 60_000),
     ("grpc.max_concurrent_streams", 100),
@@ -198,7 +198,7 @@ class Coordinator:
         self._durable = coordinator.epoch
         self._most_unwritten = _UNWRITTEN
         self._unwritten: list[CoordinatorEffect] = []  # not to be told before the journal has what they follow from
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and who waits until the journal has it
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and what waits until the journal has it
         self._writing: asyncio.Task[None] | None = None
         self._snapshot_at = 0.0  # not before, on the loop's clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
@@ -212,7 +212,7 @@ class Coordinator:
     # -- what applications do
 
     async def say(self, said: Say) -> SayAnswer:
-        """Take in what tasks say, one after the other; answer who has come or gone once that is safe."""
+        """Take in what tasks say, one after the other; answer those that have come or gone once that is safe."""
         before, answers = self._coordinator.epoch, list[Answer]()
         for number, statement in enumerate(said.statements):
             if number and number % _TAKEN_AT_ONCE == 0:
@@ -223,7 +223,7 @@ class Coordinator:
             answers.append(self._take(statement, self._watchers.get(said.application)))
         self._follow_up()
         watcher, epoch = self._watchers.get(said.application), self._coordinator.epoch
-        # A reply may be lost: who is asked again says it again. That a task has come or gone is said once.
+        # A reply may be lost: a task that is asked again says it again. That a task has come or gone is said once.
         once = any(not isinstance(statement, ReplyLowWatermark | LeaseRenewed) for statement in said.statements)
         if once and epoch > before and epoch > self._durable:
             safe = self._loop.create_future()
@@ -416,7 +416,7 @@ class Coordinator:
                 safe.set_result(None)
 
     def _tell_some(self) -> None:
-        """Tell some, the others after whoever else has something to do, and then begin to ask."""
+        """Tell some, let the loop do its other work, tell the others, and then begin to ask."""
         self._telling = None
         try:
             for _ in range(min(len(self._untold), _TOLD_AT_ONCE)):

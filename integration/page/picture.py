@@ -165,7 +165,7 @@ class Picture:
             del self._splits[gone]
 
     def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
-        """What was seen of services that do not answer any more; who looks shall see that it is gone."""
+        """What was seen of services that do not answer any more; a viewer shall see that they are gone."""
         gone = [run for run in self._runs.values() if run["id"] not in seen and run["address"] not in answered]
         return [{**run, "verdict": _GONE} for run in gone[-_GONE_MOST:]]
 

@@ -139,7 +139,7 @@ def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
 def prefer_own_python(spark: SparkSession) -> None:
     """Let the workers of a local session run the Python of this process, where nobody named another.
 
-    Spark takes `python3` from the PATH, which is another one for who runs `.venv/bin/python app.py`. Where it is Spark
+    Spark takes `python3` from the PATH, which is another one where a user runs `.venv/bin/python app.py`. In Spark
     Connect, the server decides.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):

@@ -244,7 +244,7 @@ class StreamCoordinator:
 
     @property
     def epoch(self) -> int:
-        """Grows when what a snapshot is for has changed; whoever persists snapshots does so when it grew.
+        """Grows when what a snapshot is for has changed; a caller that persists snapshots does so when it grew.
 
         That is: the low watermark, a split's watermark, the set of splits, or which of them are finished.
         """
