@@ -12,6 +12,7 @@ ids, its readers.
 The start of a source may depend on how the one before it ended: `DeferredSource` makes it then. Another process that
 needs it, after a restart or on an executor, makes it without that knowledge; so what is known only then belongs into
 the splits.
+
 Source: `org.apache.flink.connector.base.source.hybrid`, FLIP-150.
 """
 
