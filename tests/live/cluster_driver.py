@@ -1,8 +1,9 @@
-"""A wrapped query on a cluster of two executors, one of which is killed on the way, and one that reads by a source.
+"""A wrapped query on a cluster of two executors, one of which is killed on the way; one that reads by a source; and one
+with tasks that Spark runs twice at once, because the first attempt is slow (speculative execution).
 
 The executors' Python has pyspark, pyarrow and numpy, and nothing else; `ship` brings the rest. Prints windows as JSON.
 
-Usage: python -m tests.live.cluster_driver FOLDER
+Usage: spark-submit --master spark://... tests/live/cluster_driver.py FOLDER
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pyspark
 from lowmark.integration import LowWatermarkService, ship
 from lowmark.integration.errors import WorkersUnfit
 from lowmark.integration.spark import workers
 from lowmark.integration.spark.session import SHORT_LIVED_JVM
 from lowmark.sources.generator import GeneratorSource, SplitScript, StreamScript
+from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import SparkSession
 
+from tests.installed import link_packages
 from tests.integration.feed import Feed, start, us, windows
 
 
@@ -55,18 +58,47 @@ def bare_python(folder: Path) -> Path:
     """The Python of an environment such as a cluster has it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     [packages] = folder.glob("lib/python*/site-packages")
-    for name in ("pyspark", "py4j", "pyarrow", "numpy"):
-        for installed in Path(sysconfig.get_path("purelib")).glob(f"{name}*"):
-            (packages / installed.name).symlink_to(installed)
+    link_packages(("pyspark", "py4j", "pyarrow", "numpy"), packages)
     return folder / "bin" / "python"
+
+
+def slow_at_first(folder: str) -> Callable[[Any, int | None], int | None]:
+    """Finds the event time that a row has; the first attempt at the second task waits until it is given up."""
+
+    def assign(_row: Any, own_us: int | None) -> int | None:
+        from pathlib import Path
+        from threading import Event
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        Path(folder, f"{context.partitionId()}-{context.attemptNumber()}").touch()
+        if context.partitionId() == 1 and context.attemptNumber() == 0:
+            Event().wait(60)
+        return own_us
+
+    return assign
+
+
+def speculated(spark: SparkSession, service: LowWatermarkService, folder: Path) -> dict[str, Any]:
+    """One batch of four files in two tasks."""
+    feed, attempts = Feed(spark, folder / "speculated"), folder / "attempts"
+    attempts.mkdir()
+    for n in range(4):
+        feed.put(("fast", 1, 1000 + 10 * n), ("slow", 1, 10 * n))
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(slow_at_first(str(attempts)))  # type: ignore[arg-type]
+    files = spark.readStream.schema(feed.schema).json(str(feed.folder))
+    df = service.wrap(files, name="speculated", event_time="ts", split="split", strategy=strategy)
+    ran = start(windows(df, "split"), str(folder / "speculated-cp"), trigger={"availableNow": True})
+    assert ran.query.awaitTermination(120)
+    counts = service.status("speculated").counts
+    tried = sorted(each.name for each in attempts.iterdir())
+    return {"tried": tried, "measured": counts.rows, "low": ran.low, "windows": sorted(ran.rows)}
 
 
 def main(folder: Path) -> None:
     """Six batches; after the third, one executor dies."""
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    # Here as there it has one name, and each host finds its own under it.
-    os.environ["PYSPARK_PYTHON"] = WORKER
-    os.environ["PATH"] = f"{worker_program(folder / 'here', Path(sys.executable))}:{os.environ['PATH']}"
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
@@ -78,8 +110,13 @@ def main(folder: Path) -> None:
         "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
         "spark.executorEnv.PATH": f"{worker_program(folder / 'there', bare_python(folder / 'bare'))}:/usr/bin:/bin",
         "spark.executorEnv.PYTHONPATH": "",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.minTaskRuntime": "2s",
     }
-    spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=settings).getOrCreate()
+    spark = SparkSession.builder.config(map=settings).getOrCreate()
     port = spark.sparkContext.getConf().get("spark.driver.port", "")
     lacks = before = ""
     try:
@@ -109,13 +146,14 @@ def main(folder: Path) -> None:
         df = service.read(GeneratorSource(script, seed=7, ticks_per_batch=10), name="read", tasks=4)
         read = start(df.select("split"), str(folder / "read"), trigger={"availableNow": True})
         read.query.awaitTermination(120)
-        said = {
+        said: dict[str, Any] = {
             "read": len(read.rows),
             "killed": len(killed),
             "low": ran.low,
             "dropped": ran.dropped,
             "windows": sorted(ran.rows),
         }
+        said["speculated"] = speculated(spark, service, folder)
         print(json.dumps({**said, "lacks": lacks, "before": before}))
     spark.stop()
 

@@ -1,0 +1,74 @@
+"""A driver that serves Spark Connect and has a service of its own, and a client of it.
+
+python -m tests.live.connect_app server FOLDER PORT    prints "ready", and runs until SIGTERM
+python -m tests.live.connect_app client FOLDER PORT    prints what a client can do as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lowmark.sources.spark
+from lowmark import LowWatermarkService, adopt, leave, ship
+from lowmark.integration.spark.session import local_session
+from lowmark.sources.generator import SplitScript, StreamScript
+from pyspark.sql import SparkSession
+
+from tests.integration.feed import Feed, run, us, windows
+
+
+def serve(folder: Path, port: int) -> None:
+    """A wrapped query runs in the server's driver, as in a long-lived application that lets others in."""
+    settings = {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    with local_session("lowmark-connect", settings=settings) as (spark, _):
+        feed = Feed(spark, folder / "feed")
+        with LowWatermarkService(spark) as service:
+            df = service.wrap(feed.df, name="orders", event_time="ts", split="split", splits=["fast", "slow"])
+            run(windows(df, "split"), feed, [[("fast", 1, 500), ("slow", 1, 100)]], str(folder / "checkpoint"))
+            print("ready", flush=True)
+            signal.sigwait([signal.SIGTERM])
+
+
+def refusal(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as refused:  # noqa: BLE001  # whatever it is, the test looks at it
+        return f"{type(refused).__name__}: {refused}"
+    return "nothing was refused"
+
+
+def use(folder: Path, port: int) -> None:
+    """What is refused, and what works."""
+    spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+    calls: dict[str, Callable[[], object]] = {
+        "LowWatermarkService": lambda: LowWatermarkService(spark),
+        "ship": lambda: ship(spark),
+        "adopt": lambda: adopt(folder / "checkpoint", "orders", spark=spark),
+        "leave": lambda: leave(folder / "checkpoint", spark=spark),
+    }
+    came: dict[str, Any] = {"refused": {name: refusal(call) for name, call in calls.items()}}
+
+    lowmark.sources.spark.register(spark)
+    splits = (SplitScript("a", 4), SplitScript("b", 1, behind_us=3_000_000))
+    script = StreamScript(splits, us(0), ticks=10, tick_us=1_000_000, shuffle_us=1)
+    options = {"script": json.dumps(script.to_plain()), "seed": "7", "splitColumn": "split_id"}
+    df = spark.readStream.format("lowmark_generator").options(**options).load()
+    writer = df.writeStream.format("memory").queryName("rows").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder / "read")).start().awaitTermination(120)
+    rows = spark.table("rows").groupBy("split_id").count().collect()
+    print(json.dumps({**came, "read": {row["split_id"]: row["count"] for row in rows}}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    {"server": serve, "client": use}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))
