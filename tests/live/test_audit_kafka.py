@@ -85,7 +85,7 @@ def test_a_backlog_is_read_as_spark_shares_it_out(kafka: Broker, created: str) -
     assert (answer["rows"], answer["batches"], answer["complete"]) == (4_000, 10, True)
     minute, more = answer["native"]
     # 100 rows of each partition a batch: from the third batch on all of the slow one is behind the first.
-    assert minute["splits"] == {f"{created}-1": 800}
+    assert minute["splits"] == {f"{created}/1": 800}
     assert more["rows_dropped"] == 0
     assert answer["native_smallest_delay_us"] == (600 - 101) * 1_000_000 + 1_000
     assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
@@ -101,7 +101,7 @@ def test_append_times_order_all_partitions(kafka: Broker) -> None:
     assert "LogAppendTime" in answer["order"]
     assert answer["rows"] == 2_400
     assert answer["batches"] >= 3
-    assert answer["splits"][f"{topic}-0"]["out_of_orderness_us"]["max"] == 199_000_000  # the bursts tell the same hour
+    assert answer["splits"][f"{topic}/0"]["out_of_orderness_us"]["max"] == 199_000_000  # the bursts tell the same hour
     by_broker = told(kafka, topic)
     assert any("no row can be late" in note for note in by_broker["notes"])
     assert by_broker["native"][0]["rows_dropped"] == 0
