@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from tests.live.kinesis_reading import Writer, source_of
 from tests.live.servers import Kinesis, proxied, wait_until
 from tests.live.tcp_proxy import tcp_proxied
+from tests.snippets import block
 
 pytestmark = [pytest.mark.live]
 
@@ -76,6 +77,20 @@ def test_who_is_throttled_or_not_answered_waits_says_so_and_goes_on(
         failed = wait_until(query.exception, "the query ends with its stream")
     assert stream in str(failed)
     assert "not found" in str(failed) or "not there any more" in str(failed)
+
+
+def test_what_the_page_shows(service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path) -> None:
+    """The program of kinesis.md, as it stands but for the address."""
+    stream = kinesis.create_stream(2)
+    Writer(kinesis, stream).put(30)
+    code = block("kinesis.md", "from lowmark.sources.kinesis import")
+    code = code.replace('["orders"]', f'["{stream}"]').replace("region=", f'endpoint_url="{kinesis.url}", region=')
+    names: dict[str, Any] = {"service": service, "WatermarkStrategy": WatermarkStrategy}
+    exec(code, names)  # the page's own
+    writer = names["events"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert service.status("orders").counts.rows == 30
 
 
 def test_a_stream_that_is_missing_ends_the_query_with_its_name(

@@ -238,6 +238,11 @@ class StreamCoordinator:
         return stirred_us
 
     @property
+    def holder(self) -> SplitId | None:
+        """The split that holds the low watermark now; None: nobody does."""
+        return self._coalescer.holder
+
+    @property
     def backlog_rows(self) -> int | None:
         """Rows that are known to be unread, of all splits together; None: of no split is it known."""
         return sum(self._backlog_rows.values()) if self._backlog_rows else None
