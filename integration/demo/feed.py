@@ -57,7 +57,7 @@ def demo_script(seed: int, *, start_us: int) -> StreamScript:
         silent_from, stray_tick = chance.randint(100, 140), chance.randint(280, 300)
         splits.append(
             SplitScript(
-                name=f"orders/{index}",
+                name=f"orders-{index}",
                 rows_per_tick=rows,
                 behind_us=_BEHIND_US if index == behind else 0,
                 silent_from_tick=silent_from if index == silent else None,

@@ -7,8 +7,8 @@ this process, Java's included; through Spark that of the JVM and of the Python w
 is taken out by a second stream, an eighth of the size.
 
 Where an answer takes long (200 ms, as with Kinesis), a proxy stands before the segment store. One that takes 50 ms
-brings a megabyte that costs this machine as long, in the proxy, in Pravega and in both Javas, which share its two cores:
-what is read side by side waits for a core then, and not for an answer.
+brings a megabyte that costs this machine as long, in the proxy, in Pravega and in both Javas, which share its two
+cores: what is read side by side waits for a core then, and not for an answer.
 """
 
 from __future__ import annotations

@@ -169,13 +169,13 @@ def test_the_demo_shows_its_watermarks_in_any_width(width: int) -> None:
     splits, lost = (
         {split.name: SplitResult(15_000, emitted, 1_000) for split in script.splits} for emitted in (14_000, 12_000)
     )
-    native = LaneResult(lost, 344, 127, 0, 1_800_000_000_000_000, "orders/5")
+    native = LaneResult(lost, 344, 127, 0, 1_800_000_000_000_000, "orders-5")
     ours = LaneResult(splits, 457, 0, 0, 1_700_000_900_000_000, None)
     console = EscapingConsole()
     console.file, console.width = io.StringIO(), width
     show(DemoResult(script, 42, native, ours, {}), console)
     out = console.file.getvalue()
     assert "…" not in out
-    for figure in ("2027-01-15", "22:28:20", "orders/5", "nobody", "120,000", "104,000", "16,000", "344", "457", "127"):
+    for figure in ("2027-01-15", "22:28:20", "orders-5", "nobody", "120,000", "104,000", "16,000", "344", "457", "127"):
         assert figure in out
     assert ("───" in out) == (width >= 79)

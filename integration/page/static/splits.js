@@ -8,7 +8,7 @@ const STATES = ["pending", "active", "paused", "idle", "finished"];
 const RANK = new Map([["pending", 0], ["active", 1], ["paused", 1], ["idle", 2], ["finished", 3]]);
 const PAGE = 50;
 const PROFILE_FROM = 40;
-const NUMBERED = new Intl.Collator("en", { numeric: true }); // orders/9 before orders/10
+const NUMBERED = new Intl.Collator("en", { numeric: true }); // orders-9 before orders-10
 
 const $ = (id) => document.getElementById(id);
 
