@@ -31,6 +31,7 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
 
+from .checkpoint import CHANGES
 from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, is_elsewhere, local_path
 from .offset_log import OffsetEntry
 
@@ -48,7 +49,7 @@ QUIET_SECONDS = 20.0
 """How long nothing was written, before a query counts as stopped that nobody says is."""
 
 _FORMAT = 1
-_CHANGES = "lowmark/changes"
+_CHANGES = f"lowmark/{CHANGES}"
 _CLOSED = "lowmark is changing this checkpoint"
 _AT_WORK = 'lowmark is changing this checkpoint and was stopped; run "lowmark {command} CHECKPOINT" again'
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["Farewell", "FarewellFiles", "json_object", "kafka_starting_offsets", "last_offsets"]
+__all__ = ["CHANGES", "Farewell", "FarewellFiles", "json_object", "kafka_starting_offsets", "last_offsets"]
 
+CHANGES = "changes"  # the folder of what `adopt` and `leave` have done, beside the farewells
 _BATCH = re.compile(r"[0-9]{1,19}")
 
 
@@ -115,6 +116,18 @@ class FarewellFiles:
         batches = [int(name) for name in names if _BATCH.fullmatch(name)]
         text = self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{max(batches)}")) if batches else None
         return None if text is None else OffsetEntry.parse(text)
+
+    def may_be_native(self) -> bool:
+        """Whether a query without lowmark may have begun it: it was adopted, or has named sources, which need not be.
+
+        Raises:
+            UnknownFormat: what was planned last is not as Spark writes it.
+        """
+        changes = self._hadoop_path(f"{self._root}/{CHANGES}")
+        if changes.getFileSystem(self._conf()).exists(changes):
+            return True
+        newest = self.newest_entry()
+        return newest is not None and newest.named
 
     def forget(self, token: str) -> None:
         """Delete the farewell of a run, once its state has gone into an offset."""

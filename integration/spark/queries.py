@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 
-from . import logical_plan
+from . import logical_plan, native_state
 from .available_now import AvailableNow, Told
 from .checkpoint import FarewellFiles
 from .listener import QueryEvents
@@ -116,7 +116,13 @@ class Queries:
         if any(known._jsparkSession.equals(spark._jsparkSession) for known, _ in self._sessions):
             return
         spark.dataSource.register(HeartbeatSource)
-        listener = QueryEvents(self._enqueue, AvailableNow(spark, self._available_now).begin)
+        available_now = AvailableNow(spark, self._available_now)
+
+        def begin(event: JavaObject) -> None:
+            available_now.begin(event)
+            native_state.take_over(spark, event)
+
+        listener = QueryEvents(self._enqueue, begin)
         spark.streams.addListener(listener)
         self._sessions.append((spark, listener))
 
