@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import random
 import re
 import statistics
 import threading
@@ -337,14 +337,45 @@ def test_one_line_for_all_splits_of_a_stream_that_has_many(browser: Browser) -> 
             assert page.locator("#rows th").all_inner_texts() == ["device-04321"]
             page.get_by_label("Search").fill("")
 
-            def update() -> list[float]:
-                run.report({f"device-{n:05}": (2_000 + run.batch_id * 10 + n) * SECOND_US for n in range(5_000)})
-                found = page.evaluate("performance.getEntriesByName('lowmark-update').map(each => each.duration)")
-                return [float(each) for each in found]
+    finally:
+        server.stop()
 
-            took_ms = wait_until(lambda: each if len(each := update()) >= 8 else None, "eight updates", seconds=120)
-            print(f"page update of 5,000 splits: {statistics.median(took_ms):.0f} ms, {json.dumps(took_ms)}")
-            assert statistics.median(took_ms) < PAGE_MS
+
+def test_an_update_of_five_thousand_splits_takes_the_main_thread_less_than_100_ms(browser: Browser) -> None:
+    """Every update, with layout and paint, in time of the processor: what else the machine does is not the page's."""
+    chance, run = random.Random(7), FakeRun("t1")
+    updates = "performance.getEntriesByName('lowmark-update').length"
+
+    def change() -> None:
+        """All of them, and their order."""
+        begin = 2_000 + run.batch_id * 10
+        run.report({f"device-{n:05}": (begin + chance.randrange(5_000)) * SECOND_US for n in range(5_000)})
+
+    change()
+    server = PageServer(FakeServices({ADDRESS: [run]}))
+    try:
+        with opened(browser, server.address, viewport={"width": 1920, "height": 1200}) as page:
+            shows(page, "#splits-count", "5,000")
+            thread = page.context.new_cdp_session(page)
+            thread.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+            def spent_ms() -> float:
+                metrics = thread.send("Performance.getMetrics")["metrics"]
+                return float(1_000 * next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+
+            took_ms = []
+            for _ in range(8):
+                change()
+                before, seen = spent_ms(), page.evaluate(updates)
+                page.wait_for_function(f"seen => {updates} > seen", arg=seen, polling=100)
+                page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+                took_ms.append(spent_ms() - before)
+            wall_ms = page.evaluate("performance.getEntriesByName('lowmark-update').map(each => each.duration)")
+            told = f"{statistics.median(took_ms):.0f} ms of the main thread, {max(took_ms):.0f} ms at most"
+            print(
+                f"page update of 5,000 splits: {told}; by the clock, scripts alone: {[round(each) for each in wall_ms]}"
+            )
+            assert max(took_ms) < PAGE_MS, told
     finally:
         server.stop()
 
