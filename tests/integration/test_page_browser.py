@@ -181,6 +181,7 @@ def small() -> FakeRun:
     run.discover("mute")
     at = {f"s{n}": (100 + 10 * n) * SECOND_US for n in range(7)}
     run.report(at, backlog_rows={"s1": 5})
+    run.report({"s1": 120 * SECOND_US}, backlog_rows={"s1": 5}, first_us={"s1": 115 * SECOND_US})  # s6 is at 160
     return run
 
 
@@ -230,6 +231,7 @@ def test_it_can_be_used_with_the_keyboard_alone(browser: Browser, served: tuple[
         assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
         assert text(page, "#rows tr.more").startswith("s1 is active: delivered rows.")
         assert "5 rows unread" in text(page, "#rows tr.more")
+        assert "At least 1 row of it came behind native Spark's one watermark" in text(page, "#rows tr.more")
         page.keyboard.press("Tab")  # one stop for all rows
         assert not page.evaluate("document.activeElement.closest('#rows') !== null")
 
