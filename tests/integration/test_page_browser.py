@@ -145,7 +145,7 @@ def test_a_service_that_ends_is_told_on_its_own_page_and_on_that_of_all(
     everyone = PageServer(AllServices())
     try:
         with opened(browser, everyone.address) as page:
-            assert "No lowmark service of this user runs" in text(page, "#nothing")
+            assert "No lowmark service of this user runs" in text(page, "main"), text(page, "body")
             own = browser.new_page()
             with running(spark, feed, checkpoint, ("a", 1, 100)) as (service, _):
                 own.goto(str(service.page_address))
