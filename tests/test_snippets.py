@@ -75,12 +75,12 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
     "audit.md": [
         ("lowmark audit kafka ", AUDITS),
         (
-            "from lowmark.integration import audit_table",
+            "from lowmark import audit_table",
             "tests/integration/test_audit_docs.py::test_the_page_s_audit_of_a_table_runs",
         ),
         ("orders, 125,167 rows", "tests/integration/test_audit_docs.py::test_the_page_shows_what_is_printed"),
         (
-            "from lowmark.integration import LowWatermarkService",
+            "from lowmark import LowWatermarkService",
             "tests/integration/test_audit_docs.py::test_the_page_s_watched_query_runs",
         ),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from lowmark.integration import audit_table
+from lowmark import audit_table
 from lowmark.integration.audit import table as module
 from lowmark.integration.audit.audit import Audit, Question
 from lowmark.integration.audit.cuts import ByTime, Proportional
