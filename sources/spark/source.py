@@ -175,7 +175,7 @@ def prefer_own_python(spark: SparkSession) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("lowmark_kafka")`, `"lowmark_kinesis"`, `"lowmark_files"`, `"lowmark_generator"` known to a session.
+    """Make the formats of our sources known to a session: `format("lowmark_kafka")` and all others of `FORMATS`.
 
     A plain `spark.readStream` has no low watermark and no alignment; `LowWatermarkService.read` has both.
 

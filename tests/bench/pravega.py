@@ -6,9 +6,9 @@ that no call from Python is in what it costs. Ours has all columns. "a core" cou
 this process, Java's included; through Spark that of the JVM and of the Python workers with their Java; what starts once
 is taken out by a second stream, an eighth of the size.
 
-Where an answer takes long (200 ms, as with Kinesis), a proxy stands before the segment store. One that takes 50 ms
-brings a megabyte that costs this machine as long, in the proxy, in Pravega and in both Javas, which share its two
-cores: what is read side by side waits for a core then, and not for an answer.
+Where an answer takes long (200 ms, as with Kinesis), a proxy stands before the segment store. One of 50 ms brings a
+megabyte that costs this machine as long, in the proxy, in Pravega and in both Javas, which share its two cores:
+what is read side by side waits for a core then, and not for an answer.
 """
 
 from __future__ import annotations
