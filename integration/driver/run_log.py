@@ -63,18 +63,23 @@ class HolderLog:
     _holder: SplitId | None = None
     _since_us: int = 0
     _told: SplitId | None = None
+    _epoch: int = -1
 
-    def look(self, stream: Stream, coordinator: StreamCoordinator, now_us: int) -> None:
+    def look(self, stream: Stream, coordinator: StreamCoordinator, now_us: int, *, changed: bool) -> None:
         """Log who holds, and why, once it has for `TOLD_AFTER_US`.
 
         Args:
             stream: what is held.
             coordinator: knows the holder.
             now_us: now, on the service's clock.
+            changed: whether some split's state has; else the holder is looked for where the epoch has grown.
         """
-        holder = coordinator.holder
-        if holder != self._holder:
-            self._holder, self._since_us = holder, now_us
+        if changed or coordinator.epoch != self._epoch:
+            self._epoch, before = coordinator.epoch, self._holder
+            self._holder = coordinator.holder
+            if self._holder != before:
+                self._since_us = now_us
+        holder = self._holder
         held_us = now_us - self._since_us
         if holder == self._told or held_us < TOLD_AFTER_US:
             return

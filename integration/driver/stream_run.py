@@ -221,7 +221,7 @@ class StreamRun:
         effects = self.coordinator.handle(event, now_us)
         for effect in effects:
             log_effect(self.stream, effect)
-        self._holder_log.look(self.stream, self.coordinator, now_us)
+        self._holder_log.look(self.stream, self.coordinator, now_us, changed=bool(effects))
         return effects
 
     def _take(self, events: Iterator[Event], now_us: int) -> list[Effect]:
