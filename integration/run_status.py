@@ -86,6 +86,7 @@ class RunStatus:
         source_metrics: of its source, where that is one of ours, by name.
         rows_at_us: when a report last brought rows, None before the first.
         backlog_rows: rows that are known to be unread, of all splits together; None: of no split is it known.
+        batch_since_us: since when rows of its source are being read, where that is one of ours; None: no batch runs.
         alignment: where it stands in its alignment group, None without one.
         spent_us: how long splits have been in each state, by its name, all of them added up.
         gaps: the times between its reports.
@@ -106,6 +107,7 @@ class RunStatus:
     source_metrics: Mapping[str, float] = field(default_factory=dict)
     rows_at_us: int | None = None
     backlog_rows: int | None = None
+    batch_since_us: int | None = None
     alignment: Alignment | None = None
     spent_us: Mapping[str, int] = field(default_factory=dict)
     gaps: ReportGaps = ReportGaps()
@@ -128,6 +130,7 @@ def run_json(run: RunStatus) -> dict[str, object]:
             "asked_at": _time(run.asked_at_us),
             "reported_at": _time(run.reported_at_us),
             "rows_at": _time(run.rows_at_us),
+            "batch_since": _time(run.batch_since_us),
             "seen_at": _time(run.seen_at_us),
             "alignment": None if run.alignment is None else _alignment_json(run.alignment),
         },

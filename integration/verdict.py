@@ -2,7 +2,8 @@
 
     failed     the query ended with an error, or lowmark ends it
     ended      the query has ended
-    stuck      the low watermark stands for longer than the patience, and rows are waiting or were delivered meanwhile
+    stuck      the low watermark stands for longer than the patience, and rows are waiting, or were delivered meanwhile,
+               or are being read for longer than that
     silent     nothing came of any split for longer than the idle timeout
     waiting    there is no low watermark yet
     measuring  the strategy makes no watermarks
@@ -49,6 +50,7 @@ class _Run(msgspec.Struct, frozen=True):
     emits: bool = True
     backlog_rows: int | msgspec.UnsetType | None = msgspec.UNSET  # an earlier version tells it by split only
     rows_at: datetime | None = None
+    batch_since: datetime | None = None
     alignment: _Alignment | None = None
 
 
@@ -68,6 +70,10 @@ class _Stream(msgspec.Struct, frozen=True):
         if self.run.backlog_rows is not msgspec.UNSET:
             known = [self.run.backlog_rows]
         return any(rows is not None and rows > 0 for rows in known)
+
+    def batch_lasts(self, now: datetime, patience: timedelta) -> bool:
+        """A batch has been read for longer than the patience."""
+        return self.run.batch_since is not None and now - self.run.batch_since > patience
 
     def rows_came(self, now: datetime, stood: timedelta, patience: timedelta) -> bool:
         """Rows kept coming: some came within the patience, and well after the low watermark rose last."""
@@ -104,6 +110,8 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
     stood = timedelta() if seen.since is None else now - seen.since
     stands = stood > patience
     aligned = run.alignment is not None and run.alignment.waiting
+    if stands and seen.batch_lasts(now, patience):
+        return "stuck"
     if stands and not aligned and (seen.rows_wait or seen.rows_came(now, stood, patience)):
         return "stuck"
     if seen.silent_since is not None:

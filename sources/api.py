@@ -447,7 +447,7 @@ class SplitPlanner(ABC, Generic[SplitT]):
     def trouble(self) -> str | None:
         """Say in words which splits `latest` left out the last time, since when and why; None: none.
 
-        It stands in the status of the stream while it lasts: who waits is seen to wait. Without secrets.
+        It stands in the status of the stream while it lasts, so that waiting is seen. Without secrets.
         """
         return None
 

@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import lowmark
 import pytest
 import typer
 from lowmark.integration.cli.main import app
@@ -49,6 +50,15 @@ def test_the_pages_build_strictly_and_need_no_internet(tmp_path: Path) -> None:
     assert fetched == []
     assert "&gt;&gt;&gt;" in built["reference"]  # examples stay sessions,
     assert "<blockquote>" not in built["reference"]  # which Markdown would take for quotations
+
+
+def test_what_a_program_imports_is_in_the_reference() -> None:
+    listed = re.findall(r"^::: lowmark\.(\S+)$", (DOCS / "reference.md").read_text(encoding="utf-8"), re.MULTILINE)
+    names = {name for name in lowmark.__all__ if not name.startswith("_")}
+    assert names - {path.rpartition(".")[2] for path in listed} == set()
+    sources = re.findall(r"^\| `lowmark\.(\S+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(sources) > 4
+    assert set(sources) - set(listed) == set()
 
 
 def test_a_link_to_nowhere_fails(tmp_path: Path) -> None:

@@ -98,7 +98,9 @@ lean = sorted({"pyspark", "grpc", "numpy"} & {*sys.modules})
 import pyspark.sql, pyspark.sql.streaming, pyspark.sql.datasource
 begun = time.process_time()
 from lowmark import LowWatermarkService, WatermarkStrategy, LowmarkError, adopt, leave, ship
-print(json.dumps([lean, time.process_time() - begun, lowmark.__version__, lowmark.__file__, dir(lowmark)]))
+spent = time.process_time() - begun
+from lowmark import audit_table
+print(json.dumps([lean, spent, lowmark.__version__, lowmark.__file__, dir(lowmark)]))
 """
     lean, seconds, version, file, names = json.loads(run(bin_, "python", "-c", code))
     assert lean == []

@@ -43,8 +43,8 @@ def bounded_watermarks_us(max_us: npt.NDArray[np.int64], bound_us: int) -> npt.N
 
 
 def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
-    """The first event time that brings the watermark beyond ``watermark_us``: who may get as far as that watermark
-    reads all rows before this time, and none from it on.
+    """The first event time that brings the watermark beyond ``watermark_us``: a reader that may get as far as that
+    watermark reads all rows before this time, and none from it on.
 
     The inverse of ``bounded_watermark_us``, with its millisecond and its rounding; it stays within 64 bits.
 

@@ -1,7 +1,7 @@
 """A log record whose values do nothing to a terminal, and make no line that nobody logged.
 
 Names of splits, tasks and applications, and what other processes answer, come from outside and may hold anything.
-Whoever has a logger puts ``escape_record`` on it as a filter; here nothing is logged.
+The owner of a logger puts ``escape_record`` on it as a filter; here nothing is logged.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class ReplyLowWatermark:
         run: the token it registered with.
         left_out: why it is to be left out until it replies otherwise; None: it takes part.
         next_wanted_us: the watermark it would have after its next row, for alignment; None if it does not know.
-        sequence: grows with every reply of one run; whoever only answers questions may leave it 0.
+        sequence: grows with every reply of one run; a task that only answers questions may leave it 0.
         silent_us: how long ago it had rows, microseconds, 0 or more; None: now, or nobody knows if it is left out.
         patience_us: how long others are to deliver since then before it is left out as IDLE, microseconds, more than
             0; None: it is left out at once.

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 
-__all__ = ["EventTimes", "TimeReader", "Unit", "field_texts", "json_path"]
+__all__ = ["EventTimes", "TimeReader", "Unit", "field_values", "json_path"]
 
 Micros = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -229,8 +229,8 @@ class TimeReader:
         return None
 
 
-def field_texts(payloads: Sequence[bytes], path: tuple[str, ...]) -> list[str]:
-    """A field of JSON payloads as text, "" where there is none."""
+def field_values(payloads: Sequence[bytes], path: tuple[str, ...]) -> list[Any]:
+    """A field of JSON payloads, None where there is none."""
     decode, get = _decoder(path)
     found = []
     for payload in payloads:
@@ -238,7 +238,7 @@ def field_texts(payloads: Sequence[bytes], path: tuple[str, ...]) -> list[str]:
             value = get(decode(payload))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
             value = None
-        found.append("" if value is None else value if isinstance(value, str) else str(value))
+        found.append(value)
     return found
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from lowmark.integration.errors import AuditImpossible
+from lowmark.integration.transport.split_key import split_name
 from lowmark.watermark import format_duration_us
 from lowmark.watermark.replay.report import AuditReport
 
 from .audit import Audit, Question
 from .cuts import AsRead
-from .event_time import EventTimes, TimeReader, field_texts, json_path
+from .event_time import EventTimes, TimeReader, field_values, json_path
 from .kafka_range import Wanted
 
 __all__ = ["FilesAudit"]
@@ -217,7 +218,7 @@ class FilesAudit:
         for batch in _parquet(file, self._columns) if suffix in PARQUET else _csv(file, self._columns):
             assert self.event_time is not None, "settled with the columns"
             times = self.reader.column(batch.column(self.event_time))
-            yield times, _names([batch.column(name) for name in self.split]) if self.split else None
+            yield times, _named([batch.column(name).to_pylist() for name in self.split]) if self.split else None
 
     def _json_pieces(self, file: Path) -> Iterator[tuple[EventTimes, Any]]:
         if self.event_time is None:
@@ -227,7 +228,7 @@ class FilesAudit:
             while piece := lines.readlines(_PIECE_ROWS * _GUESSED_ROW_BYTES):
                 rows = [line for line in piece if line.strip()]
                 if rows:
-                    names = _joined([field_texts(rows, split) for split in splits]) if splits else None
+                    names = _named([field_values(rows, split) for split in splits]) if splits else None
                     yield self.reader.payloads(rows, path), names
 
     def _columns(self, schema: pa.Schema) -> list[str]:
@@ -287,10 +288,11 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
         yield from opened
 
 
-def _names(columns: Sequence[pa.Array[Any]]) -> Any:
-    return _joined([["" if value is None else str(value) for value in column.to_pylist()] for column in columns])
-
-
-def _joined(columns: Sequence[Sequence[str]]) -> Any:
-    texts = columns[0] if len(columns) == 1 else ["-".join(values) for values in zip(*columns, strict=True)]
-    return np.array(texts, dtype=object)
+def _named(columns: Sequence[Sequence[object]]) -> Any:
+    """What the split of each row is called, as the service calls it."""
+    rows = list(zip(*columns, strict=True))
+    try:
+        names = {values: split_name(values) for values in set(rows)}  # many rows, few splits
+    except TypeError:  # lists and structs
+        return np.array([split_name(values) for values in rows], dtype=object)
+    return np.array([names[values] for values in rows], dtype=object)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from lowmark.integration.errors import AuditImpossible
+from lowmark.integration.transport.split_key import split_name
 from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaTopicMissing, KafkaUnavailable
@@ -147,7 +148,7 @@ class KafkaAudit:
         )
 
     def name(self, partition: int) -> str:
-        return f"{self.topic}-{partition}"
+        return split_name((self.topic, partition))
 
     def _no_times(self, audit: Audit, reading: _Reading) -> str:
         where = "$." + ".".join(self.path) if self.path is not None else "the record's timestamp"

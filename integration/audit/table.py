@@ -114,7 +114,7 @@ def audit_table(
         rows_per_batch,
         None if trigger is None else duration_us(trigger, what="trigger"),
     )
-    named = F.concat_ws("-", *(F.coalesce(F.col(_quoted(each)).cast("string"), F.lit("null")) for each in columns))
+    named = F.concat_ws("/", *(_shown(df, each) for each in columns))
     at = F.unix_micros(_quoted(order)) if timed else F.col(_quoted(order)).cast("long")
     narrow = df.select(named.alias(_SPLIT), F.unix_micros(_quoted(event_time)).alias(_TIME), at.alias(_ORDER)).where(
         F.col(_ORDER).isNotNull()
@@ -149,6 +149,21 @@ def _check(df: Any, columns: Sequence[str], event_time: str, order: str) -> bool
             "name the offset, or when rows were appended.",
         )
     return isinstance(types[order], TimestampType)
+
+
+def _shown(df: DataFrame, name: str) -> Column:
+    """A value of a split column as `split_name` shows it."""
+    from pyspark.sql import functions as F
+
+    column = F.col(_quoted(name))
+    match df.schema[name].dataType.typeName():
+        case "boolean":
+            text = F.initcap(column.cast("string"))
+        case "binary":
+            text = F.lower(F.hex(column))
+        case _:
+            text = column.cast("string")
+    return F.when(column.isNull(), "null").when(text == "", '""').otherwise(text)
 
 
 def _quoted(name: str) -> str:

@@ -23,22 +23,38 @@ if TYPE_CHECKING:
 
 __all__ = ["audit"]
 
-audit = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode=None)
+audit = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Replay rows that are there, by native Spark's rule and by lowmark's: what is lost of which splits, at which "
+    "delays, and the strategy to paste. Neither Spark nor a JVM runs, and nothing is written.",
+)
 
 Delay = Annotated[
     list[str] | None,
-    typer.Option("--delay", help="A delay to try, such as '10 seconds'; as often as you like.", show_default=False),
+    typer.Option(
+        "--delay",
+        help="A delay to try, such as '10 seconds'; as often as you like.",
+        metavar="DURATION",
+        show_default=False,
+    ),
 ]
 Window = Annotated[
     str | None,
-    typer.Option(help="Length of the query's windows: a row is late when its window is over.", show_default=False),
+    typer.Option(
+        help="Length of the query's windows: a row is late when its window is over.",
+        metavar="DURATION",
+        show_default=False,
+    ),
 ]
 RowsPerBatch = Annotated[
     int | None,
     typer.Option(help="Rows of a batch: maxOffsetsPerTrigger, or whole files.", min=1, show_default=False),
 ]
 Trigger = Annotated[
-    str | None, typer.Option(help="How often a batch is planned, where rows have a time.", show_default=False)
+    str | None,
+    typer.Option(help="How often a batch is planned, where rows have a time.", metavar="DURATION", show_default=False),
 ]
 Unit = Annotated[str | None, typer.Option(help="What numbers count since 1970: s, ms, us or ns.", show_default=False)]
 Format = Annotated[
@@ -47,7 +63,8 @@ Format = Annotated[
 ]
 Rows = Annotated[int, typer.Option(help="Read so many of the newest rows, about.", min=1)]
 Last = Annotated[
-    str | None, typer.Option(help="Read what was written in the last '2 hours', or so.", show_default=False)
+    str | None,
+    typer.Option(help="Read what was written in the last '2 hours', or so.", metavar="DURATION", show_default=False),
 ]
 All = Annotated[bool, typer.Option("--all", help="Read all there is, however much.")]
 Html = Annotated[
@@ -85,6 +102,7 @@ def kafka(
         typer.Option(
             "--property",
             help="A property of librdkafka, NAME=VALUE, such as security.protocol=SASL_SSL; as often as you like.",
+            metavar="NAME=VALUE",
             show_default=False,
         ),
     ] = None,
@@ -133,6 +151,7 @@ def files(
         list[str] | None,
         typer.Option(
             help="A column that says which split a row is of; several make one. Else topic and partition, or the file.",
+            metavar="COLUMN",
             show_default=False,
         ),
     ] = None,

@@ -162,7 +162,7 @@ def _keep(seconds: float) -> None:
     """Wait until the time is over, or Ctrl-C or SIGTERM comes."""
     told: list[int] = []
     with _on([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
-        # Only now: who reads this may send the signal at once.
+        # Only now: a reader of this line may send the signal at once.
         print_error(f"running for {seconds:g} more seconds, Ctrl-C ends it; try `lowmark status` in another terminal")
         deadline = time.monotonic() + seconds
         while not told and time.monotonic() < deadline:

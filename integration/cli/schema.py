@@ -44,6 +44,7 @@ class RunJson(msgspec.Struct, kw_only=True):
     asked_at: datetime | None
     reported_at: datetime | None
     rows_at: datetime | None
+    batch_since: datetime | None
     seen_at: datetime | None
     alignment: AlignmentJson | None
 

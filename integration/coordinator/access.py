@@ -197,7 +197,7 @@ class Door:
             )
         if path.parent.exists():
             sockets.check_private(path.parent)
-            if sockets.answers(path):  # gRPC itself would take the socket away from whoever listens
+            if sockets.answers(path):  # gRPC itself would take the socket away from the process that listens
                 raise AddressRefused(
                     self.address, "somebody listens there already", "stop that one, or serve at another --address."
                 )

@@ -3,8 +3,9 @@
 Rule 1: one message is under way at a time; what comes up meanwhile goes with the next. Of every task the newest report
         counts, so what is kept while there is no connection is bounded by the tasks.
 Rule 2: everything may be said twice. What was under way when a connection was lost is said again on the next one.
-Rule 3: on a new connection a task that was registered renews its lease. Only who is not known any more registers again,
-        with a new token; who was replaced by another process is given up, so that two never fight over a task.
+Rule 3: on a new connection a task that was registered renews its lease. Only a task that is not known any more
+        registers again, with a new token; one that another process replaced is given up, so that two never fight over a
+        task.
 Rule 4: the low watermark that a task hears never goes back, whatever a coordinator says.
 """
 
@@ -134,7 +135,7 @@ class MemberState:
     def __init__(self, application: str, random: Random) -> None:
         self.application, self._random = application, random
         self._tasks: dict[TaskId, _Mine] = {}
-        self._dirty: dict[TaskId, None] = {}  # who may have something to say, in order
+        self._dirty: dict[TaskId, None] = {}  # tasks that may have something to say, in order
         self._under_way: list[Statement] | None = None
         self._next_us: int | None = None  # the next message is not before this
         self._heard: list[Heard] = []
@@ -281,7 +282,7 @@ class MemberState:
         return self._under_way is None and not self._dirty
 
     def low_us(self, task: TaskId) -> int | None:
-        """The newest low watermark the task heard; held while there is no connection."""
+        """The newest low watermark the task heard; it stays while there is no connection."""
         mine = self._tasks.get(task)
         return None if mine is None else mine.low_us
 
@@ -309,7 +310,7 @@ class MemberState:
                     return [TaskDeregistered(task, run)]
                 del self._tasks[task]
                 return []
-            # Who may be registered already must not register again: if its run expired meanwhile, it would be stale.
+            # It may be registered already and must not register again: if its run expired meanwhile, it would be stale.
             return [LeaseRenewed(task, run) if mine.uncertain else self._registration(mine)]
         said: list[Statement] = []
         if mine.unsaid or mine.asked_us is not None:
@@ -366,7 +367,7 @@ class MemberState:
             return
         del self._tasks[task]
         self._dirty.pop(task, None)
-        if not unknown:  # whoever ends and is not known has ended
+        if not unknown:  # a task that ends and is not known has ended
             self._heard.append(GivenUp(task, RefusedByCoordinator(str(task), refused.error, refused.text)))
 
     def _hear_low(self, task: TaskId, mine: _Mine, low_us: int) -> None:

@@ -2,8 +2,8 @@
 
 Rule 1: a write is a new file, synced, then renamed over the old one, then the folder synced. So the file holds the
         old state or the new one, whenever the process or the machine dies.
-Rule 2: one writer: whoever has the lock file beside it. The lock goes with the process, however that ends. The folder
-        is this user's, nobody else may write in it, and no name in it is followed to another place.
+Rule 2: one writer: the process that has the lock file beside it. The lock goes with the process, however that ends. The
+        folder is this user's, nobody else may write in it, and no name in it is followed to another place.
 Rule 3: a file that cannot be read is an error. It is never taken for an empty one: low watermarks would go back.
 
 The bytes are the coordinator's own snapshot, which carries a version and a checksum.

@@ -11,7 +11,7 @@ under the name of the same status, with the sentence of the error.
 
 `Say` takes many statements, because the tasks of one application are asked at the same moment: a round of 1,000
 tasks is a handful of messages, not 1,000 at once. They go through one call that stays open, because a call of its own
-would cost a message twice as much; who has but one message may make a plain call.
+would cost a message twice as much; a client that has but one message may make a plain call.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ News = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced
 
 
 class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whoever watches hears what is for the tasks of one application that speak from now on.
+    """A watcher hears what is for the tasks of one application that speak from now on.
 
     Attributes:
         application: its token. A second watch with the same token ends the first.
@@ -148,7 +148,7 @@ class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What has come up since the last of these. Who takes them slowly gets of each kind and task only the newest.
+    """What has come up since the last of these. A slow watcher gets of each kind and task only the newest.
 
     Attributes:
         messages: the first `Told` of a watch has none: it says that the watch has begun.

@@ -80,7 +80,7 @@ _TAKEN_AT_ONCE = 20  # statements of one application, before others are let in
 _TOLD_AT_ONCE = 100  # messages put in for watchers, likewise: a round or a group may have one for everybody
 _ENCODED_AT_ONCE = 50  # sources, and tasks of theirs
 _AGAIN_SECONDS = 0.5  # between two attempts to write the journal
-_HELD = 10_000  # effects kept while the journal is written, before those that a newer one replaces are dropped
+_UNWRITTEN = 10_000  # effects kept while the journal is written, before those that a newer one replaces are dropped
 _LAST_TURNS = 50  # others get these between parts of a snapshot that is due; not more, or it might never be made
 _SHORTEST_US = 5_000  # between two calls that time alone makes: a group may ask for an announcement every microsecond
 _GRACE_SECONDS = 1.0  # for calls under way, when the process ends
@@ -93,8 +93,8 @@ _SERVER_OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Whoever reaches the port can connect. A connection without handshake, or without a call, does not stay, and one
-    # connection has few calls; `serve` bounds their number, too.
+    # Anybody who reaches the port can connect. A connection without handshake, or without a call, does not stay, and
+    # one connection has few calls; `serve` bounds their number, too.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 60_000),
     ("grpc.max_concurrent_streams", 100),
@@ -196,9 +196,9 @@ class Coordinator:
         self._watchers: dict[str, Watcher] = {}
         self._watcher_of: dict[TaskId, Watcher] = {}
         self._durable = coordinator.epoch
-        self._most_held = _HELD
-        self._held: list[CoordinatorEffect] = []  # not to be told before the journal has what they follow from
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and who waits until the journal has it
+        self._most_unwritten = _UNWRITTEN
+        self._unwritten: list[CoordinatorEffect] = []  # not to be told before the journal has what they follow from
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and what waits until the journal has it
         self._writing: asyncio.Task[None] | None = None
         self._snapshot_at = 0.0  # not before, on the loop's clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
@@ -212,7 +212,7 @@ class Coordinator:
     # -- what applications do
 
     async def say(self, said: Say) -> SayAnswer:
-        """Take in what tasks say, one after the other; answer who has come or gone once that is safe."""
+        """Take in what tasks say, one after the other; answer those that have come or gone once that is safe."""
         before, answers = self._coordinator.epoch, list[Answer]()
         for number, statement in enumerate(said.statements):
             if number and number % _TAKEN_AT_ONCE == 0:
@@ -223,7 +223,7 @@ class Coordinator:
             answers.append(self._take(statement, self._watchers.get(said.application)))
         self._follow_up()
         watcher, epoch = self._watchers.get(said.application), self._coordinator.epoch
-        # A reply may be lost: who is asked again says it again. That a task has come or gone is said once.
+        # A reply may be lost: a task that is asked again says it again. That a task has come or gone is said once.
         once = any(not isinstance(statement, ReplyLowWatermark | LeaseRenewed) for statement in said.statements)
         if once and epoch > before and epoch > self._durable:
             safe = self._loop.create_future()
@@ -273,7 +273,7 @@ class Coordinator:
             self._timer.cancel()
             self._timer = None
         try:
-            self._held += self._coordinator.handle(Tick(), self._now_us())
+            self._unwritten += self._coordinator.handle(Tick(), self._now_us())
             self._follow_up()
         except Exception as failed:  # noqa: BLE001  # whatever it is: nobody would be told anything any more
             self._fail(failed)
@@ -310,7 +310,7 @@ class Coordinator:
             self._forget(task)
             self._watcher_of[task] = watcher
             watcher.tasks.add(task)
-        self._held += effects
+        self._unwritten += effects
         return Taken()
 
     def _with_news(self, statement: Statement, watcher: Watcher | None) -> Taken:
@@ -332,8 +332,8 @@ class Coordinator:
         if self._journal is None:
             self._durable = self._coordinator.epoch
         if self._durable == self._coordinator.epoch:
-            held, self._held = self._held, []
-            self._release(held)
+            unwritten, self._unwritten = self._unwritten, []
+            self._release(unwritten)
         elif not self.failed.done():
             assert self._journal is not None
             self._writing = self._loop.create_task(self._write(self._journal))
@@ -347,12 +347,12 @@ class Coordinator:
                 epoch, state = self._coordinator.epoch, self._coordinator.snapshot()
                 share = _SNAPSHOT_SHARE * (self._loop.time() - began)
                 self._snapshot_at = began + max(share, len(state) / _JOURNAL_BYTES)
-                held, self._held = self._held, []
+                unwritten, self._unwritten = self._unwritten, []
                 await self._keep(journal, state)
                 self._durable = epoch
-                self._release(held)
-            held, self._held = self._held, []
-            self._release(held)
+                self._release(unwritten)
+            unwritten, self._unwritten = self._unwritten, []
+            self._release(unwritten)
         except Exception as failed:  # noqa: BLE001  # whatever it is, nothing more may be told
             self._fail(failed)
         finally:
@@ -383,15 +383,15 @@ class Coordinator:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def _drop_replaced(self) -> None:
-        """Of what is held, keep the newest of each kind and task: then it is bounded by the tasks."""
-        if len(self._held) > self._most_held:
+        """Of what the journal has not yet, keep the newest of each kind and task: then it is bounded by the tasks."""
+        if len(self._unwritten) > self._most_unwritten:
             newest: dict[Any, CoordinatorEffect] = {}
-            for effect in self._held:
+            for effect in self._unwritten:
                 key = type(effect), effect.task
                 newest.pop(key, None)
                 newest[key] = effect
-            self._held = list(newest.values())
-            self._most_held = max(_HELD, 2 * len(self._held))
+            self._unwritten = list(newest.values())
+            self._most_unwritten = max(_UNWRITTEN, 2 * len(self._unwritten))
 
     async def _prepare(self) -> None:
         """Wait until the next snapshot may be made, and have little left to do for it then."""
@@ -416,7 +416,7 @@ class Coordinator:
                 safe.set_result(None)
 
     def _tell_some(self) -> None:
-        """Tell some, the others after whoever else has something to do, and then begin to ask."""
+        """Tell some, let the loop do its other work, tell the others, and then begin to ask."""
         self._telling = None
         try:
             for _ in range(min(len(self._untold), _TOLD_AT_ONCE)):

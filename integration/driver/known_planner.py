@@ -23,6 +23,8 @@ class KnownPlanner:
         plans: what it planned last, by checkpoint, the newest last.
         events: what its readers sent to the enumerator, not taken yet.
         heard_us: when it last asked or told something, on the service's clock.
+        planned_us: when it told the newest plan.
+        reported: the checkpoint whose batch was reported last; None: of none of its own.
         available_now: its query ends when nothing is new, which Spark did not tell it.
     """
 
@@ -32,6 +34,16 @@ class KnownPlanner:
     events: list[tuple[int, int, bytes]] = field(default_factory=list)
     available_now: bool = False
     heard_us: int = 0
+    planned_us: int = 0
+    reported: int | None = None
+
+    @property
+    def running(self) -> Planned | None:
+        """The plan whose rows are being read, as far as is known: a batch follows its plan at once."""
+        newest = list(self.plans.values())[-1] if self.plans else None
+        if newest is None or not any(rows > 0 for rows in newest.rows.values()):
+            return None
+        return None if self.reported is not None and newest.checkpoint <= self.reported else newest
 
     @property
     def missing(self) -> str | None:
@@ -51,6 +63,8 @@ class KnownPlanner:
         """
         newest = not self.plans or planned.checkpoint >= next(reversed(self.plans))
         news = newest and self.plans.get(planned.checkpoint) != planned
+        if news:
+            self.planned_us = self.heard_us
         self.plans = dict(sorted({**self.plans, planned.checkpoint: planned}.items())[-_PLANS_KEPT:])
         return news
 
@@ -89,4 +103,6 @@ class Planners:
         """
         found = [each for each in self._planners.values() if each.stream_id == stream_id and each.run in (None, run)]
         newest = max(found, key=lambda planner: planner.heard_us, default=None)
-        return None if newest is None or now_us - newest.heard_us > _LIVES_US else newest
+        if newest is None or newest.running is not None:  # it is not asked for anything while a batch runs
+            return newest
+        return None if now_us - newest.heard_us > _LIVES_US else newest

@@ -82,7 +82,7 @@ class OwnGroups:
         throttled: bool = True,
         expected_tasks: int = 1,  # noqa: ARG002  # of a job, which is never kept here
     ) -> str:
-        """Join the group, if the task wants one. Who is a member already stays one: a restart took its place."""
+        """Join the group, if the task wants one. A member stays one: a restart took its place."""
         if alignment is not None:
             group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
             group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
@@ -96,7 +96,7 @@ class OwnGroups:
         *,
         left_out: LeftOut | None = None,
         next_wanted_us: int | None = None,
-        heard_us: int | None = None,  # noqa: ARG002  # a group does not wait for who is silent
+        heard_us: int | None = None,  # noqa: ARG002  # a group does not wait for a silent member
         patience_us: int | None = None,  # noqa: ARG002
     ) -> None:
         """Count what the task says at once, and announce a cap if its time has come."""

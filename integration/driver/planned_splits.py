@@ -105,8 +105,11 @@ class PlannedSplits(Splits):
         Also those that finished before a restart, or while no plan arrived: no plan has them any more.
         """
         offset = planned_to(sources)
-        plan = None if self.planner is None or offset is None else self.planner.plans.get(offset.checkpoint)
-        if self.planner is None or plan is None:
+        if self.planner is None or offset is None:
+            return
+        self.planner.reported = offset.checkpoint
+        plan = self.planner.plans.get(offset.checkpoint)
+        if plan is None:
             return
         newer = [each for each in self.planner.plans.values() if each.checkpoint > plan.checkpoint]
         over: list[SplitId]

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lowmark.watermark import NotifyNewLowWatermark
+from lowmark.watermark import NotifyNewLowWatermark, SplitId, format_duration_us
 from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
 
 from .stream import Stream
 
-__all__ = ["log_effect", "log_unmeasured"]
+if TYPE_CHECKING:
+    from lowmark.watermark.splits.stream import StreamCoordinator
+
+__all__ = ["HolderLog", "log_effect", "log_unmeasured"]
 
 log = logging.getLogger("lowmark")
+
+TOLD_AFTER_US = 60_000_000
+"""So long a split holds before the log names it: of splits that go side by side, each batch another one holds."""
 
 
 def log_effect(stream: Stream, effect: Effect) -> None:
@@ -46,3 +54,45 @@ def log_unmeasured(stream: Stream, query: str, batch_id: int) -> None:
         query,
         batch_id,
     )
+
+
+@dataclass
+class HolderLog:
+    """One line for each split that comes to hold the low watermark, and stays."""
+
+    _holder: SplitId | None = None
+    _since_us: int = 0
+    _told: SplitId | None = None
+    _epoch: int = -1
+
+    def look(self, stream: Stream, coordinator: StreamCoordinator, now_us: int, *, changed: bool) -> None:
+        """Log who holds, and why, once it has for `TOLD_AFTER_US`.
+
+        Args:
+            stream: what is held.
+            coordinator: knows the holder.
+            now_us: now, on the service's clock.
+            changed: whether some split's state has; else the holder is looked for where the epoch has grown.
+        """
+        if changed or coordinator.epoch != self._epoch:
+            self._epoch, before = coordinator.epoch, self._holder
+            self._holder = coordinator.holder
+            if self._holder != before:
+                self._since_us = now_us
+        holder = self._holder
+        held_us = now_us - self._since_us
+        if holder == self._told or held_us < TOLD_AFTER_US:
+            return
+        self._told = holder
+        if holder is None:
+            log.info('stream "%s": nobody holds the low watermark any more', stream.name)
+            return
+        status = coordinator.status(now_us, stream.name_of, limit=0)
+        log.info(
+            'stream "%s": split %s holds the low watermark, for %s by now: %s Next: %s',
+            stream.name,
+            stream.name_of(holder),
+            format_duration_us(held_us),
+            status.why,
+            status.next,
+        )

@@ -511,7 +511,7 @@ class LowWatermarkService:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._holders -= 1
-        if self._holders < 1:  # else somebody has it who did not say that he is done
+        if self._holders < 1:  # else somebody has it and did not say that they are done
             self.stop()
 
     # -- what the threads run -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Who knows the splits of a stream before their rows come: nobody, or what its source says (see the subclasses)."""
+"""The splits that are known before their rows come: none, or those that the source names (see the subclasses)."""
 
 from __future__ import annotations
 

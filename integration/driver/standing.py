@@ -7,15 +7,19 @@ from dataclasses import replace
 
 from lowmark.integration.errors import UnknownStream
 from lowmark.integration.run_status import RunStatus
-from lowmark.watermark import StreamStatus, explain
+from lowmark.watermark import StreamStatus, explain, format_time_us
 from lowmark.watermark.printable import printable
 
 from .audited import AuditedRun, Audits
+from .known_planner import KnownPlanner
 from .run_registry import Runs
 from .stream import Stream
 from .stream_run import StreamRun
 
 __all__ = ["Standing", "in_words"]
+
+_LONG_US = 10_000_000
+"""A batch that runs for longer is spoken of."""
 
 
 class Standing:
@@ -98,9 +102,9 @@ class Standing:
         return [run for run in runs if query in (None, run.query_name, run.query_id)]
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
-        """What the stream says of itself, and what its source waits for."""
+        """What the stream says of itself, what its source waits for, and since when a batch is being read."""
         status = run.status(now_us, limit)
-        planner = None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)
+        planner = self._planner(run, now_us)
         if planner is None:
             return status
         why = status.why
@@ -108,7 +112,17 @@ class Standing:
             why = f"no split is known yet: {planner.missing}"
         if planner.trouble is not None:
             why = f"{why} Waiting for the source: {planner.trouble}"
+        batch = planner.running
+        if batch is not None and now_us - planner.planned_us >= _LONG_US:
+            rows, splits = sum(batch.rows.values()), sum(rows > 0 for rows in batch.rows.values())
+            why = (
+                f"{why} A batch of {rows} rows of {splits} splits runs since {format_time_us(planner.planned_us)}. "
+                "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
+            )
         return replace(status, why=why)
+
+    def _planner(self, run: StreamRun, now_us: int) -> KnownPlanner | None:
+        return None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)
 
     def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
         """The status of a stream whose query has not asked for anything yet, or is over."""
@@ -118,6 +132,7 @@ class Standing:
     def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
         spent_us = run.coordinator.spent_us(run.seen_at_us if run.ended else now_us)
         audited, cooperation = isinstance(run, AuditedRun), self._runs.cooperation
+        planner = self._planner(run, now_us)
         return RunStatus(
             token=run.token,
             query=run.query,
@@ -133,6 +148,7 @@ class Standing:
             source_metrics=run.splits.source_metrics,
             rows_at_us=run.rows_at_us,
             backlog_rows=run.coordinator.backlog_rows,
+            batch_since_us=None if planner is None or planner.running is None else planner.planned_us,
             alignment=cooperation.alignment(run),
             spent_us={state.value: us for state, us in spent_us.items()},
             gaps=run.gaps,

@@ -25,7 +25,7 @@ from lowmark.watermark.splits.stream import StreamCoordinator
 
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits
-from .run_log import log_effect, log_unmeasured
+from .run_log import HolderLog, log_effect, log_unmeasured
 from .splits import Splits
 from .stream import Stream
 
@@ -90,6 +90,7 @@ class StreamRun:
     measure: Measure = field(init=False)
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state
+    _holder_log: HolderLog = field(default_factory=HolderLog)
     _shared_low_watermark_us: int | None = None
     _shared_rises: int = 0
 
@@ -220,6 +221,7 @@ class StreamRun:
         effects = self.coordinator.handle(event, now_us)
         for effect in effects:
             log_effect(self.stream, effect)
+        self._holder_log.look(self.stream, self.coordinator, now_us, changed=bool(effects))
         return effects
 
     def _take(self, events: Iterator[Event], now_us: int) -> list[Effect]:

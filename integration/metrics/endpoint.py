@@ -72,7 +72,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 class _BoundedServer(ThreadingMixIn, WSGIServer):
-    """A thread a client, and a bound for both: who is slow is hung up on, or makes room for who comes.
+    """A thread a client, and a bound for both: a slow client is hung up on, or makes room for the next.
 
     prometheus_client's own server has neither, and keeps a thread for every client that never ends its request.
     """

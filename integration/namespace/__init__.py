@@ -11,18 +11,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lowmark.integration import LowWatermarkService, adopt, leave, ship
+    from lowmark.integration import LowWatermarkService, adopt, audit_table, leave, ship
     from lowmark.watermark import LowmarkError, WatermarkStrategy
 
     __version__: str
 
-__all__ = ["LowWatermarkService", "LowmarkError", "WatermarkStrategy", "__version__", "adopt", "leave", "ship"]
+__all__ = [
+    "LowWatermarkService",
+    "LowmarkError",
+    "WatermarkStrategy",
+    "__version__",
+    "adopt",
+    "audit_table",
+    "leave",
+    "ship",
+]
 
 _PLACES = {
     "LowWatermarkService": "lowmark.integration",
     "LowmarkError": "lowmark.watermark",
     "WatermarkStrategy": "lowmark.watermark",
     "adopt": "lowmark.integration",
+    "audit_table": "lowmark.integration",
     "leave": "lowmark.integration",
     "ship": "lowmark.integration",
 }

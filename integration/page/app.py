@@ -1,6 +1,6 @@
 """The page's HTTP: three kinds of answers, all of them to read.
 
-Whoever can open 127.0.0.1 on this machine may look, as with the metrics. What a page of somebody else in the same
+Everyone who can open 127.0.0.1 on this machine may look, as with the metrics. What a page of somebody else in the same
 browser could try is answered here: a name that was bound anew to 127.0.0.1 is not the Host we serve, no answer may be
 framed or embedded elsewhere, no script but ours runs, and nothing can be changed because there is nothing to change.
 """

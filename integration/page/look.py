@@ -20,7 +20,7 @@ class Look(Protocol):
     """Asks services. Called from threads, one at a time."""
 
     def __call__(self, request: StatusRequest) -> dict[str, StatusReply]:
-        """Return the answers by address. Who does not answer is missing."""
+        """Return the answers by address. A service that does not answer is missing."""
         ...
 
 

@@ -27,7 +27,7 @@ __all__ = ["SPLIT_FIELDS", "Picture"]
 
 SPLIT_FIELDS = (
     "name", "shown", "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports",
-    "pending_since", "why", "passed_over",
+    "pending_since", "why", "passed_over", "native_late_rows",
 )  # fmt: skip
 """What stands in the list of a split, in this order; `shown` is None where it is the name."""
 
@@ -165,7 +165,7 @@ class Picture:
             del self._splits[gone]
 
     def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
-        """What was seen of services that do not answer any more; who looks shall see that it is gone."""
+        """What was seen of services that do not answer any more; a viewer shall see that they are gone."""
         gone = [run for run in self._runs.values() if run["id"] not in seen and run["address"] not in answered]
         return [{**run, "verdict": _GONE} for run in gone[-_GONE_MOST:]]
 
@@ -241,6 +241,7 @@ def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:
         split["pending_since"],
         _shown(split["why"], most=2_000),
         name in passed,
+        split.get("native_late_rows", 0),  # a service of before does not say
     ]
 
 

@@ -2,8 +2,8 @@
 
 A message is a map of its fields, in msgpack, with the tag of its class under ``type`` if the table gives it one. What
 is read is checked against the types of the fields, and a field that is not known is an error; one that has its default
-is not written, so an older end understands whoever does not use a new field. A class of the protocol is a message as it
-is, and a new one takes a row. Worked example:
+is not written, so an older end understands a message that does not use a new field. A class of the protocol is a
+message as it is, and a new one takes a row. Worked example:
 
     Row(RetrieveLowWatermark, "Asked", together={"task": TaskId})
 

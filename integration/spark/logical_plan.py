@@ -21,6 +21,7 @@ __all__ = [
     "has_heartbeat",
     "has_watermark",
     "heartbeats",
+    "joins_streams",
     "kafka_columns",
     "stream_ids",
     "withholds_rows",
@@ -83,6 +84,14 @@ def count_sources(plan: JavaObject) -> int:
         if leaf.isStreaming() and not any(leaf.equals(known) for known in distinct):
             distinct.append(leaf)
     return len(distinct)
+
+
+def joins_streams(plan: JavaObject) -> bool:
+    """True if two streams are joined somewhere in the plan."""
+    return any(
+        node.nodeName() == "Join" and all(child.isStreaming() for child in _items(node.children()))
+        for node in nodes(plan)
+    )
 
 
 def kafka_columns(plan: JavaObject) -> frozenset[str]:

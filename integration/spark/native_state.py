@@ -3,7 +3,8 @@
 Spark keeps in a checkpoint which columns of its state may be null, and refuses a query in which more of them may. A
 native join knows that its event time is never null, because it puts `ts IS NOT NULL` above the watermark; in a wrapped
 query the same filter goes below the union with the heartbeat, above which the optimizer does not know it any more. Rows
-of state are stored alike in both. So where a native query may have begun the state, the wrapped one is not compared.
+of state are stored alike in both. So where a native query may have begun the state of a join, the wrapped one is not
+compared; all other queries are, since that is what keeps a changed query off a state that it cannot read.
 
 The other way round nothing is to do: a column may be null in the state that never is in the query.
 
@@ -30,7 +31,7 @@ _CHECK = "spark.sql.streaming.stateStore.stateSchemaCheck"
 
 
 def take_over(spark: SparkSession, event: JavaObject) -> None:
-    """Let a query that starts go on with the state of a native one, if it is wrapped and its checkpoint was adopted.
+    """Let a query that starts go on with a native one's state, if it is a wrapped join on an adopted checkpoint.
 
     Args:
         spark: the session of the query.
@@ -40,7 +41,8 @@ def take_over(spark: SparkSession, event: JavaObject) -> None:
     if query is None:
         return  # it has ended already
     execution = query.streamingQuery()
-    if not logical_plan.stream_ids(execution.analyzedPlan()):
+    plan = execution.analyzedPlan()
+    if not logical_plan.stream_ids(plan) or not logical_plan.joins_streams(plan):
         return
     if FarewellFiles(spark, execution.resolvedCheckpointRoot()).may_be_native():
         # A session of this query's own, which its batches are planned in.

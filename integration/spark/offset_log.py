@@ -136,7 +136,7 @@ class OffsetEntry:
         """Return the entry with other sources.
 
         Args:
-            places: old id -> new place; who is not in it is left out.
+            places: old id -> new place; an id that is not in it is left out.
             added: place -> offset of those that are new.
         """
         kept = [(places[id_], offset) for id_, offset in self.sources if id_ in places]

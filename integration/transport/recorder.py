@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from lowmark.sources.planning.slots import Task
-from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark import LowmarkError, WatermarkStrategy
 from lowmark.watermark.lateness import buckets_of
 from lowmark.watermark.splits.tracker import SplitMark
 
@@ -26,9 +26,18 @@ if TYPE_CHECKING:
     from lowmark.sources import SourceEvent, SplitRows, VersionedSerializer
     from pyspark.accumulators import Accumulator
 
-__all__ = ["SPLIT_TYPE", "AccumulatorRecorder", "RecordedMeasure"]
+__all__ = ["SPLIT_TYPE", "AccumulatorRecorder", "EventWithoutFormat", "RecordedMeasure"]
 
 SPLIT_TYPE = "string"
+
+
+class EventWithoutFormat(LowmarkError, RuntimeError):
+    """A reader sends an event that cannot be written down."""
+
+    reader: int  # its subtask
+    event: str
+    _fact = "reader {reader} sends its enumerator the event {event}, and its source has no format for events"
+    _hint = "give the source an event_serializer."
 
 
 @dataclass(frozen=True)
@@ -109,10 +118,7 @@ class _TaskRecording:
     def send(self, event: SourceEvent) -> None:
         serializer = self._recorder.events
         if serializer is None:
-            raise RuntimeError(
-                f"reader {self._cell} sends {event!r}, and its source has no format for events. "
-                "Hint: give the source an event_serializer."
-            )
+            raise EventWithoutFormat(self._cell, f"{event!r:.200}")
         self._sent.append((self._cell, serializer.version, serializer.serialize(event)))
 
     def end(self) -> None:

@@ -22,7 +22,7 @@ import mmh3
 import xxhash
 from lowmark.integration.errors import WrapRefused
 
-__all__ = ["SplitKey", "quoted"]
+__all__ = ["SplitKey", "quoted", "split_name"]
 
 SplitValue = str | int | bool | bytes | dt.date | None
 
@@ -41,6 +41,15 @@ def quoted(column: str) -> str:
     '`a``b`'
     """
     return "`" + column.replace("`", "``") + "`"
+
+
+def split_name(values: Iterable[object]) -> str:
+    """Return how a split is shown, by whoever shows it: its values joined by "/"; an empty string is shown as "".
+
+    >>> split_name(("orders", 3)), split_name(("", None))
+    ('orders/3', '""/null')
+    """
+    return "/".join(map(_shown, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +135,8 @@ class SplitKey:
         return _sketch_hash(seed - (1 << 64) if seed >= 1 << 63 else seed)
 
     def name(self, values: Sequence[SplitValue]) -> str:
-        """Return how a split is shown: its values joined by "/"; an empty string is shown as ""."""
-        return "/".join(_shown(value) for value in values)
+        """Return how a split is shown."""
+        return split_name(values)
 
     def names(self, splits: Iterable[Sequence[SplitValue]]) -> dict[int, str]:
         """Return id -> name of splits whose values are known."""
@@ -205,7 +214,7 @@ def _fits(value: object, kind: str) -> bool:
             return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shown(value: SplitValue) -> str:
+def _shown(value: object) -> str:
     match value:
         case None:
             return "null"

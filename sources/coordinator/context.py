@@ -69,7 +69,7 @@ class UnregisteredReader(LowmarkError, ValueError):
     source: str  # name of the source
     what: str  # what was to be sent
     subtask: int  # to whom
-    registered: tuple[int, ...]  # who is there, sorted
+    registered: tuple[int, ...]  # the readers that are there, sorted
     _fact = (
         "source {source!r}: cannot send {what} to reader {subtask}: it is not registered ({_there} are), and nothing "
         "was sent"

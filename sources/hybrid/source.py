@@ -9,8 +9,9 @@ index of their source in `HybridSplit.source_index` and in their id ("0:orders/3
 serializers find the right one. Whatever a source does not know of the others stays its own: it sees its splits, its
 ids, its readers.
 
-The start of a source may depend on how the one before it ended: `DeferredSource` makes it then. Whoever else needs it,
-after a restart or on an executor, makes it without that knowledge; so what is known only then belongs into the splits.
+The start of a source may depend on how the one before it ended: `DeferredSource` makes it then. Another process that
+needs it, after a restart or on an executor, makes it without that knowledge; so what is known only then belongs into
+the splits.
 
 Source: `org.apache.flink.connector.base.source.hybrid`, FLIP-150.
 """

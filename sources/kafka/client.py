@@ -37,8 +37,8 @@ GREETING_SECONDS = 2.0
 """How long a new client may take to hear of the cluster, once an earlier one has failed. A question that is asked while
 nobody can be reached is not sent when somebody can: it waits for its time to be over."""
 FIRST_ANSWER_SECONDS = 5.0
-"""Who refuses or cannot be found for so long, and has never answered, is a wrong address. Who is silent for so long is
-complained of."""
+"""A broker that refuses or cannot be found for so long, and never answered, is a wrong address. Of one that is silent
+for so long the log complains."""
 FIRST_REQUEST_SECONDS = 3.0
 """How long one request may take before anybody has answered."""
 
@@ -334,7 +334,7 @@ class KafkaClient:
         """Ask through a new client from now on.
 
         The old one remembers who led a partition, in which epoch, and who was the controller, and goes on asking them
-        for minutes after they were replaced. A new one asks whoever answers.
+        for minutes after they were replaced. A new one asks any broker that answers.
         """
         self.close()
         self._greet = True

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["FirstRow", "FirstRows"]
 
 LOOK_SECONDS = 2.0
-"""How long a look may take: who has not answered by then is not known, and nothing is claimed of it."""
+"""How long a look may take: of a partition that has not answered by then nothing is known, and nothing claimed."""
 RETRY_SECONDS = 5.0
-"""Who did not answer is looked at again after that long."""
+"""A partition that did not answer is looked at again after that long."""
 POLL_SECONDS = 0.05
 CHUNK = 2_000
 FETCH_BYTES = 64 << 10

@@ -150,7 +150,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         answers: dict[str, int | None] = {}
         for split in splits:
             key, name = (split.topic, split.partition), split.split_id
-            # What lies before the start says nothing of what comes, which is known to those who plan.
+            # What lies before the start says nothing of what comes, which planning knows.
             hides = name in self._no_rows and found.get(key) == self._no_rows[name] >= split.start
             if key in found and not hides:
                 answers[name] = found[key]

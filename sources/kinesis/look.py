@@ -1,9 +1,9 @@
 """What a planner knows of one shard: the records that come next, where it ends now, and how many lie between.
 
-Kinesis cannot say how many records a shard has or which is the last one. So a few are looked at, from the place on
-where the split goes on (the run). If they reach the end, all is known, and exactly: that is so in a stream that is kept
-up with. If they do not, a second look, at what arrived last, finds an end; the rows between are estimated from how
-dense both looks found them, which decides how far a batch goes, and nothing else: its ends are places in the shard.
+Kinesis cannot say how many records a shard has or which is the last one. So a few are looked at, those ahead of where
+the split goes on. If they reach the end, all is known, and exactly: that is so in a stream that is kept up with. If
+they do not, a second look, at what arrived last, finds an end; the rows between are estimated from how dense both looks
+found them, which decides how far a batch goes, and nothing else: its ends are places in the shard.
 
 Looking costs reads, of which a shard has five a second for all its readers: so it is done at most every `poll_seconds`,
 with one read while nothing is new, and some hundred records ahead.
@@ -22,7 +22,7 @@ from .split import KinesisSplit, after, at, at_time
 
 __all__ = ["Seen", "ShardLook"]
 
-RUN_RECORDS = 500
+AHEAD_RECORDS = 500
 """How far the planner looks ahead."""
 PAGE_RECORDS = 10_000
 MOST_KEPT = 1_000
@@ -30,7 +30,7 @@ EXPIRIES = 5
 EMPTY_PAGES = 100
 """The service answers with nothing now and then, though more is there."""
 RECENT_MS = 1_000
-"""How much of what arrived last is looked at to find an end, where the run does not reach it."""
+"""How much of what arrived last is looked at to find an end, where the records ahead do not reach it."""
 LONG_MS = 10_000
 """What came in less than that since the last look is read, behind the end that was known then."""
 TAIL_PAGES = 20
@@ -61,18 +61,18 @@ class ShardLook:
     """What is known of one shard. For one thread at a time.
 
     Attributes:
-        base: the place where the run begins.
-        run: the records that come next, in order.
-        closed: the run ends where the shard does, for good.
-        at_tip: the run reached the end of the shard.
-        tip: the last record that is known, where the run does not reach it.
-        behind_ms: how far the run is behind the newest record.
+        base: the place where the records ahead begin.
+        ahead: the records that come next, in order.
+        closed: they end where the shard does, for good.
+        at_tip: they reached the end of the shard.
+        tip: the last record that is known, where they do not reach it.
+        behind_ms: how far their end is behind the newest record.
         looked_ms: when, by the service's clock, the last look was.
     """
 
     base: str
     start: int
-    run: list[Seen] = field(default_factory=list)
+    ahead: list[Seen] = field(default_factory=list)
     closed: bool = False
     at_tip: bool = False
     tip: Seen | None = None
@@ -84,7 +84,7 @@ class ShardLook:
     dense_bytes: float = 0.0
     highest_ms: int = 0
     _iterator: str | None = None
-    _read: list[Seen] = field(default_factory=list)  # the run, and some records before it
+    _read: list[Seen] = field(default_factory=list)  # those ahead, and some records before them
     _origin: str = ""  # the place where those begin
     _origin_start: int = 0  # and the position
 
@@ -105,17 +105,17 @@ class ShardLook:
             self.tip = None
         self.base, self.start = split.cursor, split.start
         if kept is None:
-            self.run, self.closed, self.at_tip, self._iterator = [], False, False, None
+            self.ahead, self.closed, self.at_tip, self._iterator = [], False, False, None
             self._read, self._origin, self._origin_start = [], split.cursor, split.start
             self.looked_seconds = None
             return
-        self.run = kept
+        self.ahead = kept
         if not self.at_tip or not kept:
             self.looked_seconds = None
         self._renumber()
 
     def _from(self, cursor: str) -> list[Seen] | None:
-        """The run from a place on, None if it was not looked at. Who plans a batch again asks for places before."""
+        """The records from a place on, None if it was not looked at. Who plans a batch again asks for places before."""
         if cursor == self._origin:
             return list(self._read)
         kind, _, number = cursor.partition(" ")
@@ -131,11 +131,11 @@ class ShardLook:
         return self._read[place:]
 
     def _renumber(self) -> None:
-        position, run = self.start, list[Seen]()
-        for seen in self.run:
+        position, ahead = self.start, list[Seen]()
+        for seen in self.ahead:
             position = max(position, seen.time_ms + 1, self.start + 1)
-            run.append(replace(seen, behind=position))
-        self.run = run
+            ahead.append(replace(seen, behind=position))
+        self.ahead = ahead
         if self.tip is not None:
             self.tip = replace(self.tip, behind=max(position + 1, self.tip.time_ms + 1))
 
@@ -157,30 +157,30 @@ class ShardLook:
         return True
 
     def _read_on(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
-        """Make the run longer, up to `RUN_RECORDS`."""
+        """Look further ahead, up to `AHEAD_RECORDS`."""
         self.at_tip = False
         for _ in range(EMPTY_PAGES):
-            limit = max(1, RUN_RECORDS - len(self.run))
+            limit = max(1, AHEAD_RECORDS - len(self.ahead))
             page = self._page(client, split, limit, patience_seconds)
-            found = list(map(_seen, page.records if self.run else _from_time(split, page.records)))
+            found = list(map(_seen, page.records if self.ahead else _from_time(split, page.records)))
             # At once: the next page may not come, and what was asked for is not asked for again.
-            self.run += found
+            self.ahead += found
             self._read += found
             self._iterator, self.behind_ms = page.iterator, page.behind_ms
             self.closed = page.iterator is None
             # A full page may be followed by records of its last millisecond.
             self.at_tip = self.closed or (page.behind_ms == 0 and len(page.records) < limit)
             self._renumber()
-            if self.at_tip or len(self.run) >= RUN_RECORDS:
+            if self.at_tip or len(self.ahead) >= AHEAD_RECORDS:
                 break
         self.looked_ms = client.now_ms()
-        if self.at_tip or (self.tip is not None and self.run and self.run[-1].sequence >= self.tip.sequence):
+        if self.at_tip or (self.tip is not None and self.ahead and self.ahead[-1].sequence >= self.tip.sequence):
             self.tip = None
         self._renumber()
-        self._note(self.run)
+        self._note(self.ahead)
 
     def _page(self, client: KinesisClient, split: KinesisSplit, limit: int, patience_seconds: float) -> Page:
-        place = after(self.run[-1].sequence) if self.run else self.base
+        place = after(self.ahead[-1].sequence) if self.ahead else self.base
         for _ in range(EXPIRIES):
             try:
                 if self._iterator is None:
@@ -199,7 +199,7 @@ class ShardLook:
 
         def page(place: str) -> Page:
             iterator = client.iterator(split.stream, split.shard, place, patience_seconds=patience_seconds)
-            return self._some(client, split, iterator, RUN_RECORDS, patience_seconds)
+            return self._some(client, split, iterator, AHEAD_RECORDS, patience_seconds)
 
         newest = None
         if self.tip is not None:
@@ -216,7 +216,7 @@ class ShardLook:
             newest = self._some(client, split, newest.iterator, PAGE_RECORDS, patience_seconds)
             found += map(_seen, newest.records)
         self._note(found)
-        known = max((seen.sequence for seen in (self.tip, *self.run[-1:]) if seen is not None), default=-1)
+        known = max((seen.sequence for seen in (self.tip, *self.ahead[-1:]) if seen is not None), default=-1)
         if found and found[-1].sequence > known:
             self.tip = found[-1]
             self._renumber()
@@ -267,7 +267,7 @@ class ShardLook:
         """The position behind the last record that is known."""
         if self.tip is not None:
             return self.tip.behind
-        return self.run[-1].behind if self.run else self.start
+        return self.ahead[-1].behind if self.ahead else self.start
 
     def rows_before(self, position: int) -> int:
         """How many rows lie before a position: counted where they were looked at, else estimated."""
@@ -278,19 +278,19 @@ class ShardLook:
         return self._count(position, lambda seen: seen.size_bytes, self.dense_bytes)
 
     def _count(self, position: int, of: Callable[[Seen], int], dense: float) -> int:
-        counted = sum(of(seen) for seen in self.run if seen.behind <= position)
-        begin = self.run[-1].behind if self.run else self.start
+        counted = sum(of(seen) for seen in self.ahead if seen.behind <= position)
+        begin = self.ahead[-1].behind if self.ahead else self.start
         if self.tip is None or position <= begin:
             return counted
         position = min(position, self.tip.behind)
-        span_ms = position - begin if self.run else min(position - begin, self.behind_ms + 1)
+        span_ms = position - begin if self.ahead else min(position - begin, self.behind_ms + 1)
         return counted + min(MOST_ROWS, max(1, round(dense * span_ms)))
 
     def after_rows(self, rows: int, end: int) -> int:
         """The position after about so many rows: a step holds all records that lie before one position."""
         steps: dict[int, int] = {}
         counted = 0
-        for seen in self.run:
+        for seen in self.ahead:
             counted += seen.rows
             if seen.behind <= end:
                 steps[seen.behind] = counted
@@ -320,12 +320,12 @@ class ShardLook:
 
     def first(self) -> Seen | None:
         """The record that comes next, if it was looked at."""
-        return self.run[0] if self.run else None
+        return self.ahead[0] if self.ahead else None
 
     def find_place(self, client: KinesisClient, split: KinesisSplit, stop: int) -> str | None:
         """Return the place at a position, None if no record lies before it that is not read."""
-        before = [seen for seen in self.run if seen.behind <= stop]
-        last = self.run[-1] if self.run else None
+        before = [seen for seen in self.ahead if seen.behind <= stop]
+        last = self.ahead[-1] if self.ahead else None
         if last is None and self.tip is None:
             return None
         if self.tip is not None and stop >= self.tip.behind:
@@ -336,13 +336,13 @@ class ShardLook:
 
     def _search(self, client: KinesisClient, split: KinesisSplit, stop: int) -> str:
         """Ask for the first record that arrived at a time or later."""
-        assert self.tip is not None, "else the run has it"
-        last = self.run[-1].sequence if self.run else -1
+        assert self.tip is not None, "else it is among those ahead"
+        last = self.ahead[-1].sequence if self.ahead else -1
         iterator: str | None = client.iterator(split.stream, split.shard, at_time(max(0, stop - 1)))
         for _ in range(EMPTY_PAGES):
             if iterator is None:
                 break
-            page = client.records(split.stream, split.shard, iterator, RUN_RECORDS)
+            page = client.records(split.stream, split.shard, iterator, AHEAD_RECORDS)
             for record in page.records:
                 sequence = int(record["SequenceNumber"])
                 if milliseconds(record["ApproximateArrivalTimestamp"]) >= stop:

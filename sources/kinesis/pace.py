@@ -1,7 +1,7 @@
 """How often and how much one shard is read: what the service allows, kept to beforehand.
 
-A shard takes five reads a second and gives 2 MB/s, of all its readers together. Who asks for more is refused, and waits
-longer than who asked in time. One read may bring 10 MB: the next one then comes five seconds later.
+A shard takes five reads a second and gives 2 MB/s, of all its readers together. A reader that asks for more is refused,
+and waits longer than one that asked in time. One read may bring 10 MB: the next one then comes five seconds later.
 """
 
 from __future__ import annotations

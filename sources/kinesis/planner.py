@@ -165,7 +165,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             self._looks[split.split_id] = ShardLook(split.cursor, split.start, closed=True, at_tip=True)
             self._children[split.split_id] = frozenset()
             return None
-        if split.cursor.startswith("AT_SEQUENCE_NUMBER") and (look.run or look.at_tip):
+        if split.cursor.startswith("AT_SEQUENCE_NUMBER") and (look.ahead or look.at_tip):
             first = look.first()
             if first is None or split.cursor != at(first.sequence):
                 there = "there is none behind it" if first is None else f"the first that is there is {first.sequence}"
@@ -291,7 +291,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
     def _cut(self, split: KinesisSplit, stop: int) -> tuple[KinesisSplit, KinesisSplit]:
         look = self._aligned(split)
         looked_ms = split.looked_ms
-        if look is not None and (look.at_tip or look.run):
+        if look is not None and (look.at_tip or look.ahead):
             looked_ms = max(looked_ms, look.looked_ms)
         place = None
         if look is not None and stop > split.start:

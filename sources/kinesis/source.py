@@ -74,10 +74,15 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             plan claims to be passed stays so far behind.
         threads: how many shards a task reads side by side, 1 or more.
         records_per_read: how many records one read asks for at most, 1 to 10,000, the service's limit.
-        reads_per_second, bytes_per_second: of one shard, by one task. The service allows five reads and 2 MB, to all
-            its readers together; one read is left for planning. None: not limited.
-        region, endpoint_url, profile: as boto3 has them, and by default its own.
-        role_arn, role_session_name, role_external_id: a role to assume, on the driver and on executors.
+        reads_per_second: of one shard, by one task. The service allows five, to all its readers together; one is left
+            for planning. None: not limited.
+        bytes_per_second: likewise; the service allows 2 MB. None: not limited.
+        region: as boto3 has it, and by default its own.
+        endpoint_url: likewise.
+        profile: likewise.
+        role_arn: a role to assume, on the driver and on executors.
+        role_session_name: of that role.
+        role_external_id: of that role.
         give_up_after: how long the service may be away, or throttle, before it is an error, a duration.
 
     Raises:

@@ -14,7 +14,7 @@ class Trouble:
     """Remembers since when some splits are not answered for.
 
     Args:
-        system: who does not answer, and where.
+        system: the one that does not answer, and where.
         splits: what its splits are called.
         now_us: the wall clock, microseconds since the epoch.
 

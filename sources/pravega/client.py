@@ -43,6 +43,7 @@ _SAY_AFTER_SECONDS = 5.0
 _DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED", "InvalidTokenException", "AuthenticationException", "TokenException")
 _MISSING = ("NoSuchSegmentException", "InvalidStreamException", "NOT_FOUND")
 _WRAPPERS = ("ExecutionException", "CompletionException", "RetriesExhaustedException")
+_REVISION = "io.pravega.client.state.Revision"
 _FOR_GOOD = ("IllegalArgumentException", "SSLHandshakeException", "CertificateException")
 
 
@@ -256,18 +257,24 @@ class PravegaClient:
         """Return a StreamCut as Pravega's text."""
         return str(self._java_cut(cut).asText())
 
-    def marks(self, stream: str) -> tuple[Mark, ...]:
-        """Return what writers have noted of time in a stream, in order; nothing where they note none."""
+    def marks(self, stream: str, place: int = 0, most: int | None = None) -> list[Mark] | None:
+        """Return what writers have noted of time in a stream, in order; None where they have never noted any.
+
+        Args:
+            stream: its name.
+            place: where in the stream of marks to begin: 0, or `after` of one of them. What was truncated there is
+                passed over.
+            most: so many at most; None: all.
+        """
         with self._lock:
             kept = self._marks.setdefault(stream, _Marks())
         with kept.lock:
-            self._ask(
+            return self._ask(
                 f"read the marks of time of stream {self.settings.scope}/{stream}",
-                lambda: self._read_marks(stream, kept), missing=kept.forget,
+                lambda: self._read_marks(stream, kept, place, most), missing=kept.forget,
             )  # fmt: skip
-            return tuple(kept.marks)
 
-    def _read_marks(self, stream: str, kept: _Marks) -> None:
+    def _read_marks(self, stream: str, kept: _Marks, place: int, most: int | None) -> list[Mark]:
         if kept.reader is None:
             factory = java_class("io.pravega.client.stream.impl.ClientFactoryImpl")(
                 self.settings.scope, self._controller, self._pool
@@ -277,15 +284,28 @@ class PravegaClient:
                 java_class("io.pravega.client.watermark.WatermarkSerializer")(),
                 java_class("io.pravega.client.state.SynchronizerConfig").builder().build(),
             )
-        if kept.revision is None:
-            kept.revision = kept.reader.fetchOldestRevision()
-        entries = kept.reader.readFrom(kept.revision)
-        while entries.hasNext():
+        truncated = java_class("io.pravega.client.stream.TruncatedDataException")
+        try:
+            return self._marks_from(kept, place, most)
+        except truncated:
+            kept.oldest = None
+            return self._marks_from(kept, place, most)
+
+    @staticmethod
+    def _marks_from(kept: _Marks, place: int, most: int | None) -> list[Mark]:
+        if kept.oldest is None:
+            kept.oldest = str(kept.reader.fetchOldestRevision())
+        segment, first, event = kept.oldest.rsplit(":", 2)
+        place = max(place, int(first))
+        found: list[Mark] = []
+        entries = kept.reader.readFrom(java_class(_REVISION).fromString(f"{segment}:{place}:{event}"))
+        while (most is None or len(found) < most) and entries.hasNext():
             entry = entries.next()
-            found = entry.getValue()
-            at = {int(each.getSegmentId()): int(byte) for each, byte in dict(found.getStreamCut()).items()}
-            kept.marks.append(Mark(int(found.getLowerTimeBound()), int(found.getUpperTimeBound()), at))
-            kept.revision = entry.getKey()
+            mark, after = entry.getValue(), int(str(entry.getKey()).rsplit(":", 2)[1])
+            at = {int(each.getSegmentId()): int(byte) for each, byte in dict(mark.getStreamCut()).items()}
+            found.append(Mark(int(mark.getLowerTimeBound()), int(mark.getUpperTimeBound()), at, place, after))
+            place = after
+        return found
 
     # -- segments
 
@@ -448,20 +468,18 @@ class PravegaClient:
 
 
 class _Marks:
-    """The marks of a stream, as far as they were read."""
+    """What reads the marks of a stream: none of them is kept here."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.marks: list[Mark] = []
         self.reader: Any = None
-        self.revision: Any = None
+        self.oldest: str | None = None  # where they begin, as Java writes it
 
     def forget(self) -> None:
         """The stream is gone: one that is made again under its name has marks of its own."""
         if self.reader is not None:
             self.reader.close()
-        self.marks.clear()
-        self.reader = self.revision = None
+        self.reader = self.oldest = None
 
 
 class SegmentBytes:

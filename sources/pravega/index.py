@@ -5,7 +5,7 @@ remembered of that, so that every byte is read once by who plans. Per 256 events
 lies within such a block is read again when it is asked for, and the blocks that were asked for last are kept.
 
     positions   of the blocks' first events
-    reached_us  the largest time of all events up to the end of each block
+    largest_us  the largest time of all events up to the end of each block
 
 Nothing is read before it is asked for: who reads all there is, and not by time, has an empty index. Blocks far before
 the place where the segment is read on are forgotten, so an index is as large as what waits, however long a query runs.
@@ -55,7 +55,7 @@ class SegmentIndex:
         self.begin = self.end = begin
         self._read, self._times_us = read, times_us
         self._positions: list[int] = []
-        self._reached_us: list[int] = []
+        self._largest_us: list[int] = []
         self._open: Block = np.array([begin], np.int64), np.empty(0, np.int64)  # the last block, not full yet
         self._kept: OrderedDict[int, Block] = OrderedDict()
         self._forgotten, self._forgotten_us = 0, NO_TIME  # blocks before the first that is here, and their largest time
@@ -70,8 +70,8 @@ class SegmentIndex:
         over = bisect_right(self._positions, position) - 1 - BLOCKS_BEHIND
         if over < BLOCKS_BEHIND:  # many at once, since it moves all that stay
             return
-        self._forgotten_us = self._reached_us[over - 1]
-        del self._positions[:over], self._reached_us[:over]
+        self._forgotten_us = self._largest_us[over - 1]
+        del self._positions[:over], self._largest_us[:over]
         self._forgotten += over
         self.begin = self._positions[0]
         for number in [number for number in self._kept if number < self._forgotten]:
@@ -111,10 +111,10 @@ class SegmentIndex:
 
     def find_time(self, time_us: int) -> int | None:
         """Return the position of the first event with that time or a later one; None: none is indexed."""
-        number = self._forgotten + bisect_left(self._reached_us, time_us)
-        positions, reached_us = self._block(number)
-        within = int(np.searchsorted(reached_us, time_us, side="left"))
-        return int(positions[within]) if within < len(reached_us) else None
+        number = self._forgotten + bisect_left(self._largest_us, time_us)
+        positions, largest_us = self._block(number)
+        within = int(np.searchsorted(largest_us, time_us, side="left"))
+        return int(positions[within]) if within < len(largest_us) else None
 
     @property
     def _number_of_open(self) -> int:
@@ -127,7 +127,7 @@ class SegmentIndex:
             place = number - self._forgotten
             stop = int(self._open[0][0]) if place + 1 == len(self._positions) else self._positions[place + 1]
             parts = list(self._blocks_of(self._positions[place], stop))
-            before = self._reached_us[place - 1] if place else self._forgotten_us
+            before = self._largest_us[place - 1] if place else self._forgotten_us
             positions = np.concatenate([*(begins for begins, _ in parts), [stop]])
             times = np.concatenate([np.empty(0, np.int64), *(times for _, times in parts)])
             self._keep(number, (positions, np.maximum(np.maximum.accumulate(times), before)))
@@ -147,17 +147,17 @@ class SegmentIndex:
         return np.full(len(chunk.ends), NO_TIME) if self._times_us is None else self._times_us(chunk)
 
     def _add(self, chunk: Chunk) -> None:
-        positions, reached_us = self._open
-        before = reached_us[-1] if len(reached_us) else self._reached_us[-1] if self._reached_us else NO_TIME
+        positions, largest_us = self._open
+        before = largest_us[-1] if len(largest_us) else self._largest_us[-1] if self._largest_us else NO_TIME
         after = np.maximum(np.maximum.accumulate(self._times(chunk)), before)
         positions = np.concatenate([positions[:-1], chunk.begins, [chunk.after]])
-        reached_us = np.concatenate([reached_us, after])
-        full = len(reached_us) // BLOCK_ROWS
+        largest_us = np.concatenate([largest_us, after])
+        full = len(largest_us) // BLOCK_ROWS
         for number in range(full):
             begin, end = number * BLOCK_ROWS, (number + 1) * BLOCK_ROWS
             # Copies: what is kept must not keep the whole.
-            self._keep(self._number_of_open, (positions[begin : end + 1].copy(), reached_us[begin:end].copy()))
+            self._keep(self._number_of_open, (positions[begin : end + 1].copy(), largest_us[begin:end].copy()))
             self._positions.append(int(positions[begin]))
-            self._reached_us.append(int(reached_us[end - 1]))
-        self._open = positions[full * BLOCK_ROWS :].copy(), reached_us[full * BLOCK_ROWS :].copy()
+            self._largest_us.append(int(largest_us[end - 1]))
+        self._open = positions[full * BLOCK_ROWS :].copy(), largest_us[full * BLOCK_ROWS :].copy()
         self.end = chunk.after

@@ -6,6 +6,7 @@ A Python worker of Spark lives longer than a task, so the second batch finds the
 
 from __future__ import annotations
 
+import gc
 import glob
 import os
 import threading
@@ -87,6 +88,7 @@ def start_java(jars: Sequence[str], options: Sequence[str] | None) -> None:
                 "add pravega-client and what it needs; to those of who else has started Java in this process, too.",
             ) from None
         _started_by = os.getpid()
+        os.register_at_fork(after_in_child=_leave_alone)
 
 
 def _start(jpype: Any, jars: Sequence[str], options: Sequence[str]) -> None:
@@ -105,11 +107,16 @@ def _start(jpype: Any, jars: Sequence[str], options: Sequence[str]) -> None:
         jpype.JClass("java.util.logging.LogManager").getLogManager().readConfiguration(told)
 
 
+def _leave_alone() -> None:
+    """In a fork: let Python collect its garbage without a call into Java, whose threads are not there to answer it."""
+    gc.callbacks[:] = [each for each in gc.callbacks if getattr(each, "__module__", "") != "_jpype"]
+
+
 def leave_java() -> None:
     """Let Java forget the thread that calls this, which is about to end: Java would keep something of it for ever."""
-    import jpype
+    if threading.current_thread() is not threading.main_thread() and _started_by == os.getpid():
+        import jpype
 
-    if threading.current_thread() is not threading.main_thread() and jpype.isJVMStarted():
         jpype.JClass("java.lang.Thread").detach()
 
 

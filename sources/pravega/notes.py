@@ -10,6 +10,7 @@ its noted time for good, and only so far is a segment read.
 
     the mark names the segment      its byte there
     ...only segments before it      the segment's first byte: it was not there yet
+    ...one that it carries on       the same: writers learn of a scaling segment by segment
     ...none of it any more          its end: all of it lies before the mark
 
 Source: `io.pravega.client.stream.impl.WatermarkReaderImpl`; Pravega's design of watermarking (PDP-33).
@@ -18,7 +19,7 @@ Source: `io.pravega.client.stream.impl.WatermarkReaderImpl`; Pravega's design of
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import cast
@@ -30,7 +31,7 @@ from lowmark.watermark.generator import WatermarkOutput, bounded_watermark_us
 from .event_time import NO_TIME
 from .segment import segment_epoch
 
-__all__ = ["NOTED_TIME", "Mark", "NotedBound", "SegmentNotes", "notes_of"]
+__all__ = ["NOTED_TIME", "Mark", "NotedBound", "SegmentNotes", "notes_of", "place_in"]
 
 NOTED_TIME = "noted_time"
 ENDLESS = 2**62
@@ -44,11 +45,14 @@ class Mark:
         lower: no event from `positions` on is before it. In whatever unit the writers used.
         upper: no event before `positions` is after it.
         positions: segment -> byte.
+        place, after: where it lies in the stream of marks: its first byte, and the one behind it.
     """
 
     lower: int
     upper: int
     positions: Mapping[int, int]
+    place: int = 0
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,23 @@ class SegmentNotes:
         return int(self.positions[index]) if index < len(self.positions) else None
 
 
-def notes_of(marks: Sequence[Mark], segment: int, unit_us: int) -> SegmentNotes:
+def place_in(mark: Mark, segment: int, parents: Collection[int] = ()) -> int:
+    """Return where in a segment a mark lies: 0 where the segment was not there yet, `ENDLESS` where it was over.
+
+    Args:
+        mark: which.
+        segment: Pravega's number of it.
+        parents: the segments that it carries on.
+    """
+    at = mark.positions.get(segment)
+    if at is not None:
+        return at
+    epoch = segment_epoch(segment)
+    early = all(segment_epoch(each) < epoch for each in mark.positions) or not mark.positions.keys().isdisjoint(parents)
+    return 0 if early else ENDLESS
+
+
+def notes_of(marks: Sequence[Mark], segment: int, unit_us: int, parents: Collection[int] = ()) -> SegmentNotes:
     """Return what the marks of a stream say of one segment.
 
     >>> marks = [Mark(10, 20, {0: 100}), Mark(15, 30, {0: 250}), Mark(40, 50, {1 << 32 | 1: 7})]
@@ -90,15 +110,10 @@ def notes_of(marks: Sequence[Mark], segment: int, unit_us: int) -> SegmentNotes:
     """
     positions: list[int] = []
     lower_us: list[int] = []
-    known, seen = 0, False
+    known = 0
     for mark in marks:
-        if segment in mark.positions:
-            at, seen = mark.positions[segment], True
-            known = max(known, at)
-        elif not seen and all(segment_epoch(each) < segment_epoch(segment) for each in mark.positions):
-            at = 0
-        else:
-            known = ENDLESS
+        known = at = place_in(mark, segment, parents)
+        if at == ENDLESS:
             break
         if not lower_us or mark.lower * unit_us > lower_us[-1]:
             positions.append(at)

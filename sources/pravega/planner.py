@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -23,11 +23,12 @@ from .events import payloads
 from .index import Integers, SegmentIndex
 from .jvm import leave_java
 from .loss import DataLoss
-from .notes import SegmentNotes, notes_of
+from .marks import MarkWindow, Noted
+from .notes import SegmentNotes
 from .segment import PravegaSplit, split_of
 from .settings import PravegaSettings
 
-__all__ = ["Noted", "PravegaPlanner"]
+__all__ = ["PravegaPlanner"]
 
 log = logging.getLogger("lowmark")
 
@@ -36,21 +37,6 @@ PATIENCE_SECONDS = 2.0
 EXACT_BYTES = 64 << 10
 """So much of a segment is read rather than guessed how many events it holds."""
 READERS = 4
-
-
-@dataclass(frozen=True)
-class Noted:
-    """That the time is read that writers note.
-
-    Attributes:
-        unit_us: microseconds in what they note.
-    """
-
-    unit_us: int
-
-    def of(self, client: PravegaClient, split: PravegaSplit) -> SegmentNotes:
-        """Return what is noted of a segment by now."""
-        return notes_of(client.marks(split.stream), split.segment, self.unit_us)
 
 
 class PravegaPlanner(SplitPlanner[PravegaSplit]):
@@ -85,6 +71,8 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self.metrics = MetricGroup()
         self._settings, self._event_time, self._noted, self._given_client = settings, event_time, noted, client
         self._notes: dict[str, SegmentNotes] = {}
+        self._windows: dict[str, MarkWindow] = {}  # by stream
+        self._standing: dict[str, PravegaSplit] = {}  # where splits stand whose time is noted
         self._silence_told = False
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._go_on, self._now_seconds = go_on, now_seconds
@@ -181,6 +169,20 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
         return min(time_us, noted_us) if noted_us > EARLIEST_US else EARLIEST_US
 
+    def cut(self, stops: Sequence[tuple[PravegaSplit, int]]) -> Sequence[tuple[PravegaSplit, PravegaSplit]]:
+        """Cut splits at positions; both parts say from where on the marks are needed that time is taken from."""
+        return [
+            (
+                replace(split, stop=stop, noted_from=self._noted_from(split, split.start)),
+                replace(split, start=stop, noted_from=self._noted_from(split, stop)),
+            )
+            for split, stop in stops
+        ]
+
+    def _noted_from(self, split: PravegaSplit, position: int) -> int:
+        window = self._windows.get(split.stream)
+        return split.noted_from if window is None else window.floor_place(split, position)
+
     def close(self) -> None:
         """The client is the process's, and stays."""
 
@@ -215,7 +217,15 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         """See how far writers have noted the time."""
         if self._noted is None:
             return
-        self._notes |= {split.split_id: self._noted.of(self._client, split) for split in splits}
+        self._standing |= {split.split_id: split for split in splits}
+        for stream in sorted({split.stream for split in splits}):
+            window = self._windows.setdefault(stream, MarkWindow())
+            standing = [split for split in self._standing.values() if split.stream == stream]
+            before = window.changes
+            self._noted.read_on(self._client, stream, window, standing)
+            for split in standing:
+                if window.changes != before or split.split_id not in self._notes:
+                    self._notes[split.split_id] = self._noted.in_window(window.marks, split)
         if not self._silence_told and not any(notes.known for notes in self._notes.values()):
             self._silence_told = True
             log.warning(
@@ -252,8 +262,11 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
     def _forget(self, asked: set[str]) -> None:
         """Keep nothing of segments that nobody asks about any more."""
         for name in self._asked.see(asked):
-            for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors):
+            for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
                 kept.pop(name, None)
+        if len(self._windows) > 1:
+            streams = {split.stream for split in self._standing.values()}
+            self._windows = {stream: window for stream, window in self._windows.items() if stream in streams}
 
     def _from(self, split: PravegaSplit) -> int:
         """Where its events begin now: behind its start, if that was truncated."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lowmark.sources.api import SourceSplit
 
-__all__ = ["PravegaSplit", "segment_epoch", "segment_name", "segment_of", "split_of"]
+__all__ = ["PravegaSplit", "parent_segments", "segment_epoch", "segment_name", "segment_of", "split_of"]
 
 _EPOCH_BITS = 32
 
@@ -20,10 +20,13 @@ class PravegaSplit(SourceSplit):
     Attributes:
         stream: name of the stream, in the scope of the source.
         segment: Pravega's 64 bits: the epoch in the upper half, the number in the lower.
+        noted_from: where in the stream of marks the mark lies that is in force at its start, or one before; used where
+            the time is read that writers note.
     """
 
     stream: str
     segment: int
+    noted_from: int = 0
 
 
 def segment_name(segment: int) -> str:
@@ -68,3 +71,12 @@ def segment_of(split_id: str) -> tuple[str, int]:
     stream, _, name = split_id.rpartition("/")
     number, _, epoch = name.partition(".#epoch.")
     return stream, int(epoch) << _EPOCH_BITS | int(number)
+
+
+def parent_segments(split: PravegaSplit) -> tuple[int, ...]:
+    """Return the numbers of the segments that a split carries on.
+
+    >>> parent_segments(split_of("orders", 1 << 32 | 2, parents=(0,)))
+    (0,)
+    """
+    return tuple(segment_of(parent)[1] for parent in split.parents)

@@ -34,8 +34,9 @@ from .errors import InvalidPravegaOption, PravegaUnavailable
 from .event_time import UNITS_US, EventTime
 from .jvm import leave_java, start_java
 from .loss import DataLoss
+from .marks import Noted
 from .notes import NOTED_TIME
-from .planner import Noted, PravegaPlanner
+from .planner import PravegaPlanner
 from .segment import PravegaSplit
 from .settings import PravegaSettings
 
@@ -87,8 +88,9 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         jars: where pravega-client and the jars that it needs are: a folder, a jar, a pattern, or several. By default
             what the environment variable LOWMARK_PRAVEGA_JARS names, of the driver and of each executor.
         jvm_options: of the Java in each process that reads; by default a heap of 256 MB.
-        username, password: for Pravega's basic authentication. Where they are not given, its client looks into the
-            environment itself (`pravega_client_auth_method`, `pravega_client_auth_token`).
+        username: for Pravega's basic authentication. Where it is not given, its client looks into the environment
+            itself (`pravega_client_auth_method`, `pravega_client_auth_token`).
+        password: likewise.
         trust_store: a PEM file with the authority of Pravega's certificates, on every host that reads.
         validate_host_name: whether a certificate must name the host.
 

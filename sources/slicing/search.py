@@ -12,7 +12,7 @@ them. The next time is taken from, in this order:
                whether a log holds hours or decades
 
 The search ends when the rows fill the budget well, at one millisecond, or after `LOOKUPS` in all, `MOST_LOOKUPS` while
-next to nothing was found: who plans from what was found by then is right too, only coarser.
+next to nothing was found: a plan made from what was found by then is right too, only coarser.
 """
 
 from __future__ import annotations

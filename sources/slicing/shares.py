@@ -24,7 +24,7 @@ def share_out(
 
     Args:
         table: the splits.
-        among: who takes part; the others stop at their start.
+        among: the splits that take part; the others stop at their start.
         budget: what the rows may cost together. One step of one split is taken even if it costs more.
         limit: before which position each has to stop.
         at_least_one: somebody gets a row, even if the budget is too small for one.

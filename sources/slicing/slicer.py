@@ -15,7 +15,7 @@ Rule 2: one bad clock must not be believed. A row from beyond the future guard i
 Rule 3: while rows may be read, some are. More rows in one millisecond than the budget are cut by their number; hours
         without a row are stepped over; splits that are chosen by time and splits that are not take turns when the
         budget is too small to be shared.
-Rule 4: who gets no rows though there are some is named, with the reason.
+Rule 4: a split that gets no rows though there are some is named, with the reason.
 Rule 5: nothing is kept from plan to plan. The same answers give the same plan, in any process. What the caller
         carries over (the previous time, what was observed) saves lookups and keeps splits nearer together; without it
         the same rows are read all the same.
@@ -172,7 +172,7 @@ def _plan(
                 left = planner.rows_before(split, end.position) if end.rows is None else end.rows
         # A split without a row of its own still stands between those it carries on and those that carry it on.
         finished = end.finished and stop == end.position and not any(parent in unfinished for parent in split.parents)
-        # Who ends has passed every time; but what others carry on begins where it stands, with rows from before that.
+        # A split that ends has passed every time; what carries it on begins where it stands, with rows from before.
         time_us = decision.time_us if finished and name not in carried_on else claim_us.get(name)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
     return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)

@@ -23,7 +23,7 @@ _DAY_US = 86_400 * 1_000_000
 
 @dataclass(slots=True)
 class Decision:
-    """Where the splits of a table stop; who is claimed to have reached the time, and who waits."""
+    """Where the splits of a table stop; which are claimed to have reached the time, and which wait."""
 
     stops: Integers
     time_us: int | None

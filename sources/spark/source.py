@@ -36,6 +36,7 @@ from lowmark.sources.spark.versions import (
     SupportsTriggerAvailableNow,
     arrow_schema,
 )
+from lowmark.watermark import LowmarkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -47,9 +48,11 @@ from .options import FORMATS, FormatOptions
 
 __all__ = [
     "Binding",
+    "EventNotTaken",
     "Recorder",
     "Recording",
     "SourceStreamReader",
+    "SplitColumnTaken",
     "bound_source",
     "load",
     "prefer_own_python",
@@ -57,6 +60,29 @@ __all__ = [
 ]
 
 log = logging.getLogger("lowmark")
+
+
+class SplitColumnTaken(LowmarkError, ValueError):
+    """The column that shall hold the id of the split is one of the source's own."""
+
+    stream: str
+    column: str
+    columns: str  # those of the source, separated by commas
+    _fact = (
+        'stream "{stream}": split_column is "{column}", a column that the source has itself; expected a new name '
+        "beside {columns}"
+    )
+    _hint = "pass another name as split_column, or None to go without."
+
+
+class EventNotTaken(LowmarkError, RuntimeError):
+    """A reader sends its enumerator an event, and nobody takes it there."""
+
+    stream: str
+    reader: int  # its subtask
+    event: str
+    _fact = 'stream "{stream}": reader {reader} sends the event {event} to its enumerator, and nobody takes it there'
+    _hint = "read the source by LowWatermarkService.read, which does."
 
 
 class Recording(Protocol):
@@ -109,10 +135,7 @@ class Binding:
         if self.split_column is None:
             return schema
         if self.split_column in schema.names:
-            raise ValueError(
-                f'source "{self.name}": it has a column "{self.split_column}" already, which shall hold the id of the '
-                "split. Hint: pass another name as split_column, or None to go without."
-            )
+            raise SplitColumnTaken(self.name, self.split_column, ", ".join(schema.names))
         return schema.append(pa.field(self.split_column, pa.string()))
 
 
@@ -139,7 +162,7 @@ def bound_source(binding: Binding, format_name: str) -> type[DataSource]:
 def prefer_own_python(spark: SparkSession) -> None:
     """Let the workers of a local session run the Python of this process, where nobody named another.
 
-    Spark takes `python3` from the PATH, which is another one for who runs `.venv/bin/python app.py`. Where it is Spark
+    Spark takes `python3` from the PATH, which is another one where a user runs `.venv/bin/python app.py`. In Spark
     Connect, the server decides.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
@@ -152,7 +175,7 @@ def prefer_own_python(spark: SparkSession) -> None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("lowmark_kafka")`, `"lowmark_kinesis"`, `"lowmark_files"`, `"lowmark_generator"` known to a session.
+    """Make the formats of our sources known to a session: `format("lowmark_kafka")` and all others of `FORMATS`.
 
     A plain `spark.readStream` has no low watermark and no alignment; `LowWatermarkService.read` has both.
 
@@ -368,8 +391,5 @@ class _TaskContext:
 
     def send_source_event_to_coordinator(self, event: SourceEvent) -> None:
         if self._recording is None:
-            raise RuntimeError(
-                f'source "{self._name}", reader {self.subtask}: nobody takes the event {event!r} to the enumerator. '
-                "Hint: read the source by LowWatermarkService.read, which does."
-            )
+            raise EventNotTaken(self._name, self.subtask, f"{event!r:.200}")
         self._recording.send(event)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 
 from tests.integration.test_cli import call
+from tests.snippets import block
 
 CONF = {"spark.sql.streaming.multipleWatermarkPolicy": "min"}
 HEARTBEAT = json.dumps(HeartbeatOffset("orders").to_json())
@@ -410,3 +412,23 @@ def test_the_numbers_of_sources_on_the_command_line(tmp_path: Path) -> None:
     code, out, _ = call("adopt", str(root), "--stream", "a=b=0,1", "--stream", "pay=2")
     assert (code, out.splitlines()[0]) == (0, 'added the heartbeat of "a=b", "pay", in offsets/0')
     assert [bool(HeartbeatOffset.find(line)) for line in lines(root, 0)] == [False, False, True, False, True]
+
+
+def test_what_the_pages_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands and functions of operating.md and adopt.md, as they stand but for the paths and the session."""
+    one, two = written(tmp_path / "one", {0: ["1"]}), written(tmp_path / "two", {0: ["1", "2"]})
+    untouched = contents(one), contents(two)
+    code = block("adopt.md", "from lowmark import adopt, leave")
+    for path in (one, two, two):
+        code = code.replace("s3a://bucket/checkpoints/orders", str(path), 1)
+    exec(code, {"spark": None})  # the page's own; the file system of this machine needs no session
+    assert (contents(one), contents(two)) == untouched, "one was only asked for, the other adopted and left"
+    assert capsys.readouterr().out.startswith('would add the heartbeat of "orders"')
+
+    for page, begins, root, streams in (
+        ("operating.md", "lowmark adopt", one, '"orders"'),
+        ("adopt.md", "lowmark adopt", two, '"orders", "payments"'),
+    ):
+        words = shlex.split(block(page, begins).replace("/path/of/checkpoint", str(root)))
+        status, out, err = call(*words[1:])
+        assert (status, out.splitlines()[:1]) == (0, [f"added the heartbeat of {streams}, in offsets/0"]), err

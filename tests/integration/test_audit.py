@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, j
 from lowmark.integration.audit.page import page
 from lowmark.integration.cli import main
 from lowmark.integration.errors import AuditImpossible
+from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.replay.replay import Batches
 from lowmark.watermark.replay.report import AuditReport
@@ -72,20 +74,20 @@ def bronze(tmp_path: Path) -> Path:
 def test_files_are_replayed_by_age_and_the_strategy_is_python(bronze: Path) -> None:
     answer = told("files", bronze, "--delay", "1 minute", "--delay", "3 minutes")
     minute, more = answer["native"]
-    # Late from the third file on, by the first file's largest time: of orders-1 all of it.
+    # Late from the third file on, by the first file's largest time: of orders/1 all of it.
     assert minute == {
         "delay": "1m",
         "delay_us": 60_000_000,
         "rows_dropped": 180,
-        "splits": {"orders-1": 180},
+        "splits": {"orders/1": 180},
         "rows_kept_at_most": minute["rows_kept_at_most"],
     }
     assert more["rows_dropped"] == 0
-    # The largest of the batch before the last is 11 s before this one begins, and orders-1 is 120 s behind.
+    # The largest of the batch before the last is 11 s before this one begins, and orders/1 is 120 s behind.
     assert answer["native_smallest_delay_us"] == 109_001_000
     assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
-    assert answer["splits"]["orders-1"]["out_of_orderness_us"]["max"] == 0
-    assert 119_000_000 <= answer["splits"]["orders-1"]["most_behind_us"] <= 130_000_000
+    assert answer["splits"]["orders/1"]["out_of_orderness_us"]["max"] == 0
+    assert 119_000_000 <= answer["splits"]["orders/1"]["most_behind_us"] <= 130_000_000
     names: dict[str, Any] = {"WatermarkStrategy": WatermarkStrategy}
     exec(answer["strategy"], names)
     assert names["strategy"] == WatermarkStrategy.for_monotonous_timestamps()
@@ -111,6 +113,21 @@ def test_one_history_in_three_formats_gives_one_answer(bronze: Path, tmp_path: P
     for answer in answers:
         assert answer["splits"] == answers[0]["splits"]
         assert answer["native"] == answers[0]["native"]
+
+
+NAMED: dict[str, Any] = {"topic": "a-b", "partition": 3, "live": True, "raw": b"\x00\xff", "day": dt.date(2026, 1, 2)}
+
+
+def test_a_split_has_the_name_that_the_service_gives_it(tmp_path: Path) -> None:
+    rows = [NAMED, {**dict.fromkeys(NAMED), "topic": ""}]
+    parquet.write_table(
+        pa.Table.from_pylist([{**row, "at": dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)} for row in rows]),
+        tmp_path / "a.parquet",
+    )
+    named = told("files", tmp_path, "--event-time", "at", *(word for name in NAMED for word in ("--split", name)))
+    key = SplitKey(tuple(NAMED), ("string", "int", "boolean", "binary", "date"))
+    assert set(named["splits"]) == {key.name(tuple(row.values())) for row in rows}
+    assert set(named["splits"]) == {"a-b/3/True/00ff/2026-01-02", '""/null/null/null/null'}
 
 
 def test_text_and_page_say_the_same_and_hostile_names_do_nothing(tmp_path: Path) -> None:

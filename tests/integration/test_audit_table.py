@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from lowmark.integration import audit_table
+from lowmark import audit_table
 from lowmark.integration.audit import table as module
 from lowmark.integration.audit.audit import Audit, Question
 from lowmark.integration.audit.cuts import ByTime, Proportional
 from lowmark.integration.audit.event_time import EventTimes
 from lowmark.integration.errors import AuditImpossible
+from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark.replay.report import AuditReport
 from pyarrow import parquet
+
+from tests.integration.test_audit import NAMED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +53,7 @@ def expected(*, timed: bool) -> AuditReport:
     """The same rows, given to the audit by hand."""
     cut = ByTime(3, 10 * SECOND_US) if timed else Proportional([1_000] * 3, [1_000 + ROWS] * 3, 90, 2 * START_US)
     audit = Audit(
-        [f"orders-{split}" for split in range(3)], cut, Question(rows_per_batch=90), 2 * START_US, timed=timed
+        [f"orders/{split}" for split in range(3)], cut, Question(rows_per_batch=90), 2 * START_US, timed=timed
     )
     written_us = START_US + np.arange(ROWS) * SECOND_US
     for split in range(3):
@@ -72,6 +75,15 @@ def test_a_table_says_what_its_topic_says(bronze: DataFrame, monkeypatch: pytest
         for what in ("native", "lowmark", "splits", "strategy", "native_smallest_delay_us", "rows", "batches"):
             assert found[what] == wanted[what], f"{order}: {what}"
         assert found["native"][0]["rows_dropped"] > 0
+
+
+def test_a_split_has_the_name_that_the_service_gives_it(spark: SparkSession) -> None:
+    key = SplitKey(tuple(NAMED), ("string", "int", "boolean", "binary", "date"))
+    rows: list[tuple[Any, ...]] = [tuple(NAMED.values()), ("", None, None, None, None)]
+    schema = ", ".join(f"{name} {kind}" for name, kind in zip(key.columns, key.types, strict=True))
+    table = spark.createDataFrame(rows, schema).selectExpr("*", "timestamp'2026-01-02 00:00:00' at", "0 offset")
+    found = audit_table(table, split=list(NAMED), event_time="at", order="offset").to_json()
+    assert set(found["splits"]) == {key.name(row) for row in rows}
 
 
 def test_the_newest_rows_are_enough(bronze: DataFrame) -> None:

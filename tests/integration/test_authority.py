@@ -505,7 +505,7 @@ def test_while_nothing_can_be_written_everybody_waits_and_then_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(server, "_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(server, "_HELD", 10)
+    monkeypatch.setattr(server, "_UNWRITTEN", 10)
     journal = FullJournal(tmp_path / "j", 5, number)
 
     async def script(scene: Scene) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.integration.test_cli import call
 from tests.live.kafka_scenarios import MINUTE_US, T0_US, Log, bounded, source
 from tests.live.servers import Broker
+from tests.snippets import block
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
 
@@ -49,6 +52,11 @@ def wrapped(service: LowWatermarkService, frame: DataFrame) -> DataFrame:
 def run(frame: DataFrame, checkpoint: str, sink: Rows) -> None:
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def unbroken(text: str) -> str:
+    """What is said, wherever lines are broken."""
+    return "".join(text.split())
 
 
 def positions(log: Log) -> list[tuple[int, int]]:
@@ -96,6 +104,11 @@ def test_a_new_query_beside_an_old_one_tears_no_window(
     windows(source(spark, log, maxOffsetsPerTrigger=4).withWatermark("ts", "10 seconds"), "old", None, checkpoint)
     found = reach_back(checkpoint, window_us=10 * MINUTE_US, delay_us=10_000_000)
     assert found.after_batch is not None, "the beginning is passed"
+    # What adopt.md shows, with the name of its topic.
+    words = shlex.split(block("adopt.md", "lowmark offsets").replace("/path/of/old/checkpoint", checkpoint))
+    status, out, err = call(*words[1:])
+    printed = (out + err).replace(log.topic, "orders")
+    assert (status, unbroken(printed)) == (0, unbroken(block("adopt.md", '{"orders": {"0": 12}}')))
     log.produce({0: [*times[25:], times[-1] + 60 * MINUTE_US]})
     beginning = source(spark, log, startingOffsets=json.dumps(found.starting))
     with LowWatermarkService(spark) as service:

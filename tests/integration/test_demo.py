@@ -27,9 +27,11 @@ from lowmark.integration.demo.result import LaneResult, SplitResult
 from tests.integration.audit_example import write
 from tests.live.dashboard import offered, panel_queries
 from tests.live.servers import Broker, Prometheus, prometheus_server, require_java, wait_until
+from tests.snippets import block
 from tests.test_grafana import ALERTS, alerts
 
 LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
+LANES = ("native", "lowmark")
 DEMO_SECONDS = 280
 END_SECONDS = 30  # a few on a machine with nothing else to do
 KEPT = "lowmark: running for 600 more seconds, Ctrl-C ends it; try `lowmark status` in another terminal\n"
@@ -149,6 +151,17 @@ class TestTheRun:
             assert 0.1 < split["native"]["rows_dropped"] / split["rows_in"] < 0.25
         assert split_of(figures, "silent")["native"]["rows_dropped"] == 0  # it had ended before
         assert figures["native"]["windows_wrong"] + figures["native"]["windows_missing"] > 0
+
+    def test_the_readme_shows_these_figures(self, figures: dict[str, Any]) -> None:
+        shown = block("README.md", "The same rows, the same query")
+        for name, split in figures["splits"].items():
+            [line] = [line for line in shown.splitlines() if line.strip().startswith(name)]
+            counts = [split["rows_in"]]
+            counts += [split[lane][what] for lane in LANES for what in ("rows_in_windows", "rows_dropped")]
+            assert line.split() == [name, *split["script"].split(), *(f"{count:,}" for count in counts)]
+        [total] = re.findall(r"in windows +(.+)", shown)
+        counts = [figures[lane][what] for lane in LANES for what in ("rows_in_windows", "rows_dropped")]
+        assert total.split() == [f"{count:,}" for count in (figures["native"]["rows_in"], *counts)]
 
     def test_the_audit_of_its_rows_says_what_each_query_drops(self, figures: dict[str, Any], tmp_path: Path) -> None:
         question = Question(delays_us=(10_000_000,), window_us=60_000_000)

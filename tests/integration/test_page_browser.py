@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import random
 import re
 import statistics
 import threading
@@ -145,7 +145,7 @@ def test_a_service_that_ends_is_told_on_its_own_page_and_on_that_of_all(
     everyone = PageServer(AllServices())
     try:
         with opened(browser, everyone.address) as page:
-            assert "No lowmark service of this user runs" in text(page, "#nothing")
+            assert "No lowmark service of this user runs" in text(page, "main"), text(page, "body")
             own = browser.new_page()
             with running(spark, feed, checkpoint, ("a", 1, 100)) as (service, _):
                 own.goto(str(service.page_address))
@@ -181,6 +181,7 @@ def small() -> FakeRun:
     run.discover("mute")
     at = {f"s{n}": (100 + 10 * n) * SECOND_US for n in range(7)}
     run.report(at, backlog_rows={"s1": 5})
+    run.report({"s1": 120 * SECOND_US}, backlog_rows={"s1": 5}, first_us={"s1": 115 * SECOND_US})  # s6 is at 160
     return run
 
 
@@ -230,6 +231,7 @@ def test_it_can_be_used_with_the_keyboard_alone(browser: Browser, served: tuple[
         assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
         assert text(page, "#rows tr.more").startswith("s1 is active: delivered rows.")
         assert "5 rows unread" in text(page, "#rows tr.more")
+        assert "At least 1 row of it came behind native Spark's one watermark" in text(page, "#rows tr.more")
         page.keyboard.press("Tab")  # one stop for all rows
         assert not page.evaluate("document.activeElement.closest('#rows') !== null")
 
@@ -337,14 +339,45 @@ def test_one_line_for_all_splits_of_a_stream_that_has_many(browser: Browser) -> 
             assert page.locator("#rows th").all_inner_texts() == ["device-04321"]
             page.get_by_label("Search").fill("")
 
-            def update() -> list[float]:
-                run.report({f"device-{n:05}": (2_000 + run.batch_id * 10 + n) * SECOND_US for n in range(5_000)})
-                found = page.evaluate("performance.getEntriesByName('lowmark-update').map(each => each.duration)")
-                return [float(each) for each in found]
+    finally:
+        server.stop()
 
-            took_ms = wait_until(lambda: each if len(each := update()) >= 8 else None, "eight updates", seconds=120)
-            print(f"page update of 5,000 splits: {statistics.median(took_ms):.0f} ms, {json.dumps(took_ms)}")
-            assert statistics.median(took_ms) < PAGE_MS
+
+def test_an_update_of_five_thousand_splits_takes_the_main_thread_less_than_100_ms(browser: Browser) -> None:
+    """Every update, with layout and paint, in time of the processor: what else the machine does is not the page's."""
+    chance, run = random.Random(7), FakeRun("t1")
+    updates = "performance.getEntriesByName('lowmark-update').length"
+
+    def change() -> None:
+        """All of them, and their order."""
+        begin = 2_000 + run.batch_id * 10
+        run.report({f"device-{n:05}": (begin + chance.randrange(5_000)) * SECOND_US for n in range(5_000)})
+
+    change()
+    server = PageServer(FakeServices({ADDRESS: [run]}))
+    try:
+        with opened(browser, server.address, viewport={"width": 1920, "height": 1200}) as page:
+            shows(page, "#splits-count", "5,000")
+            thread = page.context.new_cdp_session(page)
+            thread.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+            def spent_ms() -> float:
+                metrics = thread.send("Performance.getMetrics")["metrics"]
+                return float(1_000 * next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+
+            took_ms = []
+            for _ in range(8):
+                change()
+                before, seen = spent_ms(), page.evaluate(updates)
+                page.wait_for_function(f"seen => {updates} > seen", arg=seen, polling=100)
+                page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+                took_ms.append(spent_ms() - before)
+            wall_ms = page.evaluate("performance.getEntriesByName('lowmark-update').map(each => each.duration)")
+            told = f"{statistics.median(took_ms):.0f} ms of the main thread, {max(took_ms):.0f} ms at most"
+            print(
+                f"page update of 5,000 splits: {told}; by the clock, scripts alone: {[round(each) for each in wall_ms]}"
+            )
+            assert max(took_ms) < PAGE_MS, told
     finally:
         server.stop()
 

@@ -12,13 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.spark.progress import Progress
-from lowmark.sources import HybridSource, check_source
+from lowmark.integration.transport.recorder import AccumulatorRecorder, EventWithoutFormat
+from lowmark.integration.transport.split_key import SplitKey
+from lowmark.sources import HybridSource, SourceEvent, check_source
 from lowmark.sources.files import FileSource
+from lowmark.sources.planning.slots import Task
 from lowmark.watermark import SplitState
 from lowmark.watermark.printable import printable
 from prometheus_client.parser import text_string_to_metric_families
@@ -240,3 +244,17 @@ def test_a_source_that_decides_where_batches_end_is_read_whole_and_once_over_a_r
     assert sizes == [{"a": 7, "b": 7}] * 2 + [{"a": 7, "b": 6}] + [{"a": 7}] * 2 + [{"a": 5}]
     assert risen == sorted(risen)
     assert risen[-1] == 190 - STEP
+
+
+@dataclass(frozen=True)
+class Told(SourceEvent):
+    """What a reader tells its enumerator."""
+
+    rows: int
+
+
+def test_an_event_of_a_source_without_a_format_for_events_is_refused_and_says_what_is_missing() -> None:
+    nowhere: Any = None  # nothing is reported
+    recorder = AccumulatorRecorder("at", None, SplitKey(("split",), ("string",)), nowhere, events=None)
+    with pytest.raises(EventWithoutFormat, match=r"reader 3 .* Told\(rows=7\).* Hint: give .* an event_serializer"):
+        recorder.begin(Task(3, 17, ())).send(Told(7))

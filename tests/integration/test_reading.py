@@ -24,7 +24,7 @@ from lowmark.integration.transport.recorder import SPLIT_TYPE
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import SplitState, WatermarkStrategy
+from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.serving import private_folder
@@ -330,3 +330,33 @@ def test_what_the_source_waits_for_stands_in_the_status_as_long_as_it_does(wire:
     assert [status.why for _, status in wire.standing.statuses()] == [said]
     wire.plan(2, **NEWER)
     assert "Waiting" not in wire.status.status.why
+
+
+def test_a_batch_that_lasts_stands_in_the_status_until_it_is_reported(wire: Wire) -> None:
+    """Its reader may wait for a server that is away: of that the driver hears nothing before the task's end."""
+    before_us = wire.runs.clock.now_us()
+    wire.plan(1, **OLDER)
+    since_us = wire.status.batch_since_us
+    assert since_us is not None
+    assert before_us <= since_us <= wire.runs.clock.now_us()
+    assert "A batch of" not in wire.status.status.why, "not of one that has just begun"
+    wire.plan(1, **OLDER)  # it got no answer, and says it again
+    assert wire.status.batch_since_us == since_us
+
+    said = (
+        f"A batch of 10 rows of 2 splits runs since {format_time_us(since_us - 40 * SECOND)}. Hint: a reader that waits"
+    )
+    [planner] = wire.runs.planners._planners.values()
+    planner.planned_us -= 40 * SECOND
+    planner.heard_us -= 40 * SECOND  # nobody asks it meanwhile
+    assert said in wire.status.status.why
+    assert said in wire.standing.explain("orders", None)
+    wire.report(1)
+    after = wire.status
+    assert after.batch_since_us is None
+    assert "A batch of" not in after.status.why
+    wire.plan(2, **NEWER)
+    assert wire.status.batch_since_us is not None
+    wire.report(2)
+    wire.plan(2, **{**NEWER, "rows": {}})  # nothing is new
+    assert wire.status.batch_since_us is None

@@ -20,6 +20,7 @@ from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequ
 from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
 Offset = Mapping[str, Mapping[str, int]]
@@ -244,3 +245,36 @@ def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothin
     assert refusal.endswith(
         "Hint: use a processing-time trigger, and end the query with processAllAvailable() and stop()."
     )
+
+
+# -- what the log tells of holders
+
+
+def test_a_holder_that_stays_is_told_once_and_those_that_take_turns_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    run = begun(stream())
+    first, second, third = ids = list(KEY.names((("a", 0), ("a", 1), ("a", 2))))
+    run.stream.names.update(KEY.names((("a", 0), ("a", 1), ("a", 2))))
+    run.handle(SplitsDiscovered(tuple(ids)), 0)
+    at_us = [0]
+
+    def batches(count: int, *slow: int) -> list[str]:
+        """A batch every ten seconds in which all go on but these; what the log says."""
+        caplog.clear()
+        for _ in range(count):
+            at_us[0] += 10_000_000
+            turn = at_us[0] // 10_000_000 % 3
+            watermarks: dict[int | str, int] = {
+                split: at_us[0] + (turn + n) % 3 for n, split in enumerate(ids) if split not in slow
+            }
+            run.handle(BatchReported(at_us[0], at_us[0], watermarks), at_us[0])
+        return [each.getMessage() for each in caplog.records if "now active" not in each.getMessage()]
+
+    with caplog.at_level(logging.INFO, "lowmark"):
+        assert batches(30) == []  # another one in each batch
+        [said] = batches(30, second)
+        assert said.startswith(
+            'stream "orders": split a/1 holds the low watermark, for 1m by now: '
+            "split a/1 has the smallest watermark of 3 live splits. Next: "
+        )
+        assert batches(3, third) == []  # not for long
+        assert ["split a/0 holds" in each for each in batches(30, first)] == [True]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pyarrow as pa
 from lowmark.sources.pravega import PravegaSource, PravegaSplit
@@ -29,12 +28,12 @@ class Reading(reading.Reading[PravegaSplit]):
     def batch(self, rows: int | None = None, cap_us: int | None = None) -> dict[str, pa.Table]:
         """Plan and read one batch, and move on; split id -> rows."""
         plan = self.plan(rows, cap_us)
-        slices = [replace(self.splits[name], stop=cut.stop) for name, cut in plan.slices.items()]
-        tables = read_tables(self.source, slices)
-        for name, cut in plan.slices.items():
-            self.splits[name] = replace(self.splits[name], start=cut.stop)
+        cuts = self.planner.cut([(self.splits[name], cut.stop) for name, cut in plan.slices.items()])
+        tables = read_tables(self.source, [part for part, _ in cuts])
+        for (_, rest), cut in zip(cuts, plan.slices.values(), strict=True):
+            self.splits[rest.split_id] = rest
             if cut.finished:
-                self.finished.add(name)
+                self.finished.add(rest.split_id)
         return tables
 
     def events(self, rows: int | None = None) -> list[bytes]:

@@ -32,7 +32,7 @@ VIEWS: dict[str, tuple[str, dict[str, Any]]] = {
     "page-5000": ("devices", {**WIDE, "color_scheme": "light"}),
 }
 NAMES = {
-    "orders": [f"orders-{number}" for number in range(8)],
+    "orders": [f"orders/{number}" for number in range(8)],
     "devices": [f"device-{number:04}" for number in range(DEVICES)],
 }
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idleness("1 minute")

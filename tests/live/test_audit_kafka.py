@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
@@ -19,9 +21,11 @@ from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.cli import main
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport
+from pyarrow import csv
 from typer.testing import CliRunner
 
 from tests.live.servers import Broker, Record, free_ports, kafka_broker
+from tests.snippets import block
 
 LOWMARK = [sys.executable, "-c", "from lowmark.integration.cli.main import main; main()"]
 
@@ -85,7 +89,7 @@ def test_a_backlog_is_read_as_spark_shares_it_out(kafka: Broker, created: str) -
     assert (answer["rows"], answer["batches"], answer["complete"]) == (4_000, 10, True)
     minute, more = answer["native"]
     # 100 rows of each partition a batch: from the third batch on all of the slow one is behind the first.
-    assert minute["splits"] == {f"{created}-1": 800}
+    assert minute["splits"] == {f"{created}/1": 800}
     assert more["rows_dropped"] == 0
     assert answer["native_smallest_delay_us"] == (600 - 101) * 1_000_000 + 1_000
     assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
@@ -101,7 +105,7 @@ def test_append_times_order_all_partitions(kafka: Broker) -> None:
     assert "LogAppendTime" in answer["order"]
     assert answer["rows"] == 2_400
     assert answer["batches"] >= 3
-    assert answer["splits"][f"{topic}-0"]["out_of_orderness_us"]["max"] == 199_000_000  # the bursts tell the same hour
+    assert answer["splits"][f"{topic}/0"]["out_of_orderness_us"]["max"] == 199_000_000  # the bursts tell the same hour
     by_broker = told(kafka, topic)
     assert any("no row can be late" in note for note in by_broker["notes"])
     assert by_broker["native"][0]["rows_dropped"] == 0
@@ -118,6 +122,22 @@ def test_the_newest_rows_begin_at_one_time_in_all_partitions(kafka: Broker) -> N
     assert 900 <= fast_rows + slow_rows <= 1_010
     assert 9 <= slow_rows <= 11
     assert all((split.behind_us or 0) <= 10_000_000 for split in report.splits)
+
+
+def test_the_commands_of_the_pages(kafka: Broker, created: str, tmp_path: Path) -> None:
+    """What README.md and audit.md say to run, as it stands but for addresses and paths."""
+    table = {"partition": [0, 1] * 50, "event_time": [1_700_000_000 + n for n in range(100)]}
+    csv.write_csv(pa.table(table), tmp_path / "a.csv")
+    written = block("README.md", "make venv") + "\n" + block("audit.md", "lowmark audit")
+    commands = [shlex.split(line) for line in written.splitlines() if line.startswith("lowmark ")]
+    here = {"orders": created, "/data/bronze/orders": str(tmp_path), "$.at": "$.paid_at"}
+    here |= dict.fromkeys(("localhost:9092", "broker:9092"), kafka.bootstrap)
+    assert len(commands) == 3
+    for command in commands:
+        words = [here.get(word, word) for word in command]
+        result = CliRunner().invoke(main.app, words[1:], prog_name="lowmark")
+        assert result.exit_code == 0, result.stderr
+        assert "WatermarkStrategy" in result.stdout
 
 
 def test_nothing_is_left_behind(kafka: Broker, created: str) -> None:

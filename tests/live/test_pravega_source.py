@@ -327,7 +327,7 @@ def note_time(pravega: Pravega, stream: str, writer: Writer, time_ms: int) -> No
     def marked() -> bool:
         writer.note_time(next(again_ms))
         marks = pravega.client.marks(stream)
-        return bool(marks) and marks[-1].lower >= time_ms
+        return marks is not None and bool(marks) and marks[-1].lower >= time_ms
 
     wait_until(marked, "the controller's mark", seconds=40)
 
@@ -371,10 +371,39 @@ def test_a_stream_that_is_made_again_has_marks_of_its_own(pravega: Pravega) -> N
         with pravega.writer(stream) as writer:
             writer.write([("k", b"event")])
             note_time(pravega, stream, writer, time_ms)
-        assert pravega.client.marks(stream)[0].lower - time_ms < ROUND_MS
+        marks = pravega.client.marks(stream)
+        assert marks
+        assert marks[0].lower - time_ms < ROUND_MS
         pravega.delete_stream(stream)
-        assert pravega.client.marks(stream) == ()
+        assert pravega.client.marks(stream) is None
         pravega.create_stream(1, name=stream)
+
+
+def test_marks_that_pravega_truncated_are_passed_over_and_others_read_from_where_they_are_needed(
+    pravega: Pravega,
+) -> None:
+    stream = pravega.create_stream(1)
+    with pravega.writer(stream) as writer:
+        for round_ in range(3):
+            writer.write([("k", b"event %d" % round_)])
+            note_time(pravega, stream, writer, START_MS + round_ * ROUND_MS)
+    marks = pravega.client.marks(stream)
+    assert marks
+    assert pravega.client.marks(stream, marks[0].after, 1) == [marks[1]]
+    assert pravega.client.marks(stream, marks[-1].after) == []
+
+    query = Reading(pravega.source(stream, noted_time=True))
+    assert len(query.events()) == 3
+    [split] = query.going
+    assert split.noted_from == marks[-1].place, "the mark that is in force where it stands"
+    reader = pravega.client._marks[stream].reader
+    reader.truncateToRevision(next(reader.readFrom(reader.fetchOldestRevision())).getKey())
+    assert pravega.client.marks(stream) == list(marks[1:])
+    again = Reading(pravega.source(stream, noted_time=True))
+    [table] = again.batch().values()
+    noted_us = table["noted_time"].cast(pa.int64()).to_pylist()
+    assert len(noted_us) == 3, "no event is lost with a mark"
+    assert noted_us[0] is None
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.sources.spark import register
-from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark import WatermarkStrategy, format_time_us
 from pyspark.sql import SparkSession
 
 from tests.live.kinesis_reading import Writer, source_of
 from tests.live.servers import Kinesis, proxied, wait_until
 from tests.live.tcp_proxy import tcp_proxied
+from tests.snippets import block
 
 pytestmark = [pytest.mark.live]
 
@@ -76,6 +78,46 @@ def test_who_is_throttled_or_not_answered_waits_says_so_and_goes_on(
         failed = wait_until(query.exception, "the query ends with its stream")
     assert stream in str(failed)
     assert "not found" in str(failed) or "not there any more" in str(failed)
+
+
+def test_what_the_page_shows(service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path) -> None:
+    """The program of kinesis.md, as it stands but for the address."""
+    stream = kinesis.create_stream(2)
+    Writer(kinesis, stream).put(30)
+    code = block("kinesis.md", "from lowmark.sources.kinesis import")
+    code = code.replace('["orders"]', f'["{stream}"]').replace("region=", f'endpoint_url="{kinesis.url}", region=')
+    names: dict[str, Any] = {"service": service, "WatermarkStrategy": WatermarkStrategy}
+    exec(code, names)  # the page's own
+    writer = names["events"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert service.status("orders").counts.rows == 30
+
+
+def test_a_batch_whose_reader_waits_for_a_server_that_is_away_is_seen_to_run_and_goes_on(
+    service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path
+) -> None:
+    """What the planner hears of the server does not help: it is asked again when the batch is over."""
+    stream = kinesis.create_stream(1)
+    writer = Writer(kinesis, stream)
+    writer.put(100)
+    slowly = {"records_per_read": 10, "reads_per_second": 2.0, "give_up_after": "1 minute"}  # 5 seconds a batch
+    with tcp_proxied(urlsplit(kinesis.url).port or 0, tmp_path) as killed:
+        query = started(service, source_of(kinesis, stream, endpoint=killed.url, **slowly), tmp_path)
+
+        def runs() -> list[Any]:
+            assert query.isActive, query.exception()
+            return [run for run in service.run_statuses() if run.batch_since_us is not None]
+
+        [run] = wait_until(runs, "a batch is read")
+        killed.kill()
+        said = f"A batch of 100 rows of 1 splits runs since {format_time_us(run.batch_since_us)}. Hint: a reader that"
+        wait_until(lambda: runs() and said in service.status("orders").why, "the status says that it is read yet")
+        assert said in service.explain("orders")
+        killed.start()
+        wait_until(lambda: service.status("orders").counts.rows == 100, "all rows")
+        wait_until(lambda: not runs(), "it is over")
+        assert "A batch of" not in service.status("orders").why
 
 
 def test_a_stream_that_is_missing_ends_the_query_with_its_name(

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from tests.live.pravega_server import JARS, Pravega, pravega_server
 from tests.live.servers import wait_until
+from tests.snippets import block
 
 START_MS = 1_700_000_000_000
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -160,6 +161,26 @@ def test_time_in_a_payload_that_the_source_does_not_know(
     wait_until(lambda: not query.exception() and sum(sink.windows.values()) >= 900, "every window", seconds=90)
     assert sink.windows == expected([(stream, row) for row in sent], START_MS + 1_000_000)
     assert late(query) == 0
+
+
+def test_what_the_page_shows(service: LowWatermarkService, pravega: Pravega, tmp_path: Path) -> None:
+    """The program of pravega.md, as it stands but for the addresses."""
+    stream = pravega.create_stream(2)
+    pravega.write_json(stream, rows(random.Random(7), 0, 100))
+    code = block("pravega.md", "from lowmark.sources.pravega import")
+    for there, here in (
+        ("tcp://pravega:9090", pravega.controller),
+        ('"shop"', f'"{pravega.scope}", jars="{JARS}"'),
+        ('["orders"]', f'["{stream}"]'),
+    ):
+        assert there in code
+        code = code.replace(there, here)
+    names: dict[str, Any] = {"service": service, "strategy": STRATEGY}
+    exec(code, names)  # the page's own
+    writer = names["events"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert service.status("orders").counts.rows == 100
 
 
 def test_a_plain_stream_reads_the_format_and_goes_on_after_a_restart(

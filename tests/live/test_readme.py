@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.live.servers import Broker, Record
+from tests.snippets import block
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -48,16 +48,11 @@ def test_the_example_runs(spark: SparkSession, kafka: Broker, checkpoint: str, m
 
 @pytest.mark.live
 def test_reading_through_our_source_runs(spark: SparkSession, kafka: Broker, checkpoint: str) -> None:
-    [snippet] = re.findall(
-        r"(?m)^    from lowmark\.sources\.kafka import KafkaSource.*\n\n(?:    .*\n)+", README.read_text()
-    )
+    snippet = block("README.md", "from lowmark.sources.kafka import")
+    assert snippet == block("read.md", "from lowmark.sources.kafka import")
     topic = kafka.create_topic(partitions=2)
     kafka.produce(topic, [Record(partition=n % 2, value="x", timestamp_ms=1_700_000_000_000 + n) for n in range(10)])
-    code = (
-        textwrap.dedent(snippet)
-        .replace("broker:9092", kafka.bootstrap)
-        .replace('topics=["orders"]', f'topics=["{topic}"]')
-    )
+    code = snippet.replace("broker:9092", kafka.bootstrap).replace('topics=["orders"]', f'topics=["{topic}"]')
     with LowWatermarkService(spark) as service:
         names: dict[str, Any] = {"service": service, "strategy": WatermarkStrategy()}
         exec(code, names)

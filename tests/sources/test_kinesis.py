@@ -151,8 +151,8 @@ def test_a_shard_is_read_no_faster_than_its_pace() -> None:
 
 def look_of(*times_ms: int, start: int = 0, tip_ms: int | None = None) -> ShardLook:
     look = ShardLook(TRIM_HORIZON, start)
-    look.run = [Seen(BIG + n, time_ms, 1, 10) for n, time_ms in enumerate(times_ms)]
-    look._read = list(look.run)
+    look.ahead = [Seen(BIG + n, time_ms, 1, 10) for n, time_ms in enumerate(times_ms)]
+    look._read = list(look.ahead)
     look.at_tip = tip_ms is None
     if tip_ms is not None:
         look.tip = Seen(BIG + 10**6, tip_ms, 1, 10)
@@ -163,12 +163,12 @@ def look_of(*times_ms: int, start: int = 0, tip_ms: int | None = None) -> ShardL
 
 def test_positions_grow_though_arrival_times_do_not() -> None:
     look = look_of(100, 105, 103, 105, 110)
-    assert [seen.behind for seen in look.run] == [101, 106, 106, 106, 111]
+    assert [seen.behind for seen in look.ahead] == [101, 106, 106, 106, 111]
     assert [look.rows_before(position) for position in (100, 101, 105, 106, 111)] == [0, 1, 1, 4, 5]
     assert [look.after_rows(rows, 111) for rows in (0, 1, 3, 4, 9)] == [101, 101, 101, 106, 111]
     # Behind a row that came too early: the next one still lies behind the position.
     late = look_of(100, 101, start=500)
-    assert [seen.behind for seen in late.run] == [501, 501]
+    assert [seen.behind for seen in late.ahead] == [501, 501]
     assert (late.end, late.rows_before(late.end)) == (501, 2)
 
 
@@ -197,13 +197,13 @@ def test_a_look_goes_on_where_a_split_does() -> None:
         return KinesisSplit(split_id=split.split_id, stream=split.stream, shard=split.shard, cursor=cursor, start=start)
 
     look.align(at_place(after(BIG), 101))
-    assert [seen.time_ms for seen in look.run] == [105, 110]
+    assert [seen.time_ms for seen in look.ahead] == [105, 110]
     look.align(at_place(TRIM_HORIZON, 0))
-    assert len(look.run) == 3, "planned again from before"
+    assert len(look.ahead) == 3, "planned again from before"
     look.align(at_place(at(BIG + 2), 106))
-    assert [seen.time_ms for seen in look.run] == [110]
+    assert [seen.time_ms for seen in look.ahead] == [110]
     look.align(at_place(at(BIG + 77), 200))
-    assert (look.run, look.at_tip, look.looked_seconds) == ([], False, None), "it was not looked at"
+    assert (look.ahead, look.at_tip, look.looked_seconds) == ([], False, None), "it was not looked at"
 
 
 def test_who_stands_behind_the_last_record_before_a_time_has_nothing_left_before_it() -> None:
@@ -243,8 +243,8 @@ def test_what_was_looked_at_stays_known_when_the_next_answer_does_not_come() -> 
     with pytest.raises(KinesisUnavailable):
         look.refresh(client, split, **options)
     look.refresh(client, split, **options)
-    assert [seen.sequence - BIG for seen in look.run] == [0, 1, 2]
-    assert [seen.behind for seen in look.run] == [1, 1_001, 2_001]
+    assert [seen.sequence - BIG for seen in look.ahead] == [0, 1, 2]
+    assert [seen.behind for seen in look.ahead] == [1, 1_001, 2_001]
 
 
 class Busy:
@@ -292,7 +292,7 @@ def test_the_end_of_a_shard_is_found_without_reading_it(silent_ms: int) -> None:
     assert look.tip.sequence == BIG + 99_999
     assert client.read_records < 8_000
     assert client.reads < 30
-    # It is still the last one: that takes one read more, beside that of the run.
+    # It is still the last one: that takes one read more, beside that of those ahead.
     reads, now[0] = client.reads, 2.0
     look.refresh(client, split, **options)
     assert client.reads - reads <= 2

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lowmark.sources import InputStatus, ReaderOutput, SourceReader, SourceReaderContext, SourceSplit
+from lowmark.sources import InputStatus, ReaderOutput, SourceEvent, SourceReader, SourceReaderContext, SourceSplit
 from lowmark.sources.generator import SplitScript, StreamScript
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.slots import Task
 from lowmark.sources.reading.checked_reader import SplitReadFailed
 from lowmark.sources.spark import Binding, SourceStreamReader, register
-from lowmark.sources.spark.source import SlotInput
+from lowmark.sources.spark.source import EventNotTaken, SlotInput, SplitColumnTaken
 
 from tests.sources.numbered import Numbered
 
@@ -112,3 +113,30 @@ def test_a_reader_that_brings_nothing_ends_its_task_and_says_which_split_and_slo
     for part in ("'a'", "Hanging", "slot 3", "batch 17", "0.05 seconds", "timeout="):
         assert part in str(hung.value), str(hung.value)
     assert made[0].closed
+
+
+def test_a_column_for_the_split_that_is_taken_is_refused_with_what_there_is() -> None:
+    binding = Binding(Numbered(), "numbers", split_column="number")
+    with pytest.raises(SplitColumnTaken, match='stream "numbers": split_column is "number", a column that') as taken:
+        binding.arrow_schema()
+    assert "expected a new name beside number" in str(taken.value)
+
+
+@dataclass(frozen=True)
+class Seen(SourceEvent):
+    """What a reader tells its enumerator."""
+
+    rows: int
+
+
+def test_an_event_that_nobody_takes_to_the_enumerator_is_an_error_that_says_how_it_would_be() -> None:
+    class Telling(Numbered):
+        def create_reader(self, context: SourceReaderContext) -> None:
+            context.send_source_event_to_coordinator(Seen(7))
+
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    source = Telling()
+    reader = SourceStreamReader(Binding(source, "numbers"), from_arrow_schema(source.schema))
+    with pytest.raises(EventNotTaken, match=r'stream "numbers": reader 3 sends the event Seen\(rows=7\)'):
+        list(reader.read(SlotInput(Task(3, 17, ()))))

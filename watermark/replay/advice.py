@@ -59,9 +59,9 @@ def advise(profiles: Mapping[str, tuple[SplitProfile, int | None]], idle_timeout
     >>> rows = SplitProfile()
     >>> times = np.array([10, 30, 19, 40]) * 1_000_000
     >>> rows.add(times, np.array([True] * 4), latest_us=np.full(4, 2**62))
-    >>> print(advise({"orders-3": (rows, None)}, 60_000_000).code())
+    >>> print(advise({"orders/3": (rows, None)}, 60_000_000).code())
     strategy = (
-        WatermarkStrategy.for_bounded_out_of_orderness("12 seconds")  # all rows; orders-3 comes up to 11s late
+        WatermarkStrategy.for_bounded_out_of_orderness("12 seconds")  # all rows; orders/3 comes up to 11s late
     )
     """
     strategy, first = _bounded(profiles)

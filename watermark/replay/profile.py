@@ -69,7 +69,7 @@ class SplitProfile:
 
         Args:
             times_us: event times, microseconds since the epoch, shape (n,).
-            timed: which of them are times at all, shape (n,); whoever calls counts the others.
+            timed: which of them are times at all, shape (n,); the caller counts the others.
             latest_us: what is beyond this is a bad clock, shape (n,).
             written_us: when each row was written, shape (n,), or None.
         """

@@ -1,6 +1,6 @@
 """The replay: rows in batches, and what native Spark and lowmark would have made of each of them.
 
-Whoever reads the rows cuts the batches; here is only what follows. A row is late when its window is over, or itself
+The reader of the rows cuts the batches; here is only what follows. A row is late when its window is over, or itself
 where there is no window, by the watermark that `rules.py` puts in force. Lowmark's minimum is made by the coordinator
 that makes it in a query, so idleness, guard and all are what they are there.
 

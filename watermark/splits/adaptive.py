@@ -1,7 +1,7 @@
 """Each split's own bound, as late as its rows were seen to come: Flink's bound, found instead of guessed.
 
 The bound of a split is the lateness that all but a share of 1 - coverage of what was seen of it does not exceed. What
-is seen depends on who sees it:
+is seen depends on where it is seen:
 
     rows          where they pass through Python, as in a stream that our sources read: every row, and how far it lies
                   behind the largest before it in its slice; and the worst of each batch against all batches before

@@ -178,7 +178,7 @@ class SplitsFinished:
 
     A finished split is remembered, some 200 bytes of it, as long as its id may be seen again: in a report that
     comes late, in a source's list of splits, as the parent of a reshard. Discovering it again would let it hold
-    the stream for ever. Whoever knows that the id is over says so with ``SplitsRemoved``; nothing is forgotten
+    the stream for ever. A source that knows that the id is over says so with ``SplitsRemoved``; nothing is forgotten
     otherwise, and nothing by its age.
     """
 
@@ -191,9 +191,9 @@ class SplitsResharded:
 
     Children are discovered by being here. Until a child speaks it stands at the minimum of what its parents stand
     at: the low watermark may rise to that and not beyond. With idleness its silence counts once every parent is
-    finished or idle: who is left out for its silence does not keep its children in. Parents go on as they are, for the
-    rows they still have, until ``SplitsFinished``; one that is not known yet may be discovered later. The events of a
-    reshard may come in any order and any number of times.
+    finished or idle: a parent that is left out for its silence does not keep its children in. Parents go on as they
+    are, for the rows they still have, until ``SplitsFinished``; one that is not known yet may be discovered later. The
+    events of a reshard may come in any order and any number of times.
 
     Attributes:
         parents: the splits that end.

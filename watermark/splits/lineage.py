@@ -36,7 +36,7 @@ class Lineage:
     watermark, which is what it is.
 
     Args:
-        coalescer: the splits; whoever changes those that may be children does so through this.
+        coalescer: the splits; a caller changes those that may be children through this.
 
     >>> coalescer = Coalescer()
     >>> for split in ("parent", "other", "child"): coalescer.assign(split)

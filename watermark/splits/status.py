@@ -182,9 +182,9 @@ class Hold:
 def hold_reasons(hold: Hold) -> tuple[str, str]:
     """Why the low watermark stands, and what would move it: one sentence each.
 
-    >>> why, what_next = hold_reasons(Hold(SplitState.ACTIVE, "orders-7", watermark_us=0, low_us=0, live=3))
+    >>> why, what_next = hold_reasons(Hold(SplitState.ACTIVE, "orders/7", watermark_us=0, low_us=0, live=3))
     >>> why
-    'split orders-7 has the smallest watermark of 3 live splits.'
+    'split orders/7 has the smallest watermark of 3 live splits.'
     """
     if hold.state is None:
         return _nobody_holds(hold)

@@ -238,13 +238,18 @@ class StreamCoordinator:
         return stirred_us
 
     @property
+    def holder(self) -> SplitId | None:
+        """The split that holds the low watermark now; None: nobody does."""
+        return self._coalescer.holder
+
+    @property
     def backlog_rows(self) -> int | None:
         """Rows that are known to be unread, of all splits together; None: of no split is it known."""
         return sum(self._backlog_rows.values()) if self._backlog_rows else None
 
     @property
     def epoch(self) -> int:
-        """Grows when what a snapshot is for has changed; whoever persists snapshots does so when it grew.
+        """Grows when what a snapshot is for has changed; a caller that persists snapshots does so when it grew.
 
         That is: the low watermark, a split's watermark, the set of splits, or which of them are finished.
         """

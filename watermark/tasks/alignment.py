@@ -67,7 +67,7 @@ class MemberStatus:
         waiting: whether the cap keeps it from going on.
         left_out: whether the others do not wait for it.
         why: why it is waiting or left out, or what it is doing.
-        priority: always 0; who reads this status with version 0.1.0 expects it.
+        priority: always 0; readers of this status in version 0.1.0 expect it.
     """
 
     task: TaskId
@@ -190,7 +190,7 @@ class AlignmentGroup:
     # -- who is there
 
     def join(self, task: TaskId, params: AlignmentParams, *, now_us: int, throttled: bool = True) -> None:
-        """Become a member; who is one already stays as it is, but for ``throttled``.
+        """Become a member; a task that is one already stays as it is, but for ``throttled``.
 
         Args:
             task: who.

@@ -1,6 +1,6 @@
 """The cap of an alignment group: what is announced, and the one comparison with it that there is.
 
-A cap is a watermark, and stays one on every wire. Only who plans what to read needs a time of rows, and
+A cap is a watermark, and stays one on every wire. Only a planner of reading needs a time of rows, and
 ``WatermarkStrategy.first_time_beyond`` makes it of the cap: with a bound of 10 s, a cap of 12:00:00 lets rows be read
 from before 12:00:10.002.
 

@@ -7,9 +7,9 @@ Rule 1: ``handle`` is the only way in, the list it returns the only way out. It 
         clock. A message that is refused raises to its sender and changes nothing.
 Rule 2: what is a fact is taken in at once; what follows from it is decided at the end of a round (``rounds.py``), when
         a lease runs out (``membership.py``), or at an announcement (``alignment.py``).
-Rule 3: whoever keeps snapshots does so when ``epoch`` grew, and before the effects are carried out. Then a restart
-        never publishes less than was published, nor passes a task that was known. Values of tasks may be older in a
-        snapshot: that delays, and the next round makes it good.
+Rule 3: a caller that keeps snapshots does so when ``epoch`` grew, and before the effects are carried out. Then a
+        restart never publishes less than was published, nor passes a task that was known. Values of tasks may be older
+        in a snapshot: that delays, and the next round makes it good.
 Rule 4: everything may be lost or come twice. Questions are repeated in every interval to those who have not
         answered; a renewed lease that shows a missed notification is answered with it; a cap is announced whole.
 
@@ -404,7 +404,7 @@ class LowWatermarkCoordinator:
             group.report(task, rounds.task_low_us(task.task_id), at_us=at_us, next_wanted_us=wanted_us)
 
     def _announce(self, now_us: int, most: int) -> list[CoordinatorEffect]:
-        """Let the groups whose moment has come announce, some in a call: who calls may have nothing to do with them."""
+        """Let the groups whose moment has come announce, some in a call: it may have nothing to do with them."""
         effects: list[CoordinatorEffect] = []
         for _ in range(most):
             if not self._announcements or now_us < self._announcements[0][0]:

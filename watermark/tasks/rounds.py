@@ -20,7 +20,7 @@ Rule 6: A restart may lose the newest that a task has said, and an older message
         does not; and while this holds for a task that was left out, no quorum ends a round.
 Rule 7: A task that says it is idle, and how patient it is, leaves once others delivered for longer than that since it
         had rows (``silence.py``). Until then it counts. So when the rows of all tasks stay away, nobody is passed by
-        whoever has some again first.
+        the first that has some again.
 
 Example: tasks a and b; what each says in a round, and what is published at its end.
 

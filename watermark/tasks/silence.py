@@ -5,7 +5,7 @@ everybody is no evidence against anybody. A job whose producers pause together h
 Were they, the first whose rows come back would move the low watermark that all of them share, and the rows of the
 others would be late. So such a task counts on until other tasks delivered for longer than it is patient.
 
-Groups do otherwise: who is silent holds none of them, whatever the others do. A group holds reading back, so that
+Groups do otherwise: a silent member holds none of them, whatever the others do. A group holds reading back, so that
 waiting for one member would end the flow of the others, and with it the evidence; and nobody's rows are late by a cap.
 """
 

@@ -5,8 +5,8 @@
 Nothing depends on time or memory, so equal states give equal bytes.
 
 A coordinator makes snapshots all the time, and most of its tasks have said nothing since the one before. So every part
-keeps its text, and ``EncodedParts`` that of its elements; whoever changes an element says so, and only that one is
-encoded again.
+keeps its text, and ``EncodedParts`` that of its elements; a caller that changes an element says so, and only that one
+is encoded again.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ function stream(run, { now_us: now }) {
   put($("holder-lead"), run.holder === null ? "Held by nobody" : "Held by");
   put($("holder"), run.holder_shown ?? "");
   const since = parsed(run.since);
-  put($("holder-since"), since === null ? "" : `the low watermark stands for ${span(Math.max(0, Math.floor((now - since) / 1e6) * 1e6))}`);
+  const stands = since === null ? 0 : Math.floor((now - since) / 1e6) * 1e6;
+  put($("holder-since"), since === null ? "" : stands > 0 ? `· the low watermark has stood for ${span(stands)}` : "· the low watermark has just risen");
   put($("why"), sentence(run.why));
   put($("next"), run.next);
   const over = { ended: "This query has ended; shown is its last state.", failed: "This query has failed, or lowmark ends it: the driver's log says why.",

@@ -2,15 +2,15 @@
 
 import { clock, span, time } from "./format.js";
 
-let colours = null;
+const colours = new Map();
 
 export function forgetColours() {
-  colours = null;
+  colours.clear();
 }
 
 function colour(name) {
-  if (colours === null) colours = getComputedStyle(document.documentElement);
-  return colours.getPropertyValue(`--${name}`).trim();
+  if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return colours.get(name);
 }
 
 const FONT = "11px system-ui, sans-serif";

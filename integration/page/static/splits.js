@@ -68,9 +68,9 @@ export class Splits {
     }
     for (const name of gone) this.all.delete(name);
     for (const list of splits) {
-      const [name, shown, state, watermark_us, backlog_rows, rows, last_report, lagging, late_reports, pending_since, why, passed_over] = list;
+      const [name, shown, state, watermark_us, backlog_rows, rows, last_report, lagging, late_reports, pending_since, why, passed_over, native_late] = list;
       this.all.set(name, { name, label: shown ?? name, state, watermark_us, backlog_rows, rows, last_report, lagging, late_reports,
-        pending_since, why, passed_over, rank: RANK.get(state), least: watermark_us ?? -Infinity });
+        pending_since, why, passed_over, native_late, rank: RANK.get(state), least: watermark_us ?? -Infinity });
     }
   }
 
@@ -198,13 +198,14 @@ export class Splits {
       this.more.remove();
       return;
     }
-    const { name, rows, backlog_rows: unread, late_reports: late, why, watermark_us: at } = split;
+    const { name, rows, backlog_rows: unread, late_reports: late, native_late: native, why, watermark_us: at } = split;
     const sentences = [
       `${split.label} is ${split.state}: ${why}.`,
       `Its watermark is ${time(at)}${at === null ? "" : " UTC"}; it has delivered ${many(rows, "row")} since the driver started and ` +
         (unread === null ? "nobody knows how many are unread." : `has ${many(unread, "row")} unread.`),
       split.lagging ? "It is lagging: rows wait in it, it may be read, and the last batch had none of it." : "",
       late > 0 ? `In ${many(late, "batch", "batches")} it delivered rows at or below the watermark in force.` : "",
+      native > 0 ? `At least ${many(native, "row")} of it came behind native Spark's one watermark, which drops them once their window is over.` : "",
       split.pending_since === null ? "" : `It has been waited for since ${time(parsed(split.pending_since), false)} UTC.`,
       split.passed_over ? "with_percentile() passes it: rows of it may be late." : "",
       name === this.run.holder ? this.run.next : "",

@@ -1,0 +1,61 @@
+"""The blocks of a page that are there to be copied: fenced ones and indented ones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_FENCE = re.compile(r"( *)```(\w*)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block.
+
+    Attributes:
+        line: the number of its first line, or of its fence.
+        language: what its fence says, "" where it has none.
+        text: its lines, as they stand at the margin.
+    """
+
+    line: int
+    language: str
+    text: str
+
+    @property
+    def begins(self) -> str:
+        return self.text.split("\n", 1)[0].strip()
+
+
+def blocks_of(text: str) -> list[Block]:
+    """All blocks of a page, in their order."""
+    lines = text.splitlines()
+    found: list[Block] = []
+    at = 0
+    while at < len(lines):
+        begin = at
+        if fence := _FENCE.fullmatch(lines[at]):
+            at += 1
+            while lines[at].strip() != "```":
+                at += 1
+            inner = [line[len(fence[1]) :] for line in lines[begin + 1 : at]]
+            found.append(Block(begin + 1, fence[2], "\n".join(inner)))
+        elif lines[at].startswith("    ") and (at == 0 or not lines[at - 1].strip()):
+            while at + 1 < len(lines) and (lines[at + 1].startswith("    ") or not lines[at + 1].strip()):
+                at += 1
+            found.append(Block(begin + 1, "", "\n".join(line[4:] for line in lines[begin : at + 1]).rstrip()))
+        at += 1
+    return found
+
+
+def path_of(page: str) -> Path:
+    """A page by its name, as README.md or adopt.md."""
+    return ROOT / page if page == "README.md" else ROOT / "docs" / page
+
+
+def block(page: str, begins: str) -> str:
+    """The text of the one block of a page that begins so."""
+    [found] = [each.text for each in blocks_of(path_of(page).read_text("utf-8")) if each.begins.startswith(begins)]
+    return found
