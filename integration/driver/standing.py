@@ -47,8 +47,9 @@ class Standing:
         live = [run for run in runs if not run.ended]
         tied = [run for run in live if run.run_id is not None]  # the others may be of a query that has failed at once
         candidates = tied if tied else live if live else runs[-1:]
-        if not candidates:
-            return self._status_before(streams[0], now_us)
+        waiting = [] if live else [stream for stream in streams if self._is_waiting(stream, now_us)]
+        if waiting or not candidates:
+            return self._status_before((waiting or streams)[0], now_us)
         return min((self._status(run, now_us) for run in candidates), key=_furthest_behind)
 
     def explain(self, name: str, query: str | None) -> str:
@@ -70,9 +71,7 @@ class Standing:
         waiting = [
             stream
             for stream_id, stream in self._runs.streams.items()
-            if stream_id not in begun
-            and (planner := self._runs.planners.newest(stream_id, None, now_us)) is not None
-            and planner.missing is not None
+            if stream_id not in begun and self._is_waiting(stream, now_us)
         ]
         return [
             *((run.query, self._status(run, now_us, limit)) for run in live),
@@ -120,6 +119,11 @@ class Standing:
                 "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
             )
         return replace(status, why=why)
+
+    def _is_waiting(self, stream: Stream, now_us: int) -> bool:
+        """Whether a query on it has begun of which only its planner was heard, and what it waits for."""
+        planner = self._runs.planners.newest(stream.stream_id, None, now_us)
+        return planner is not None and planner.missing is not None
 
     def _planner(self, run: StreamRun, now_us: int) -> KnownPlanner | None:
         return None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)

@@ -1,6 +1,7 @@
-"""Says that the first batch is being planned, as long as that takes.
+"""Says that the first batch is being planned, or one from before a restart is read, as long as that takes.
 
-To search hundreds of splits, or to read the times of files once, may take minutes in which nobody hears of the source.
+To search hundreds of splits, or to read the times of files once, may take minutes in which nobody hears of the source;
+so may a batch whose reader waits for its system.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, Generic
 
@@ -117,6 +117,7 @@ class BatchPlanner(Generic[SplitT]):
         self._empty_until_us: int | None = None
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._told: Planned | None = None
+        self._reading_again = ExitStack()  # what is told of the batch of a query that was started again
         self._induced: InducedBatches[SplitT] | None = None  # its system decides when a batch ends
 
     def initial(self) -> BatchOffset:
@@ -154,6 +155,7 @@ class BatchPlanner(Generic[SplitT]):
         return end
 
     def _plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
+        self._reading_again.close()
         now_us = self._now_us()
         if self._at is None or start.checkpoint != self._at.checkpoint:
             self._restore(start)
@@ -207,6 +209,8 @@ class BatchPlanner(Generic[SplitT]):
         by_slot: dict[int, list[SplitT]] = {}
         for placed in end.decode(self._source.split_serializer).slices:
             by_slot.setdefault(placed.subtask % self._options.slots, []).append(placed.split)
+        if self._at is None and by_slot:
+            self._say_read_again(sum(map(len, by_slot.values())))
         events = self._tasks.get(end.checkpoint, {})
         return [
             Task(subtask, end.checkpoint, tuple(by_slot.get(subtask, ())), events.get(subtask, ()))
@@ -229,6 +233,7 @@ class BatchPlanner(Generic[SplitT]):
 
     def close(self) -> None:
         """Let go of threads and connections."""
+        self._reading_again.close()
         if self._induced is not None:
             self._induced.close()
         if self._planner is not None:
@@ -328,6 +333,24 @@ class BatchPlanner(Generic[SplitT]):
             lambda: peer.tell(token, Planned(0, {}, missing=missing)),
             first_seconds=_SAY_PLANNING_SECONDS,
             again_seconds=_SAY_SPLITS_MISSING_SECONDS,
+        )
+
+    def _say_read_again(self, slices: int) -> None:
+        """Of a query that was started again, its status says that a batch is read which nobody has planned since."""
+        self._reading_again.close()
+        if self._peer is None:
+            return
+        peer, token = self._peer, self._token
+        missing = (
+            f"the batch that was planned before the restart is being read since {format_time_us(self._now_us())}, "
+            f"{slices} slices. A reader that waits for its system says so in the log of its executor."
+        )
+        self._reading_again.enter_context(
+            saying_again(
+                lambda: peer.tell(token, Planned(0, {}, missing=missing)),
+                first_seconds=_SAY_PLANNING_SECONDS,
+                again_seconds=_SAY_SPLITS_MISSING_SECONDS,
+            )
         )
 
     def _limits(self, guidance: Guidance, max_rows: int | None, rated: int | None, now_us: int) -> SliceLimits:

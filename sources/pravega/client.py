@@ -26,7 +26,8 @@ from .errors import (
     PravegaUnavailable,
 )
 from .jvm import java_class, start_java
-from .notes import Mark
+from .marks import MarkWindow
+from .notes import Mark, Marks
 from .segment import segment_name
 from .settings import PravegaSettings
 
@@ -142,7 +143,8 @@ class PravegaClient:
         self._cut_helper = java_class("io.pravega.client.admin.impl.StreamCutHelper")(self._controller, pool)
         self._tokens: dict[str, Any] = {}
         self._watched: dict[tuple[str, int], Any] = {}  # of segments that are open: their metadata clients
-        self._marks: dict[str, _Marks] = {}
+        self._marks: dict[str, _MarkReader] = {}
+        self._mark_windows: dict[str, tuple[threading.Lock, MarkWindow]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -257,24 +259,30 @@ class PravegaClient:
         """Return a StreamCut as Pravega's text."""
         return str(self._java_cut(cut).asText())
 
-    def marks(self, stream: str, place: int = 0, most: int | None = None) -> list[Mark] | None:
-        """Return what writers have noted of time in a stream, in order; None where they have never noted any.
+    def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks | None:
+        """Return what writers have noted of time in a stream; None where they have never noted any.
 
         Args:
             stream: its name.
             place: where in the stream of marks to begin: 0, or `after` of one of them. What was truncated there is
                 passed over.
             most: so many at most; None: all.
+            origin: what that is a place of, "" where it is not known. Of another one, all marks are returned.
         """
         with self._lock:
-            kept = self._marks.setdefault(stream, _Marks())
+            kept = self._marks.setdefault(stream, _MarkReader())
         with kept.lock:
             return self._ask(
                 f"read the marks of time of stream {self.settings.scope}/{stream}",
-                lambda: self._read_marks(stream, kept, place, most), missing=kept.forget,
+                lambda: self._read_marks(stream, kept, place, most, origin), missing=kept.forget,
             )  # fmt: skip
 
-    def _read_marks(self, stream: str, kept: _Marks, place: int, most: int | None) -> list[Mark]:
+    def mark_window(self, stream: str) -> tuple[threading.Lock, MarkWindow]:
+        """Return what slices of a stream have read of its marks in this process, and what is held to use it."""
+        with self._lock:
+            return self._mark_windows.setdefault(stream, (threading.Lock(), MarkWindow()))
+
+    def _read_marks(self, stream: str, kept: _MarkReader, place: int, most: int | None, origin: str) -> Marks:
         if kept.reader is None:
             factory = java_class("io.pravega.client.stream.impl.ClientFactoryImpl")(
                 self.settings.scope, self._controller, self._pool
@@ -286,17 +294,17 @@ class PravegaClient:
             )
         truncated = java_class("io.pravega.client.stream.TruncatedDataException")
         try:
-            return self._marks_from(kept, place, most)
+            return self._marks_from(kept, place, most, origin)
         except truncated:
             kept.oldest = None
-            return self._marks_from(kept, place, most)
+            return self._marks_from(kept, place, most, origin)
 
     @staticmethod
-    def _marks_from(kept: _Marks, place: int, most: int | None) -> list[Mark]:
+    def _marks_from(kept: _MarkReader, place: int, most: int | None, origin: str) -> Marks:
         if kept.oldest is None:
             kept.oldest = str(kept.reader.fetchOldestRevision())
         segment, first, event = kept.oldest.rsplit(":", 2)
-        place = max(place, int(first))
+        place = max(place if origin in {"", segment} else 0, int(first))
         found: list[Mark] = []
         entries = kept.reader.readFrom(java_class(_REVISION).fromString(f"{segment}:{place}:{event}"))
         while (most is None or len(found) < most) and entries.hasNext():
@@ -305,7 +313,7 @@ class PravegaClient:
             at = {int(each.getSegmentId()): int(byte) for each, byte in dict(mark.getStreamCut()).items()}
             found.append(Mark(int(mark.getLowerTimeBound()), int(mark.getUpperTimeBound()), at, place, after))
             place = after
-        return found
+        return Marks(segment, found)
 
     # -- segments
 
@@ -467,7 +475,7 @@ class PravegaClient:
         raise Gone(name)
 
 
-class _Marks:
+class _MarkReader:
     """What reads the marks of a stream: none of them is kept here."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from lowmark.watermark.generator import WatermarkOutput, bounded_watermark_us
 from .event_time import NO_TIME
 from .segment import segment_epoch
 
-__all__ = ["NOTED_TIME", "Mark", "NotedBound", "SegmentNotes", "notes_of", "place_in"]
+__all__ = ["NOTED_TIME", "Mark", "Marks", "NotedBound", "SegmentNotes", "notes_of", "place_in"]
 
 NOTED_TIME = "noted_time"
 ENDLESS = 2**62
@@ -53,6 +53,19 @@ class Mark:
     positions: Mapping[int, int]
     place: int = 0
     after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Some marks of a stream.
+
+    Attributes:
+        origin: what they were read from. A stream that is made anew under its name has another one.
+        marks: in order.
+    """
+
+    origin: str
+    marks: Sequence[Mark]
 
 
 @dataclass(frozen=True, slots=True)

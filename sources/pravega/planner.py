@@ -23,7 +23,8 @@ from .events import payloads
 from .index import Integers, SegmentIndex
 from .jvm import leave_java
 from .loss import DataLoss
-from .marks import MarkWindow, Noted
+from .marks import MarkWindow
+from .noted import Noted
 from .notes import SegmentNotes
 from .segment import PravegaSplit, split_of
 from .settings import PravegaSettings

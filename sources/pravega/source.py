@@ -34,7 +34,7 @@ from .errors import InvalidPravegaOption, PravegaUnavailable
 from .event_time import UNITS_US, EventTime
 from .jvm import leave_java, start_java
 from .loss import DataLoss
-from .marks import Noted
+from .noted import Noted
 from .notes import NOTED_TIME
 from .planner import PravegaPlanner
 from .segment import PravegaSplit

@@ -19,6 +19,7 @@ from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import PravegaDataLost, PravegaSource, PravegaStreamMissing, PravegaUnavailable
 from lowmark.sources.pravega.client import StreamCut
 from lowmark.sources.pravega.jvm import java_class
+from lowmark.sources.pravega.notes import Mark
 
 from tests.live.pravega_reading import Reading, events_of
 from tests.live.pravega_server import JARS, Pravega, Writer
@@ -316,6 +317,11 @@ def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
         Reading(pravega.source(stream, start={stream: text}))
 
 
+def marks_of(pravega: Pravega, stream: str, place: int = 0, most: int | None = None) -> list[Mark]:
+    found = pravega.client.marks(stream, place, most)
+    return [] if found is None else list(found.marks)
+
+
 def note_time(pravega: Pravega, stream: str, writer: Writer, time_ms: int) -> None:
     """Note a time until there is a mark of it; as writers do, again and again, a millisecond later each time.
 
@@ -326,8 +332,8 @@ def note_time(pravega: Pravega, stream: str, writer: Writer, time_ms: int) -> No
 
     def marked() -> bool:
         writer.note_time(next(again_ms))
-        marks = pravega.client.marks(stream)
-        return marks is not None and bool(marks) and marks[-1].lower >= time_ms
+        marks = marks_of(pravega, stream)
+        return bool(marks) and marks[-1].lower >= time_ms
 
     wait_until(marked, "the controller's mark", seconds=40)
 
@@ -369,11 +375,16 @@ def test_a_stream_that_is_made_again_has_marks_of_its_own(pravega: Pravega) -> N
     stream = pravega.create_stream(1)
     for time_ms in (START_MS + ROUND_MS, START_MS):
         with pravega.writer(stream) as writer:
-            writer.write([("k", b"event")])
+            writer.write([("k", b"before")])
             note_time(pravega, stream, writer, time_ms)
-        marks = pravega.client.marks(stream)
-        assert marks
-        assert marks[0].lower - time_ms < ROUND_MS
+            writer.write([("k", b"behind")])
+            note_time(pravega, stream, writer, time_ms + 1_000)
+        [table] = Reading(pravega.source(stream, noted_time=True)).batch().values()
+        first_us, behind_us = table["noted_time"].cast(pa.int64()).to_pylist()
+        assert first_us is None
+        assert behind_us is not None
+        assert 0 <= behind_us // 1_000 - time_ms < ROUND_MS, "by its own marks, whatever this process has read before"
+        assert marks_of(pravega, stream)[0].lower - time_ms < ROUND_MS
         pravega.delete_stream(stream)
         assert pravega.client.marks(stream) is None
         pravega.create_stream(1, name=stream)
@@ -387,10 +398,9 @@ def test_marks_that_pravega_truncated_are_passed_over_and_others_read_from_where
         for round_ in range(3):
             writer.write([("k", b"event %d" % round_)])
             note_time(pravega, stream, writer, START_MS + round_ * ROUND_MS)
-    marks = pravega.client.marks(stream)
-    assert marks
-    assert pravega.client.marks(stream, marks[0].after, 1) == [marks[1]]
-    assert pravega.client.marks(stream, marks[-1].after) == []
+    marks = marks_of(pravega, stream)
+    assert marks_of(pravega, stream, marks[0].after, 1) == [marks[1]]
+    assert marks_of(pravega, stream, marks[-1].after) == []
 
     query = Reading(pravega.source(stream, noted_time=True))
     assert len(query.events()) == 3
@@ -398,7 +408,7 @@ def test_marks_that_pravega_truncated_are_passed_over_and_others_read_from_where
     assert split.noted_from == marks[-1].place, "the mark that is in force where it stands"
     reader = pravega.client._marks[stream].reader
     reader.truncateToRevision(next(reader.readFrom(reader.fetchOldestRevision())).getKey())
-    assert pravega.client.marks(stream) == list(marks[1:])
+    assert marks_of(pravega, stream) == marks[1:]
     again = Reading(pravega.source(stream, noted_time=True))
     [table] = again.batch().values()
     noted_us = table["noted_time"].cast(pa.int64()).to_pylist()

@@ -114,6 +114,13 @@ def test_a_batch_whose_reader_waits_for_a_server_that_is_away_is_seen_to_run_and
         said = f"A batch of 100 rows of 1 splits runs since {format_time_us(run.batch_since_us)}. Hint: a reader that"
         wait_until(lambda: runs() and said in service.status("orders").why, "the status says that it is read yet")
         assert said in service.explain("orders")
+
+        query.stop()
+        query = started(service, source_of(kinesis, stream, endpoint=killed.url, **slowly), tmp_path)
+        said = "the batch that was planned before the restart is being read since"
+        wait_until(lambda: said in service.status("orders").why, "the status says that it is read again")
+        assert said in service.explain("orders")
+        assert [said in status.why for _, status in service.statuses()] == [True]
         killed.start()
         wait_until(lambda: service.status("orders").counts.rows == 100, "all rows")
         wait_until(lambda: not runs(), "it is over")

@@ -169,6 +169,35 @@ def test_a_first_batch_that_takes_long_to_plan_is_told_of_meanwhile(make: Any, m
     assert [planned.missing for planned in peer.told[told:]] == [None], "only of the first batch"
 
 
+def test_a_batch_that_is_read_again_after_a_restart_is_told_of_until_the_next_one_is_planned(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_PLANNING_SECONDS", 0)
+    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_SPLITS_MISSING_SECONDS", 0.001)
+    source, start = Rows(a=range(5), b=range(5)), BatchOffset("rows")
+    end = make(source).plan(start, None)
+    heard = threading.Event()
+
+    class Hears(Peer):
+        def tell(self, run: str, planned: Planned) -> None:
+            super().tell(run, planned)
+            if len(self.told) == 2:
+                heard.set()
+
+    peer = Hears()
+    again = make(source, peer)
+    assert len(again.tasks(start, end)) > 0
+    assert heard.wait(20), "nobody hears of it while it is read"
+    again.plan(end, None)
+    told = list(peer.told)
+    since = "the batch that was planned before the restart is being read since 1970-01-01 05:33:20.000 UTC, 2 slices."
+    assert all(str(planned.missing).startswith(since) for planned in told[:-1])
+    assert told[-1].missing is None
+    again.tasks(start, end)
+    again.close()
+    assert [planned.missing for planned in peer.told[len(told) :]] == [], "one that was planned here is known"
+
+
 def test_another_process_goes_on_from_any_offset(make: Any) -> None:
     source = Rows(a=range(1_000, 1_100), b=range(1_050, 1_100))
     first = make(source)

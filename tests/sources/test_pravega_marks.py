@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from lowmark.sources.pravega import marks
 from lowmark.sources.pravega.event_time import NO_TIME
-from lowmark.sources.pravega.marks import MarkWindow, Noted
-from lowmark.sources.pravega.notes import ENDLESS, Mark
+from lowmark.sources.pravega.marks import MarkWindow
+from lowmark.sources.pravega.noted import MARKS_AT_ONCE, Noted
+from lowmark.sources.pravega.notes import ENDLESS, Mark, Marks
 from lowmark.sources.pravega.segment import split_of
 
 
@@ -20,17 +22,23 @@ class Marked:
 
     def __init__(self) -> None:
         self.all: list[Mark] = []
-        self.head = self.read = 0
+        self.head = self.read = self.asked = 0
+        self.origin = "marks/0"
+        self.window = threading.Lock(), MarkWindow()
+
+    def mark_window(self, stream: str) -> tuple[threading.Lock, MarkWindow]:
+        return self.window
 
     def note(self, lower: int, positions: dict[int, int]) -> None:
         place = self.all[-1].after if self.all else 0
         self.all.append(Mark(lower, lower, positions, place, place + 50))
 
-    def marks(self, stream: str, place: int = 0, most: int | None = None) -> list[Mark]:
+    def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:
+        place = place if origin in {"", self.origin} else 0
         first = max(place, self.head) // 50
         found = self.all[first:] if most is None else self.all[first : first + most]
-        self.read += len(found)
-        return found
+        self.read, self.asked = self.read + len(found), self.asked + 1
+        return Marks(self.origin, found)
 
 
 def test_marks_that_no_unread_segment_meets_are_not_kept() -> None:
@@ -65,7 +73,7 @@ def test_marks_far_ahead_are_not_kept_before_they_are_near(monkeypatch: pytest.M
     splits, plans = [split_of("orders", 0), split_of("orders", 1)], 0
     while splits[0].start < 100 * 39_999:
         noted.read_on(client, "orders", window, splits)
-        assert len(window.marks) <= 5_000 / 2 + marks.MARKS_AT_ONCE
+        assert len(window.marks) <= 5_000 / 2 + MARKS_AT_ONCE
         known = noted.in_window(window.marks, splits[0]).known
         assert known > splits[0].start, "it goes on"
         splits, plans = [replace(split, start=known) for split in splits], plans + 1
@@ -91,6 +99,45 @@ def test_marks_that_were_truncated_are_passed_over_and_a_position_before_reads_a
     assert left.known == 499_900
     sliced = noted.of(client, replace(split, stop=460_000, noted_from=4_400 * 50))
     assert sliced.at_us(np.array([450_050, 459_950])).tolist() == [4_500_000, 4_599_000]
+
+
+def test_slices_that_lie_near_each_other_ask_for_marks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "MOST_POSITIONS", 3_000)
+    marked, noted = Marked(), Noted(1)
+    client: Any = marked
+    for n in range(4_000):
+        marked.note(n, dict.fromkeys(range(8), 10 * n))
+    slices = [split_of("orders", segment, 10_000 + 7 * segment, 10_500) for segment in range(8)]
+    slices = [replace(each, noted_from=each.start // 10 * 50) for each in slices]
+    for each in slices:
+        positions = np.arange(each.start, 10_500)
+        assert (noted.of(client, each).at_us(positions) == positions // 10).all()
+    assert marked.asked == 1, "the first of them asked for all"
+    early = replace(slices[3], start=100, noted_from=10 * 50, stop=39_990)
+    positions = np.arange(100, 39_990)
+    assert (noted.of(client, early).at_us(positions) == positions // 10).all(), "as many as it takes"
+    late = replace(slices[5], start=39_000, noted_from=3_900 * 50, stop=39_500)
+    assert noted.of(client, late).at_us(np.array([39_005])).tolist() == [3_900]
+    noted.of(client, slices[0])
+    assert len(marked.window[1].marks) <= 3_000 / 8 + 2 * MARKS_AT_ONCE, "and then few again"
+
+
+def test_a_stream_that_is_made_anew_is_not_read_by_the_marks_of_the_one_before() -> None:
+    marked, noted, window = Marked(), Noted(1), MarkWindow()
+    client: Any = marked
+    for n in range(100):
+        marked.note(1_000 + n, {0: 10 * n})
+    before = split_of("orders", 0, 500, 600)
+    assert noted.of(client, before).at_us(np.array([500])).tolist() == [1_050]
+    noted.read_on(client, "orders", window, [before])
+    marked.all.clear()
+    for n in range(100):
+        marked.note(n, {1: 10 * n})  # of no later epoch, but another number
+    after = split_of("orders", 1, 500, 600)
+    marked.origin = "marks/1"
+    assert noted.of(client, after).at_us(np.array([500])).tolist() == [50]
+    noted.read_on(client, "orders", window, [after])
+    assert noted.in_window(window.marks, after).at_us(np.array([500])).tolist() == [50]
 
 
 @pytest.mark.parametrize("seed", range(10))
