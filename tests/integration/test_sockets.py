@@ -17,10 +17,9 @@ from lowmark.integration.process import sockets
 
 
 @pytest.fixture(autouse=True)
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime folder of this test alone, and no other place to look in."""
-    place = tmp_path / "run"
-    place.mkdir()
+def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A runtime folder of this test alone, and no other place to look in; its name is short, as that of a socket is."""
+    place = tmp_path_factory.mktemp("r")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     only = place / f"lowmark-{os.getuid()}"
     monkeypatch.setattr(sockets, "folders", lambda: [only])
