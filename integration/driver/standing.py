@@ -114,8 +114,9 @@ class Standing:
         batch = planner.running
         if batch is not None and now_us - planner.planned_us >= _LONG_US:
             rows, splits = sum(batch.rows.values()), sum(rows > 0 for rows in batch.rows.values())
+            since = format_time_us(planner.planned_us)
             why = (
-                f"{why} A batch of {rows} rows of {splits} splits runs since {format_time_us(planner.planned_us)}. "
+                f"{why} A batch has been read since {since} (rows: {rows:,}; splits: {splits:,}). "
                 "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
             )
         return replace(status, why=why)

@@ -339,13 +339,11 @@ def test_a_batch_that_lasts_stands_in_the_status_until_it_is_reported(wire: Wire
     since_us = wire.status.batch_since_us
     assert since_us is not None
     assert before_us <= since_us <= wire.runs.clock.now_us()
-    assert "A batch of" not in wire.status.status.why, "not of one that has just begun"
+    assert "A batch has" not in wire.status.status.why, "not of one that has just begun"
     wire.plan(1, **OLDER)  # it got no answer, and says it again
     assert wire.status.batch_since_us == since_us
 
-    said = (
-        f"A batch of 10 rows of 2 splits runs since {format_time_us(since_us - 40 * SECOND)}. Hint: a reader that waits"
-    )
+    said = f"A batch has been read since {format_time_us(since_us - 40 * SECOND)} (rows: 10; splits: 2). Hint: a reader"
     [planner] = wire.runs.planners._planners.values()
     planner.planned_us -= 40 * SECOND
     planner.heard_us -= 40 * SECOND  # nobody asks it meanwhile
@@ -354,7 +352,7 @@ def test_a_batch_that_lasts_stands_in_the_status_until_it_is_reported(wire: Wire
     wire.report(1)
     after = wire.status
     assert after.batch_since_us is None
-    assert "A batch of" not in after.status.why
+    assert "A batch has" not in after.status.why
     wire.plan(2, **NEWER)
     assert wire.status.batch_since_us is not None
     wire.report(2)

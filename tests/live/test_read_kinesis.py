@@ -111,7 +111,9 @@ def test_a_batch_whose_reader_waits_for_a_server_that_is_away_is_seen_to_run_and
 
         [run] = wait_until(runs, "a batch is read")
         killed.kill()
-        said = f"A batch of 100 rows of 1 splits runs since {format_time_us(run.batch_since_us)}. Hint: a reader that"
+        said = (
+            f"A batch has been read since {format_time_us(run.batch_since_us)} (rows: 100; splits: 1). Hint: a reader"
+        )
         wait_until(lambda: runs() and said in service.status("orders").why, "the status says that it is read yet")
         assert said in service.explain("orders")
 
@@ -124,7 +126,7 @@ def test_a_batch_whose_reader_waits_for_a_server_that_is_away_is_seen_to_run_and
         killed.start()
         wait_until(lambda: service.status("orders").counts.rows == 100, "all rows")
         wait_until(lambda: not runs(), "it is over")
-        assert "A batch of" not in service.status("orders").why
+        assert "A batch has" not in service.status("orders").why
 
 
 def test_a_stream_that_is_missing_ends_the_query_with_its_name(
