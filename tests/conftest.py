@@ -180,9 +180,12 @@ def prometheus_binary() -> Path:
     return require_binary("prometheus")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium for all tests; pages are per test: `browser.new_page()`."""
+    """A Chromium for the tests of a file; pages are per test: `browser.new_page()`.
+
+    As long as it is there, playwright keeps an event loop running in this thread, and `asyncio.run` is refused.
+    """
     with chromium() as running:
         yield running
 
