@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 _FENCE = re.compile(r"( *)```(\w*)")
@@ -59,3 +61,20 @@ def block(page: str, begins: str) -> str:
     """The text of the one block of a page that begins so."""
     [found] = [each.text for each in blocks_of(path_of(page).read_text("utf-8")) if each.begins.startswith(begins)]
     return found
+
+
+def read_all(code: str, instead: Mapping[str, str], names: dict[str, Any], checkpoint: Path) -> None:
+    """Run a page's program that makes `events` of a source, and read all that is there.
+
+    Args:
+        code: the program.
+        instead: what stands in it -> what stands here instead, such as an address.
+        names: what the program takes for given.
+        checkpoint: of the query, which writes nothing.
+    """
+    for there, here in instead.items():
+        assert there in code, there
+        code = code.replace(there, here)
+    exec(code, names)
+    writer = names["events"].writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)

@@ -38,9 +38,9 @@ class KnownPlanner:
     reported: int | None = None
 
     @property
-    def running(self) -> Planned | None:
+    def being_read(self) -> Planned | None:
         """The plan whose rows are being read, as far as is known: a batch follows its plan at once."""
-        newest = list(self.plans.values())[-1] if self.plans else None
+        newest = next(reversed(self.plans.values()), None)
         if newest is None or not any(rows > 0 for rows in newest.rows.values()):
             return None
         return None if self.reported is not None and newest.checkpoint <= self.reported else newest
@@ -103,6 +103,6 @@ class Planners:
         """
         found = [each for each in self._planners.values() if each.stream_id == stream_id and each.run in (None, run)]
         newest = max(found, key=lambda planner: planner.heard_us, default=None)
-        if newest is None or newest.running is not None:  # it is not asked for anything while a batch runs
+        if newest is None or newest.being_read is not None:  # it is not asked for anything while a batch runs
             return newest
         return None if now_us - newest.heard_us > _LIVES_US else newest

@@ -102,8 +102,11 @@ class Standing:
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
         """What the stream says of itself, what its source waits for, and since when a batch is being read."""
+        return self._in_full(run, self._planner(run, now_us), now_us, limit)
+
+    @staticmethod
+    def _in_full(run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
         status = run.status(now_us, limit)
-        planner = self._planner(run, now_us)
         if planner is None:
             return status
         why = status.why
@@ -111,7 +114,7 @@ class Standing:
             why = f"no split is known yet: {planner.missing}"
         if planner.trouble is not None:
             why = f"{why} Waiting for the source: {planner.trouble}"
-        batch = planner.running
+        batch = planner.being_read
         if batch is not None and now_us - planner.planned_us >= _LONG_US:
             rows, splits = sum(batch.rows.values()), sum(rows > 0 for rows in batch.rows.values())
             since = format_time_us(planner.planned_us)
@@ -141,7 +144,7 @@ class Standing:
         return RunStatus(
             token=run.token,
             query=run.query,
-            status=self._status(run, now_us, limit),
+            status=self._in_full(run, planner, now_us, limit),
             emits=run.stream.strategy.emits and not audited,
             unmeasured_batches=run.unmeasured_batches,
             refused=run.refusal is not None and not audited,  # what cannot be measured ends no query there
@@ -153,7 +156,7 @@ class Standing:
             source_metrics=run.splits.source_metrics,
             rows_at_us=run.rows_at_us,
             backlog_rows=run.coordinator.backlog_rows,
-            batch_since_us=None if planner is None or planner.running is None else planner.planned_us,
+            batch_since_us=None if planner is None or planner.being_read is None else planner.planned_us,
             alignment=cooperation.alignment(run),
             spent_us={state.value: us for state, us in spent_us.items()},
             gaps=run.gaps,

@@ -115,7 +115,7 @@ class ShardLook:
         self._renumber()
 
     def _from(self, cursor: str) -> list[Seen] | None:
-        """The records from a place on, None if it was not looked at. Who plans a batch again asks for places before."""
+        """The records from a place on, None if it was not looked at. A batch that is planned again begins before."""
         if cursor == self._origin:
             return list(self._read)
         kind, _, number = cursor.partition(" ")

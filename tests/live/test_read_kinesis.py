@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from tests.live.kinesis_reading import Writer, source_of
 from tests.live.servers import Kinesis, proxied, wait_until
 from tests.live.tcp_proxy import tcp_proxied
-from tests.snippets import block
+from tests.snippets import block, read_all
 
 pytestmark = [pytest.mark.live]
 
@@ -85,12 +85,8 @@ def test_what_the_page_shows(service: LowWatermarkService, kinesis: Kinesis, tmp
     stream = kinesis.create_stream(2)
     Writer(kinesis, stream).put(30)
     code = block("kinesis.md", "from lowmark.sources.kinesis import")
-    code = code.replace('["orders"]', f'["{stream}"]').replace("region=", f'endpoint_url="{kinesis.url}", region=')
-    names: dict[str, Any] = {"service": service, "WatermarkStrategy": WatermarkStrategy}
-    exec(code, names)  # the page's own
-    writer = names["events"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    instead = {'["orders"]': f'["{stream}"]', "region=": f'endpoint_url="{kinesis.url}", region='}
+    read_all(code, instead, {"service": service, "WatermarkStrategy": WatermarkStrategy}, tmp_path / "checkpoint")
     assert service.status("orders").counts.rows == 30
 
 

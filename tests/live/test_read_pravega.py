@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from tests.live.pravega_server import JARS, Pravega, pravega_server
 from tests.live.servers import wait_until
-from tests.snippets import block
+from tests.snippets import block, read_all
 
 START_MS = 1_700_000_000_000
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -168,18 +168,12 @@ def test_what_the_page_shows(service: LowWatermarkService, pravega: Pravega, tmp
     stream = pravega.create_stream(2)
     pravega.write_json(stream, rows(random.Random(7), 0, 100))
     code = block("pravega.md", "from lowmark.sources.pravega import")
-    for there, here in (
-        ("tcp://pravega:9090", pravega.controller),
-        ('"shop"', f'"{pravega.scope}", jars="{JARS}"'),
-        ('["orders"]', f'["{stream}"]'),
-    ):
-        assert there in code
-        code = code.replace(there, here)
-    names: dict[str, Any] = {"service": service, "strategy": STRATEGY}
-    exec(code, names)  # the page's own
-    writer = names["events"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    instead = {
+        "tcp://pravega:9090": pravega.controller,
+        '"shop"': f'"{pravega.scope}", jars="{JARS}"',
+        '["orders"]': f'["{stream}"]',
+    }
+    read_all(code, instead, {"service": service, "strategy": STRATEGY}, tmp_path / "checkpoint")
     assert service.status("orders").counts.rows == 100
 
 

@@ -91,6 +91,18 @@ class Peer:
         self.told.append(planned)
 
 
+@dataclass
+class Hears(Peer):
+    """Lets a test know that it was told of two plans."""
+
+    heard: threading.Event = field(default_factory=threading.Event)
+
+    def tell(self, run: str, planned: Planned) -> None:
+        super().tell(run, planned)
+        if len(self.told) == 2:
+            self.heard.set()
+
+
 @pytest.fixture
 def planners() -> Iterator[list[BatchPlanner[Any]]]:
     made: list[BatchPlanner[Any]] = []
@@ -152,13 +164,7 @@ def test_a_first_batch_that_takes_long_to_plan_is_told_of_meanwhile(make: Any, m
             assert heard.wait(20), "nobody heard of it while it was planned"
             return super().latest(splits)
 
-    class Hears(Peer):
-        def tell(self, run: str, planned: Planned) -> None:
-            super().tell(run, planned)
-            if len(self.told) == 2:
-                heard.set()
-
-    peer = Hears()
+    peer = Hears(heard=heard)
     planner = make(Slow(a=range(5), b=range(5)), peer)
     end = planner.plan(BatchOffset("rows"), None)
     said, first = {planned.missing for planned in peer.told[:-1]}, peer.told[-1]
@@ -178,13 +184,7 @@ def test_a_batch_that_is_read_again_after_a_restart_is_told_of_until_the_next_on
     end = make(source).plan(start, None)
     heard = threading.Event()
 
-    class Hears(Peer):
-        def tell(self, run: str, planned: Planned) -> None:
-            super().tell(run, planned)
-            if len(self.told) == 2:
-                heard.set()
-
-    peer = Hears()
+    peer = Hears(heard=heard)
     again = make(source, peer)
     assert len(again.tasks(start, end)) > 0
     assert heard.wait(20), "nobody hears of it while it is read"
