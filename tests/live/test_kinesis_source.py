@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import random
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -16,7 +17,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from aws_kinesis_agg.aggregator import RecordAggregator
 from lowmark.sources import check_source
 from lowmark.sources.kinesis import KinesisDataLost, KinesisSource
 from lowmark.sources.kinesis.look import ShardLook
@@ -280,9 +280,12 @@ def test_an_iterator_that_expired_is_asked_for_anew(kinesis: Kinesis, stack: Exi
 
 
 def test_aggregated_records_are_undone_and_what_is_not_of_the_shard_is_left_out(
-    kinesis: Kinesis, stack: ExitStack
+    kinesis: Kinesis, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = kinesis.create_stream(1)
+    with monkeypatch.context() as before:  # importing it puts site-packages before everything else on the path
+        before.setattr(sys, "path", [*sys.path])
+        from aws_kinesis_agg.aggregator import RecordAggregator
     packer = RecordAggregator()
     for number in range(50):
         packer.add_user_record(f"k{number % 5}", f"{number}".encode(), None)
