@@ -337,4 +337,4 @@ def test_looking_at_64_partitions_costs_little(kafka: Broker, reading: Read) -> 
     assert [len(each) for each in claimed] == [64, 64]
     print(f"the first look: {spent_seconds[0]:.3f} s, at what it brought: {spent_seconds[1]:.3f} s")
     assert spent_seconds[0] < 5.0  # far above what it takes; this finds what waits for a timeout
-    assert spent_seconds[1] < 0.1
+    assert spent_seconds[1] < 1.0
