@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sized
+
 import pyspark
 import pytest
-from lowmark.sources.spark.versions import major_minor
+from lowmark.sources.spark.versions import PASSES_LIMITS, major_minor
 
-__all__ = ["since"]
+__all__ = ["run_to_the_end", "since"]
 
 
 def since(version: str, what: str) -> pytest.MarkDecorator:
@@ -17,3 +19,13 @@ def since(version: str, what: str) -> pytest.MarkDecorator:
     """
     older = major_minor(pyspark.__version__) < major_minor(version)
     return pytest.mark.skipif(older, reason=f"Spark has {what} since {version}")
+
+
+def run_to_the_end(run: Callable[[], None], seen: Sized) -> None:
+    """Run a plain stream of ours with AvailableNow until all is seen: one run, or one a batch on Spark 4.0 and 4.1."""
+    before = -1
+    while len(seen) > before:
+        before = len(seen)
+        run()
+        if PASSES_LIMITS:
+            return

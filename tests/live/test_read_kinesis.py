@@ -19,6 +19,7 @@ from tests.live.kinesis_reading import Writer, source_of
 from tests.live.servers import Kinesis, proxied, wait_until
 from tests.live.tcp_proxy import tcp_proxied
 from tests.snippets import block, read_all
+from tests.sparks import run_to_the_end
 
 pytestmark = [pytest.mark.live]
 
@@ -167,14 +168,14 @@ def test_a_plain_stream_reads_the_format_and_goes_on_after_a_restart(
         assert query.exception() is None
 
     writer.put(100)
-    run()
+    run_to_the_end(run, seen)
     assert len(seen) == 100
     writer.put(50)
     kinesis.split(stream, kinesis.shards(stream)[0])
     writer.put(50)
     # What is there when a run begins ends it: a closed shard first, and its children in the next.
     for _ in range(2):
-        run()
+        run_to_the_end(run, seen)
     assert sorted(number for _, number in seen) == list(range(200)), "each row once"
     by_key: dict[str, list[int]] = {}
     for key, number in seen:

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from tests.live.pravega_server import JARS, Pravega, pravega_server
 from tests.live.servers import wait_until
 from tests.snippets import block, read_all
+from tests.sparks import run_to_the_end
 
 START_MS = 1_700_000_000_000
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
@@ -194,14 +195,14 @@ def test_a_plain_stream_reads_the_format_and_goes_on_after_a_restart(
         assert query.awaitTermination(120)
 
     pravega.write_json(stream, rows(random.Random(1), 0, 100))
-    run()
+    run_to_the_end(run, seen)
     assert {split for split, _ in seen} == {f"{stream}/0.#epoch.0", f"{stream}/1.#epoch.0"}
     pravega.write_json(stream, rows(random.Random(2), 100, 140))
     pravega.split_one(stream)
     pravega.write_json(stream, rows(random.Random(3), 140, 200))
     # What is there when a run begins ends it: a sealed segment first, and what carries it on in the next.
     for _ in range(2):
-        run()
+        run_to_the_end(run, seen)
     assert sorted(json.loads(event)["n"] for _, event in seen) == list(range(200)), "each event once"
     assert len({split for split, _ in seen}) == 4
 
