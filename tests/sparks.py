@@ -8,7 +8,7 @@ import pyspark
 import pytest
 from lowmark.sources.spark.versions import PASSES_LIMITS, major_minor
 
-__all__ = ["run_to_the_end", "since"]
+__all__ = ["OBSERVES", "run_to_the_end", "since"]
 
 
 def since(version: str, what: str) -> pytest.MarkDecorator:
@@ -29,3 +29,6 @@ def run_to_the_end(run: Callable[[], None], seen: Sized) -> None:
         run()
         if PASSES_LIMITS:
             return
+
+
+OBSERVES = since("4.2", "the aggregate with which a service's audit observes splits")

@@ -71,6 +71,7 @@ def test_the_page_s_audit_of_a_table_runs(spark: SparkSession, tmp_path: Path) -
     assert isinstance(strategy, WatermarkStrategy)
 
 
+@OBSERVES
 def test_the_page_s_watched_query_runs(spark: SparkSession, feed: Feed, checkpoint: str) -> None:
     orders = feed.df.withColumn("topic", F.lit("orders")).withColumnRenamed("split", "partition")
     watched = snippet(1)["watched"]

@@ -37,6 +37,7 @@ def fed(ran: Ran, feed: Feed, batches: list[list[Row]]) -> Ran:
     return ran
 
 
+@OBSERVES
 def test_a_watched_query_goes_on_from_its_checkpoint_and_again_without(spark: SparkSession, tmp_path: Path) -> None:
     never, sometimes = Feed(spark, tmp_path / "never"), Feed(spark, tmp_path / "sometimes")
     expected = fed(native(never.df, tmp_path / "c1", None), never, BATCHES)
@@ -74,6 +75,7 @@ def test_a_watched_query_goes_on_from_its_checkpoint_and_again_without(spark: Sp
     assert "lowmark_split_native_late_rows_total{" in metrics
 
 
+@OBSERVES
 def test_what_cannot_be_watched_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path / "rows")
     with LowWatermarkService(spark) as service:
