@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from tests.integration.audit_example import write
 from tests.integration.feed import Feed, start
 from tests.live.servers import wait_until
+from tests.sparks import OBSERVES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import StreamNameTaken, WrapRefused
+from lowmark.integration.spark import versions
 
 from tests.integration.feed import Feed, Ran, Row, start, us, windows
 from tests.live.servers import wait_until
+from tests.sparks import OBSERVES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,3 +93,11 @@ def test_what_cannot_be_watched_is_refused(spark: SparkSession, tmp_path: Path) 
             feed.df, name="orders", event_time="ts", split="split"
         )  # a cell that is run again: nobody reads it
         assert service.status("orders").states["active"] == 0
+
+
+def test_a_spark_that_cannot_observe_splits_is_told_what_can_be_audited(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "observes_splits", lambda _: False)
+    with LowWatermarkService(spark) as service, pytest.raises(WrapRefused, match=r"cannot observe splits.*audit_table"):
+        service.audit(Feed(spark, tmp_path / "rows").df, name="orders", event_time="ts", split="split")

@@ -53,6 +53,7 @@ def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
     assert came["read"]["emitted"] == {"a": 102, "b": 52}
     assert (came["read"]["dropped"], came["read"]["low"]) == (0, 1_200 - 10 - STEP)
     assert came["read"]["largest"] <= 41, "a batch is as large as asked, and a heartbeat"
+    assert came["watched"]["late"] == (None if version < "4.2" else {"fast": 0, "slow": 2})
     cost = [line for line in came["told"] if "pass through Python once" in line]
     assert len(cost) == (1 if version < "4.2" else 0), "what the second transport costs is told once"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyspark
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.session import local_session
 from lowmark.watermark import WatermarkStrategy
@@ -21,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.feed import Feed, Row, run, start, windows
 from tests.integration.log import Log, LogSource
+from tests.live.servers import wait_until
 
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 # "slow" is eight minutes behind "fast"; each batch holds both.
@@ -132,12 +134,29 @@ def read(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {"emitted": emitted, "dropped": sum(ran.dropped for ran in rans), "largest": largest, "low": rans[1].low}
 
 
+def watched(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """A query with a watermark of its own, watched while it runs, where Spark can."""
+    feed = Feed(spark, folder / "watched")
+    with LowWatermarkService(spark) as service:
+        try:
+            df = service.audit(feed.df, name="watched", event_time="ts", split="split", splits=["fast", "slow"])
+        except WrapRefused as refused:
+            return {"refused": str(refused), "late": None}
+        ran = run(
+            windows(df.withWatermark("ts", "10 seconds"), "split"), feed, SKEWED + END, str(folder / "watched-cp")
+        )
+        wait_until(lambda: service.status("watched").counts.rows == 8, "reports of four batches")
+        late = {name: split.native_late_rows for name, split in service.status("watched").splits.items()}
+        ran.query.stop()
+    return {"refused": None, "late": late}
+
+
 def main(folder: Path) -> None:
     told = Told()
     logging.getLogger("lowmark").addHandler(told)
     with local_session("lowmark-versions") as (spark, _):
         came = {}
-        for what in (restarted, available_now, adopted, read):
+        for what in (restarted, available_now, adopted, read, watched):
             sys.stderr.write(f"{what.__name__}\n")  # where a run hangs
             came[what.__name__] = what(spark, folder)
     print(json.dumps({"pyspark": pyspark.__version__, "told": told.said, **came}))

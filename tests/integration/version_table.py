@@ -57,6 +57,9 @@ def main(versions: list[str]) -> None:
             "read in two runs: rows in windows, dropped, largest batch": (
                 f"{sum(read['emitted'].values())}, {read['dropped']}, {read['largest']}"
             ),
+            "audit of a running query: late rows of the slow split": (
+                "refused" if came["watched"]["refused"] else str(came["watched"]["late"]["slow"])
+            ),
             "rows of wrap are measured in": "Python" if in_python else "the JVM",
             "seconds": f"{time.monotonic() - began:.0f}",
         }

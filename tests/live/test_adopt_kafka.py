@@ -36,7 +36,7 @@ from tests.live.kafka_scenarios import (
     source,
 )
 from tests.live.servers import Broker, wait_until
-from tests.live.torture import PAUSE, Driver, Torture, wait_for_next
+from tests.live.torture import PAUSE, Driver, Torture, newest, wait_for_next
 from tests.live.torture_driver import OTHER, Config, Query
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -141,7 +141,7 @@ def test_by_turns_and_killed_each_time(
     with Torture("torture_driver", tmp_path) as killer:
         for phase in range(int(os.environ.get("LOWMARK_KILLS", "8"))):
             wraps = phase % 2 == 1
-            if phase:
+            if newest(base.checkpoint / "offsets") >= 0:  # the first may be killed before it planned anything
                 done = adopt(base.checkpoint, streams, stopped=True) if wraps else leave(base.checkpoint, stopped=True)
                 assert done.done or done.why_nothing is None, str(done)
             config = base.but(how="wrapped" if wraps else "native")
