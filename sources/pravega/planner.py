@@ -26,7 +26,7 @@ from .loss import DataLoss
 from .marks import MarkWindow
 from .noted import Noted
 from .notes import SegmentNotes
-from .segment import PravegaSplit, split_of
+from .segment import PravegaSplit, segment_of, split_of
 from .settings import PravegaSettings
 
 __all__ = ["PravegaPlanner"]
@@ -265,6 +265,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         for name in self._asked.see(asked):
             for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
                 kept.pop(name, None)
+            self._client.forget(*segment_of(name))
         if len(self._windows) > 1:
             streams = {split.stream for split in self._standing.values()}
             self._windows = {stream: window for stream, window in self._windows.items() if stream in streams}

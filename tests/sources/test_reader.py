@@ -390,6 +390,30 @@ def test_a_fetch_that_does_not_wake_up_is_left_behind_and_that_is_said(caplog: p
     assert deaf.closed.wait(SECONDS)
 
 
+def test_who_does_not_wake_up_takes_no_time_from_the_others() -> None:
+    source = Stepping({"a": [1, 2], "b": [3, 4]}, Fetching.side_by_side(2))
+    deaf, waits = Deaf(source.rows_of), SteppingReader(source.rows_of, steps=0)
+    readers = iter([deaf, waits])
+    ahead = CheckedReader(source, SECONDS, time.monotonic)
+    source.create_split_reader = lambda: next(readers)  # type: ignore[method-assign]
+    making = [ahead, CheckedReader(source, SECONDS, time.monotonic)]
+    read = read_ahead(
+        "Steps",
+        lambda: making.pop(0),
+        [to_the_end(source, "a"), to_the_end(source, "b")],
+        source.fetching,
+        close_seconds=0.25,
+    )
+    next(read)
+    assert deaf.inside.wait(SECONDS)
+    wait_until(lambda: bool(waits.calls), "the other is asked, too")
+    read.close()  # type: ignore[attr-defined]  # it is a generator
+    ended = waits.closed.is_set()
+    deaf.let_go.set()
+
+    assert ended, "it was woken up, and closed, before the time was over"
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [
