@@ -172,6 +172,7 @@ class Standing:
             reported_at_us=run.reported_at_us,
             seen_at_us=run.seen_at_us,
             source_metrics=run.splits.source_metrics,
+            late_reports=run.coordinator.late_reports,
             rows_at_us=run.rows_at_us,
             backlog_rows=run.coordinator.backlog_rows,
             batch_since_us=None if planner is None or planner.being_read is None else planner.planned_us,
