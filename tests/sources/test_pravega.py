@@ -24,7 +24,7 @@ from lowmark.sources.pravega import (
 )
 from lowmark.sources.pravega import index as index_module
 from lowmark.sources.pravega.chunks import Chunk
-from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut
+from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut, Truncated
 from lowmark.sources.pravega.enumerator import Positions, SegmentWalk, StreamList
 from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
@@ -196,11 +196,13 @@ def test_a_wrong_option_is_named(change: dict[str, Any], said: str) -> None:
 def test_the_format_takes_the_same_options() -> None:
     options = {"controller": "tcp://h:9090", "scope": "shop", "streams": "orders,returns", "eventTime": "$.at",
                "password": "s3cret", "username": "me", "fetchers": "3", "validateHostName": "false", "tasks": "2",
-               "columns": "event_time,event"}  # fmt: skip
+               "columns": "event_time,event", "notedTime": "true",
+               "jvmOptions": "-Xmx512m -Xlog:gc,safepoint"}  # fmt: skip
     source = FormatOptions.read("lowmark_pravega", options).source
     assert isinstance(source, PravegaSource)
     assert repr(source) == "PravegaSource(tcp://h:9090, shop/orders,shop/returns)"
     assert (source.schema.names, source.fetching.threads) == (["event_time", "event"], 3)
+    assert source.settings.jvm_options == ("-Xmx512m", "-Xlog:gc,safepoint")
     assert "s3cret" not in repr(source.settings)
     for wrong, said in [
         ({"strams": "x"}, "strams"),
@@ -315,6 +317,20 @@ def test_a_bounded_segment_that_is_gone_is_a_loss_and_not_an_empty_one() -> None
         else:
             with pytest.raises(PravegaDataLost, match=r"orders/0.#epoch.0.*up to byte 100.*whole segment is gone"):
                 planner.latest(splits)
+
+
+def test_a_planner_that_nobody_tells_the_head_calls_nothing_lost() -> None:
+    client = Halves({("orders", 0): SegmentState(0, 50, sealed=False)})
+
+    def truncated_meanwhile(stream: str, segment: int, position: int) -> Any:
+        client.states_of = {}
+        raise Truncated
+
+    client.open = truncated_meanwhile  # type: ignore[method-assign]
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    with pytest.raises(PravegaUnavailable, match=r"the head of orders/0.#epoch.0"):
+        planner.latest([split_of("orders", 0)])
+    assert planner.metric_values()["data_losses"] == 0
 
 
 def test_of_segments_that_are_read_no_more_nothing_is_kept() -> None:
