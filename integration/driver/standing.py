@@ -72,30 +72,29 @@ class Standing:
             *((run.query, run.status(now_us, limit)) for run in self._audits if not run.ended),
         ]
 
-    def run_statuses(
-        self,
-        without: Container[str] = (),
-        *,
-        stream: str | None = None,
-        ended: bool = True,
-        waiting: bool = False,
-        limit: int | None = None,
-    ) -> list[RunStatus]:
-        """Return all runs but those whose token is given.
+    def run_statuses(self, without: Container[str] = ()) -> list[RunStatus]:
+        """Return all runs but those whose token is given."""
+        now_us = self._runs.clock.now_us()
+        runs = (run for run in (*self._runs, *self._audits) if run.token not in without)
+        return [self._run_status(run, now_us, None) for run in runs]
+
+    def shown(self, *, stream: str | None, ended: bool, limit: int | None) -> list[RunStatus]:
+        """Return the runs that a person is shown, those, too, of which only the planner was heard.
 
         Args:
-            without: tokens of runs to leave out.
             stream: the name of a stream, for its runs alone.
-            ended: those that have ended, too.
-            waiting: those, too, of which only the planner was heard so far.
+            ended: those that have ended, too: of a query whose newest run has, that one.
             limit: of so many splits each.
         """
         now_us = self._runs.clock.now_us()
-        return [
-            self._run_status(run, now_us, limit)
-            for run in (*self._runs, *(self._waiting(now_us) if waiting else ()), *self._audits)
-            if run.token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
+        runs = [
+            run
+            for run in (*self._runs, *self._waiting(now_us), *self._audits)
+            if stream in (None, run.stream.name) and (ended or not run.ended)
         ]
+        newest = {(run.stream.name, run.query): run for run in runs}
+        runs = [run for run in runs if not run.ended or newest[run.stream.name, run.query] is run]
+        return [self._run_status(run, now_us, limit) for run in runs]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""

@@ -319,6 +319,38 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     assert [each["run"]["token"] for each in answers.status(StatusRequest()).streams] == ["t"]
 
 
+def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page asks each second, of every split: a hundred runs of AvailableNow would take the loop for seconds."""
+    no_queries: Any = _NoQueries()
+    runs = Runs(no_queries, notify=lambda notice: None)
+    runs.add(stream_of({}))
+    standing = Standing(runs, Audits(no_queries, runs.clock))
+    answers = Answers(lambda work, action: work(), runs, standing, "app-1", threading.Event())
+    for token, query in [("t1", "q"), ("t2", "q"), ("t3", "other"), ("t4", "q")]:
+        runs.heartbeat(HeartbeatRequest("s", token, first=True))
+        [*_, run] = runs
+        run.tie(query, f"r-{token}", None)
+        run.ended = token != "t4"
+    looked: list[str] = []
+    status = StreamRun.status
+
+    def watched(run: StreamRun, now_us: int, limit: int | None = None) -> Any:
+        looked.append(run.token)
+        return status(run, now_us, limit)
+
+    monkeypatch.setattr(StreamRun, "status", watched)
+
+    def told(**asked: Any) -> list[str]:
+        return [str(stream["run"]["token"]) for stream in answers.status(StatusRequest(**asked)).streams]
+
+    assert (told(ended=True), looked) == (["t3", "t4"], ["t3", "t4"])
+    assert told() == ["t4"]
+    [*_, run] = runs
+    run.ended = True
+    assert told(ended=True, stream="orders") == ["t3", "t4"]
+    assert [each.token for each in standing.run_statuses(without={"t1"})] == ["t2", "t3", "t4"], "metrics count all"
+
+
 OLDER: dict[str, Any] = {
     "claims_us": {"a": 100 * SECOND, "b": 50 * SECOND}, "rows": {"a": 5, "b": 5}, "backlog_rows": {"a": 70, "b": 60},
     "paused": frozenset("a"), "next_us": 60 * SECOND, "metrics": {"discoveries": 1.0},
