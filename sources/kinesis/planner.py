@@ -149,8 +149,8 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         look = self._looks.get(split.split_id)
         try:
             if look is None:
-                look = ShardLook(split.cursor, split.start)
                 self._check_retention(split)
+                look = self._looks[split.split_id] = ShardLook(split.cursor, split.start)
             look.align(split)
             look.refresh(
                 self._client, split, now_seconds=self._now_seconds, poll_seconds=self._poll_seconds,
@@ -170,7 +170,6 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             if first is None or split.cursor != at(first.sequence):
                 there = "there is none behind it" if first is None else f"the first that is there is {first.sequence}"
                 self._loss.found(split, f"that record expired: {there}")
-        self._looks[split.split_id] = look
         return None
 
     def _check_retention(self, split: KinesisSplit) -> None:

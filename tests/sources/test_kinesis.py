@@ -12,10 +12,11 @@ import pytest
 from lowmark.sources import Boundedness
 from lowmark.sources.formats import FormatOptions
 from lowmark.sources.kinesis import InvalidKinesisOption, KinesisPosition, KinesisSource, KinesisUnavailable
-from lowmark.sources.kinesis.client import Page, _time_of, milliseconds
+from lowmark.sources.kinesis.client import KinesisSettings, Page, _time_of, milliseconds
 from lowmark.sources.kinesis.enumerator import StreamPattern, _prepared
 from lowmark.sources.kinesis.look import Seen, ShardLook
 from lowmark.sources.kinesis.pace import Pace
+from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, after, at, at_time
 
 BIG = 49590338271490256608559692538361571095921575989136588802
@@ -245,6 +246,16 @@ def test_what_was_looked_at_stays_known_when_the_next_answer_does_not_come() -> 
     look.refresh(client, split, **options)
     assert [seen.sequence - BIG for seen in look.ahead] == [0, 1, 2]
     assert [seen.behind for seen in look.ahead] == [1, 1_001, 2_001]
+
+
+def test_a_first_look_that_is_throttled_goes_on_where_it_was() -> None:
+    """A shard of which many answers are empty would else never be known while others read it, too."""
+    client: Any = Failing()
+    settings, [split] = KinesisSettings(region="eu-west-1"), splits_of({"0": ()})
+    planner = KinesisPlanner(settings, go_on=False, client=client, now_seconds=lambda: 0.0)
+    assert planner.latest([split]) == {}
+    assert planner.latest([split])[split.split_id].rows == 3
+    assert client.asked == [TRIM_HORIZON, "0", "1", "1", "2"]
 
 
 class Busy:
