@@ -84,6 +84,7 @@ class RunStatus:
         reported_at_us: when the last batch was reported, None before the first.
         seen_at_us: when Spark last said that the query lives: it finished a batch, or found nothing to do.
         source_metrics: of its source, where that is one of ours, by name.
+        late_reports: how often a split delivered rows at or below the watermark in force, of splits that are gone, too.
         rows_at_us: when a report last brought rows, None before the first.
         backlog_rows: rows that are known to be unread, of all splits together; None: of no split is it known.
         batch_since_us: since when rows of its source are being read, where that is one of ours; None: no batch runs.
@@ -105,6 +106,7 @@ class RunStatus:
     reported_at_us: int | None
     seen_at_us: int
     source_metrics: Mapping[str, float] = field(default_factory=dict)
+    late_reports: int = 0
     rows_at_us: int | None = None
     backlog_rows: int | None = None
     batch_since_us: int | None = None

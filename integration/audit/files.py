@@ -7,9 +7,11 @@ a broken one costs itself alone; a file that is no file of its kind is told, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from stat import S_ISREG
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +34,14 @@ _BATCH_ROWS = 1_000_000
 _GUESSED_ROW_BYTES = 100
 _BRONZE = ("topic", "partition")
 _MOST_SPLITS = 100_000
+
+
+class _File(NamedTuple):
+    """A file as it was listed: the oldest first, then by name."""
+
+    written_ns: int
+    path: Path
+    size_bytes: int
 
 
 @dataclass
@@ -68,30 +78,30 @@ class FilesAudit:
         Raises:
             AuditImpossible: there is nothing to audit; the text says why.
         """
-        files, size = self._files()
+        files = self._files()
+        size = sum(file.size_bytes for file in files)
         cut = AsRead(self.now_us)
         audit = Audit([], cut, self.question, self.now_us, timed=False)
         read, in_batch, trigger, unread = 0, 0, -1, 0
         for file in files:
-            stat = file.stat()
             if self.question.trigger_us is not None:
-                due = stat.st_mtime_ns // 1_000 // self.question.trigger_us
+                due = file.written_ns // 1_000 // self.question.trigger_us
                 if due != trigger:
                     cut.batch_over()
                 trigger = due
             before = audit.rows
             try:
-                self._read(file, audit, cut)
+                self._read(file.path, audit, cut)
             except (OSError, pa.ArrowException, UnicodeDecodeError) as broken:
                 unread += 1
                 if unread <= 3:
-                    self._notes.append(f"{file.name} cannot be read: {str(broken).splitlines()[0]:.200}")
+                    self._notes.append(f"{file.path.name} cannot be read: {str(broken).splitlines()[0]:.200}")
             in_batch += audit.rows - before
             if self.question.trigger_us is None and in_batch >= (self.question.rows_per_batch or 1):
                 cut.batch_over()
                 in_batch = 0
             audit.advance()
-            read += stat.st_size
+            read += file.size_bytes
             self.progress(read, size)
             if self.stop():
                 break
@@ -134,17 +144,10 @@ class FilesAudit:
                 "name the column with --event-time, and how it is written with --unit or --format.",
             )
 
-    def _files(self) -> tuple[list[Path], int]:
-        """The files that are wanted, the oldest first, and how many bytes they have."""
+    def _files(self) -> list[_File]:
+        """The files that are wanted, the oldest first."""
         try:
-            found = [self.path] if self.path.is_file() else sorted(self.path.rglob("*"))
-            known = [
-                (path.stat().st_mtime_ns, str(path), path)
-                for path in found
-                if path.is_file()
-                and path.suffix.lower() in (*PARQUET, *CSV, *JSON)
-                and not path.name.startswith(("_", "."))
-            ]
+            known = sorted(self._listed())
         except OSError as failed:
             raise AuditImpossible(
                 f"{str(self.path)!r:.200} cannot be listed: {failed.strerror}", "check the path."
@@ -156,26 +159,34 @@ class FilesAudit:
                 f"no parquet, CSV or JSON file below {str(self.path)!r:.200}",
                 "files end with .parquet, .csv, .json, .jsonl or .ndjson.",
             )
-        known.sort()
         if self.wanted.last_us is not None:
             since_ns = (self.now_us - self.wanted.last_us) * 1_000
-            known = [each for each in known if each[0] >= since_ns]
+            known = [each for each in known if each.written_ns >= since_ns]
             if not known:
                 raise AuditImpossible(
                     f"no file below {str(self.path)!r:.200} was written in the last "
                     f"{format_duration_us(self.wanted.last_us)}",
                     "ask for more with --last, for the newest rows with --rows, or for --all.",
                 )
-        paths = [path for _, _, path in known]
         if self.wanted.rows is not None:
-            rows, first = 0, len(paths)
+            rows, first = 0, len(known)
             while first and rows < self.wanted.rows:
                 first -= 1
-                rows += _rows(paths[first])
+                rows += _rows(known[first])
             if first:
                 self._notes.append(f"{first:,} older files are left out (--all reads them, too)")
-            paths = paths[first:]
-        return paths, sum(path.stat().st_size for path in paths)
+            known = known[first:]
+        return known
+
+    def _listed(self) -> Iterator[_File]:
+        """The files of a known kind; what Spark passes over in a folder is passed over, and what goes meanwhile."""
+        for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
+            hidden = any(_is_hidden(part) for part in path.relative_to(self.path).parts)
+            if path.suffix.lower() in (*PARQUET, *CSV, *JSON) and not hidden:
+                with suppress(FileNotFoundError):
+                    stat = path.stat()
+                    if S_ISREG(stat.st_mode):
+                        yield _File(stat.st_mtime_ns, path, stat.st_size)
 
     # -- reading
 
@@ -255,16 +266,21 @@ class FilesAudit:
         return wanted
 
 
-def _rows(file: Path) -> int:
+def _is_hidden(name: str) -> bool:
+    """As Spark has it: `_delta_log`, `_temporary` and what begins with a dot, but no partition (`_kind=a`)."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _rows(file: _File) -> int:
     """How many rows a file has, about."""
-    if file.suffix.lower() in PARQUET:
+    if file.path.suffix.lower() in PARQUET:
         from pyarrow import parquet
 
         try:
-            return int(parquet.read_metadata(file).num_rows)
+            return int(parquet.read_metadata(file.path).num_rows)
         except (OSError, pa.ArrowException):
             return 0
-    return file.stat().st_size // _GUESSED_ROW_BYTES + 1
+    return file.size_bytes // _GUESSED_ROW_BYTES + 1
 
 
 def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,7 +55,13 @@ def status(
             raise typer.BadParameter("--watch shows services on a terminal; leave out --json and --coordinator")
         from .watch import watch as watch_it
 
-        watch_it(lambda fitting: _parts(ask(name, connect, token_file, fitting)[0], fitting), limit=most)
+        def shown(fitting: int) -> Iterator[RenderableType]:
+            said: list[str] = []
+            found, _ = ask(name, connect, token_file, fitting, tell=said.append)
+            yield from (Text(printable(each), style="bold red") for each in said)
+            yield from _parts(found, fitting)
+
+        watch_it(shown, limit=most)
         return
     if coordinator is not None:
         from .show_coordinator import show_coordinator, status_json
@@ -156,6 +162,7 @@ def ask(
     *,
     ended: bool = False,
     hung: list[str] | None = None,
+    tell: Callable[[str], None] = print_error,
 ) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
     """Ask one service, or all services and coordinators of this user; only who has the stream, where one is named.
 
@@ -165,7 +172,8 @@ def ask(
         token_file: for a coordinator that wants a token.
         limit: how many splits of a stream, and tasks at a coordinator.
         ended: also queries that have ended.
-        hung: takes the addresses of services that are there and do not answer; stderr is told of them, too.
+        hung: takes the addresses of services that are there and do not answer; they are told, too.
+        tell: is told of whoever does not answer.
 
     Raises:
         NoService: none runs.
@@ -194,12 +202,15 @@ def ask(
             try:
                 coordinators.append((address, ask_status(address, token_file=token_file, limit=limit)))
             except CoordinatorUnreachable as refused:
-                print_error(str(refused))
+                tell(str(refused))
         finally:
             client.close()
     if not services and not coordinators:
         raise silent[0] if silent else NoService(tuple(map(str, sockets.folders())))
-    _tell(silent, [] if hung is None else hung)
+    for each in silent:
+        tell(f"the service at {each.address} is there and does not answer: its driver hangs, or is stopped")
+    if hung is not None:
+        hung += [each.address for each in silent]
     if name is None:
         return services, coordinators
     known = {str(stream["name"]) for _, reply in services for stream in reply.streams}
@@ -210,12 +221,6 @@ def ask(
         [(a, only_stream(name, r)) for a, r in services if any(s["name"] == name for s in r.streams)],
         [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
     )
-
-
-def _tell(silent: list[ServiceUnreachable], hung: list[str]) -> None:
-    for each in silent:
-        print_error(f"the service at {each.address} is there and does not answer: its driver hangs, or is stopped")
-        hung.append(each.address)
 
 
 def _ask_coordinator(

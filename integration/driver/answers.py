@@ -87,7 +87,7 @@ class Answers:
 
     def status(self, request: StatusRequest) -> StatusReply:
         """Tell the page or the command line where the streams stand."""
-        wanted = partial(self._standing.run_statuses, stream=request.stream, ended=request.ended, limit=request.limit)
+        wanted = partial(self._standing.shown, stream=request.stream, ended=request.ended, limit=request.limit)
         runs = self._on_loop(wanted, "give the status")
         return StatusReply(
             application=self._application,

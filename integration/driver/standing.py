@@ -47,7 +47,7 @@ class Standing:
         live = [run for run in runs if not run.ended]
         tied = [run for run in live if run.run_id is not None]  # the others may be of a query that has failed at once
         candidates = tied if tied else live if live else runs[-1:]
-        waiting = [] if live else [stream for stream in streams if self._is_waiting(stream, now_us)]
+        waiting = [] if live else [stream for stream in streams if self._heard(stream, now_us)]
         if waiting or not candidates:
             return self._status_before((waiting or streams)[0], now_us)
         return min((self._status(run, now_us) for run in candidates), key=_furthest_behind)
@@ -66,29 +66,35 @@ class Standing:
     def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
         """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
         now_us = self._runs.clock.now_us()
-        live = [run for run in self._runs if not run.ended]
-        begun = {run.stream.stream_id for run in live}
-        waiting = [
-            stream
-            for stream_id, stream in self._runs.streams.items()
-            if stream_id not in begun and self._is_waiting(stream, now_us)
-        ]
         return [
-            *((run.query, self._status(run, now_us, limit)) for run in live),
-            *((None, self._status_before(stream, now_us)) for stream in waiting),
+            *((run.query, self._status(run, now_us, limit)) for run in self._runs if not run.ended),
+            *((None, self._status(run, now_us)) for run in self._waiting(now_us)),
             *((run.query, run.status(now_us, limit)) for run in self._audits if not run.ended),
         ]
 
-    def run_statuses(
-        self, without: Container[str] = (), *, stream: str | None = None, ended: bool = True, limit: int | None = None
-    ) -> list[RunStatus]:
-        """Return all runs but those whose token is given; those of one stream, without ended ones, as asked for."""
+    def run_statuses(self, without: Container[str] = ()) -> list[RunStatus]:
+        """Return all runs but those whose token is given."""
         now_us = self._runs.clock.now_us()
-        return [
-            self._run_status(run, now_us, limit)
-            for run in (*self._runs, *self._audits)
-            if run.token not in without and stream in (None, run.stream.name) and (ended or not run.ended)
+        runs = (run for run in (*self._runs, *self._audits) if run.token not in without)
+        return [self._run_status(run, now_us, None) for run in runs]
+
+    def shown(self, *, stream: str | None, ended: bool, limit: int | None) -> list[RunStatus]:
+        """Return the runs that a person is shown, those, too, of which only the planner was heard.
+
+        Args:
+            stream: the name of a stream, for its runs alone.
+            ended: those that have ended, too: of a query whose newest run has, that one.
+            limit: of so many splits each.
+        """
+        now_us = self._runs.clock.now_us()
+        runs = [
+            run
+            for run in (*self._runs, *self._waiting(now_us), *self._audits)
+            if stream in (None, run.stream.name) and (ended or not run.ended)
         ]
+        newest = {(run.stream.name, run.query): run for run in runs}
+        runs = [run for run in runs if not run.ended or newest[run.stream.name, run.query] is run]
+        return [self._run_status(run, now_us, limit) for run in runs]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all streams, sorted."""
@@ -124,18 +130,29 @@ class Standing:
             )
         return replace(status, why=why)
 
-    def _is_waiting(self, stream: Stream, now_us: int) -> bool:
-        """Whether a query on it has begun of which only its planner was heard, and what it waits for."""
+    def _waiting(self, now_us: int) -> list[StreamRun]:
+        """The queries that have begun of which only the planner was heard, as runs that know nothing yet."""
+        begun = {run.stream.stream_id for run in self._runs if not run.ended}
+        streams = [each for stream_id, each in self._runs.streams.items() if stream_id not in begun]
+        return [self._run_before(each, now_us) for each in streams if self._heard(each, now_us)]
+
+    def _heard(self, stream: Stream, now_us: int) -> KnownPlanner | None:
+        """The planner of a query that has begun, which says what it waits for; nothing else was heard of the query."""
         planner = self._runs.planners.newest(stream.stream_id, None, now_us)
-        return planner is not None and planner.missing is not None
+        return planner if planner is not None and planner.missing is not None else None
 
     def _planner(self, run: StreamRun, now_us: int) -> KnownPlanner | None:
         return None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)
 
     def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
         """The status of a stream whose query has not asked for anything yet, or is over."""
+        return self._status(self._run_before(stream, now_us), now_us)
+
+    def _run_before(self, stream: Stream, now_us: int) -> StreamRun:
+        planner = self._heard(stream, now_us)
+        at_us = now_us if planner is None else planner.planned_us
         kind = StreamRun if stream.stream_id in self._runs.streams else AuditedRun
-        return self._status(kind.attach(stream, token="", resumes=None, state=None, now_us=now_us), now_us)
+        return kind.attach(stream, token=stream.stream_id, resumes=None, state=None, now_us=at_us)
 
     def _run_status(self, run: StreamRun, now_us: int, limit: int | None) -> RunStatus:
         spent_us = run.coordinator.spent_us(run.seen_at_us if run.ended else now_us)
@@ -154,6 +171,7 @@ class Standing:
             reported_at_us=run.reported_at_us,
             seen_at_us=run.seen_at_us,
             source_metrics=run.splits.source_metrics,
+            late_reports=run.coordinator.late_reports,
             rows_at_us=run.rows_at_us,
             backlog_rows=run.coordinator.backlog_rows,
             batch_since_us=None if planner is None or planner.being_read is None else planner.planned_us,

@@ -42,7 +42,7 @@ COUNTERS = (
     _Of(
         "lowmark_late_reports",
         "Batches in which a split delivered rows at or below the watermark in force, added up over the splits.",
-        lambda r: sum(split.late_reports for split in r.status.splits.values()),
+        lambda r: r.late_reports,
     ),
     _Of(
         "lowmark_future_rows",

@@ -129,7 +129,7 @@ class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     Attributes:
         stream: a stream's name, or None.
         limit: how many splits of each, those that need attention first; None: all.
-        ended: also queries that have ended, as long as the service remembers them.
+        ended: also queries that have ended, as long as the service remembers them; of each its newest run.
     """
 
     stream: str | None = None

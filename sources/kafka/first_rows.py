@@ -147,6 +147,11 @@ class FirstRows:
             self._retry_at_seconds.pop(name, None)
         return found, failed
 
+    def forget(self, name: str) -> None:
+        """A split will not be asked about any more."""
+        self._seen.pop(name, None)
+        self._retry_at_seconds.pop(name, None)
+
 
 class _Look:
     """One look at some offsets, one a partition."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
+from lowmark.sources.kit.asked import AskedAbout
 from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 
@@ -70,6 +71,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._unanswered = self.metrics.counter("unanswered_partitions")
         self._transactional, self._subscribes = transactional, subscribes
         self._dropped: set[str] = set()
+        self._asked = AskedAbout(now_seconds)
         self._trouble = Trouble(f"Kafka at {settings.bootstrap_servers}", "partitions")
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
         self._no_rows: dict[str, int] = {}  # split id -> the last offset that was found by time and hides older rows
@@ -93,6 +95,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             KafkaDataLost: records from a split's start on are gone: deleted by retention, or with their topic.
             KafkaUnavailable: no broker answered in time.
         """
+        self._forget({split.split_id for split in splits})
         dropped = self._drop_unsubscribed(splits)
         splits = [split for split in splits if split.split_id not in dropped]
         return {**dropped, **self._latest(splits)}
@@ -210,6 +213,13 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             self._loss.found(split, start, lost, "they were deleted (retention, or delete-records)")
         stop = end if split.stop is None else min(end, split.stop)
         return SplitEnd(stop, rows=max(0, stop - max(start, begin)), finished=stop == split.stop)
+
+    def _forget(self, asked: set[str]) -> None:
+        """Keep nothing of partitions that nobody asks about any more."""
+        for name in self._asked.see(asked):
+            self._dropped.discard(name)
+            self._no_rows.pop(name, None)
+            self._first_rows.forget(name)
 
     def _drop_unsubscribed(self, splits: Sequence[KafkaSplit]) -> dict[str, SplitEnd]:
         """Finish partitions that nobody asks for any more: they would hold the watermark for ever."""

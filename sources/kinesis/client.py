@@ -45,6 +45,8 @@ REFUSED = frozenset(
         "KMSAccessDeniedException", "KMSDisabledException", "KMSNotFoundException", "KMSOptInRequired",
     }
 )  # fmt: skip
+PASSING = frozenset({"InternalFailure", "ServiceUnavailable", "RequestTimeout", "ResourceInUseException"})
+"""The last one: a stream is being made, or changed."""
 _log = logging.getLogger("lowmark")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -260,7 +262,7 @@ class KinesisClient:
             raise KinesisStreamMissing(self.settings.place, f"stream {stream!r}", action) from None
         if code in REFUSED or (status in {401, 403}):
             raise KinesisRefused(self.settings.place, action, cause) from None
-        if status >= 500 or code in {"InternalFailure", "ServiceUnavailable", "RequestTimeout"}:
+        if status >= 500 or code in PASSING:
             return cause
         raise KinesisRefused(self.settings.place, action, cause) from None
 

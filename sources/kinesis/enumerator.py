@@ -11,10 +11,11 @@ from lowmark.sources.api import SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 
 from .client import KinesisClient, KinesisSettings
+from .errors import KinesisStreamMissing
 from .positions import KinesisPosition
 from .split import TRIM_HORIZON, KinesisSplit, after, at_time, split_id, stream_name
 
-__all__ = ["StreamList", "StreamPattern", "Subscriber", "create_enumerator"]
+__all__ = ["StreamList", "StreamPattern", "Subscriber", "create_enumerator", "discovered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +77,31 @@ def create_enumerator(
     """
     asks = client if client is not None else KinesisClient(settings)
 
-    def discover() -> list[KinesisSplit]:
-        return [split for stream in subscriber.find(asks) for split in _splits(stream, asks.shards(stream))]
-
     return DiscoveringEnumerator(
         context,
-        discover,
+        lambda: discovered(subscriber, asks),
         period_seconds=period_seconds,
         bounded=stop is not None,
         known=known,
         prepare=lambda splits, late: _prepared(splits, TRIM if late else start, stop, asks.now_ms),
         source=f"KinesisSource at {settings.place}",
     )
+
+
+def discovered(subscriber: Subscriber, client: KinesisClient) -> list[KinesisSplit]:
+    """Return all shards there are.
+
+    Raises:
+        KinesisStreamMissing: a stream that is named is not there. One of a pattern was deleted since it was listed.
+    """
+    found: list[KinesisSplit] = []
+    for stream in subscriber.find(client):
+        try:
+            found += _splits(stream, client.shards(stream))
+        except KinesisStreamMissing:
+            if isinstance(subscriber, StreamList):
+                raise
+    return found
 
 
 TRIM = KinesisPosition(TRIM_HORIZON)

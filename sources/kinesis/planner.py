@@ -144,13 +144,13 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             ends[split.split_id] = SplitEnd(split.start, rows=0, finished=True)
         return over
 
-    def _look(self, split: KinesisSplit) -> tuple[str, Exception] | None:
+    def _look(self, split: KinesisSplit) -> tuple[str, KinesisUnavailable] | None:
         """Look at one shard; return why it did not answer."""
         look = self._looks.get(split.split_id)
         try:
             if look is None:
-                look = ShardLook(split.cursor, split.start)
                 self._check_retention(split)
+                look = self._looks[split.split_id] = ShardLook(split.cursor, split.start)
             look.align(split)
             look.refresh(
                 self._client, split, now_seconds=self._now_seconds, poll_seconds=self._poll_seconds,
@@ -170,7 +170,6 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             if first is None or split.cursor != at(first.sequence):
                 there = "there is none behind it" if first is None else f"the first that is there is {first.sequence}"
                 self._loss.found(split, f"that record expired: {there}")
-        self._looks[split.split_id] = look
         return None
 
     def _check_retention(self, split: KinesisSplit) -> None:
@@ -212,7 +211,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         rows = 0 if position == split.start else look.rows_before(position)
         return SplitEnd(position, rows=rows, size_bytes=look.bytes_before(position), finished=finished)
 
-    def _check_failures(self, failures: Sequence[tuple[str, Exception]], asked: int) -> None:
+    def _check_failures(self, failures: Sequence[tuple[str, KinesisUnavailable]], asked: int) -> None:
         now = self._now_seconds()
         if len(failures) < asked or not asked:
             self._answered_seconds = now
@@ -220,12 +219,10 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             self._trouble.see(0, asked)
             return
         name, error = failures[0]
-        self._trouble.see(
-            len(failures), asked, name, error.cause if isinstance(error, KinesisUnavailable) else str(error)
-        )
+        self._trouble.see(len(failures), asked, name, error.cause)
         self._unanswered.inc(len(failures))
         silent_seconds = now - self._answered_seconds
-        if silent_seconds > self._settings.give_up_seconds and isinstance(error, KinesisUnavailable):
+        if silent_seconds > self._settings.give_up_seconds:
             raise KinesisUnavailable(error.place, error.action, silent_seconds, error.cause)
         if self._complained_seconds is None or now > self._complained_seconds + COMPLAIN_SECONDS:
             self._complained_seconds = now

@@ -356,6 +356,26 @@ class PravegaClient:
             raise Silent(last)
         return found
 
+    def all_states(
+        self, segments: Iterable[tuple[str, int]], action: str
+    ) -> dict[tuple[str, int], SegmentState | None]:
+        """Return how segments are now, of every one of them.
+
+        Raises:
+            PravegaAccessDenied: they may not be read.
+            PravegaUnavailable: nobody answered for one within `give_up_seconds`.
+        """
+        keys, seconds = list(dict.fromkeys(segments)), self.settings.give_up_seconds
+        found: dict[tuple[str, int], SegmentState | None] = {}
+        cause = "no answer"
+        try:
+            found = self.states(keys, patience_seconds=seconds)
+        except Silent as silent:
+            cause = str(silent)
+        if len(found) < len(keys):
+            raise PravegaUnavailable(self.settings.controller, action, seconds, cause)
+        return found
+
     def exists(self, stream: str) -> bool:
         """Whether a stream is there."""
         scope = self.settings.scope

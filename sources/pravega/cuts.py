@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .client import PravegaClient, StreamCut
-from .errors import PravegaUnavailable
 from .segment import segment_of
 
 __all__ = ["stream_cuts"]
@@ -44,11 +43,5 @@ def _covering(client: PravegaClient, stream: str, at: Mapping[int, int]) -> dict
     cut = {segment: position for segment, position in at.items() if segment not in behind}
     if not read:
         return cut
-    keys = [(stream, segment) for segment in read]
-    states = client.states(keys, patience_seconds=client.settings.give_up_seconds)
-    if len(states) < len(keys):
-        settings = client.settings
-        raise PravegaUnavailable(
-            settings.controller, f"look up where segments of {stream} end", settings.give_up_seconds, "no answer"
-        )
+    states = client.all_states(((stream, segment) for segment in read), f"look up where segments of {stream} end")
     return cut | {segment: 0 if state is None else state.tail for (_, segment), state in states.items()}

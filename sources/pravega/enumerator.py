@@ -179,12 +179,12 @@ class SegmentWalk:
         for successors in client.successors(stream, segments).values():
             parents |= {each: predecessors for each, predecessors in successors.items() if each in segments}
         open_ended = [(stream, segment) for segment in segments if segment not in last.positions]
-        states = client.states(open_ended, patience_seconds=client.settings.give_up_seconds)
+        states = client.all_states(open_ended, f"look up where segments of {stream} end")
         splits = []
         for segment in segments:
-            state = states.get((stream, segment))
-            end = last.positions.get(segment, 0 if state is None else state.tail)
-            start = first.positions.get(segment, 0)
+            state, start = states.get((stream, segment)), first.positions.get(segment, 0)
+            # Of one that was truncated as a whole nobody knows the end: who plans it says that it is lost.
+            end = last.positions.get(segment, None if state is None else state.tail)
             mine = tuple(parent for parent in parents.get(segment, ()) if parent in segments)
-            splits.append(split_of(stream, segment, start, max(start, end), mine))
+            splits.append(split_of(stream, segment, start, None if end is None else max(start, end), mine))
         return splits

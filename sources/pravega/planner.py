@@ -26,7 +26,7 @@ from .loss import DataLoss
 from .marks import MarkWindow
 from .noted import Noted
 from .notes import SegmentNotes
-from .segment import PravegaSplit, split_of
+from .segment import PravegaSplit, segment_of, split_of
 from .settings import PravegaSettings
 
 __all__ = ["PravegaPlanner"]
@@ -265,6 +265,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         for name in self._asked.see(asked):
             for kept in (self._indexes, self._ends, self._heads, self._notes, self._successors, self._standing):
                 kept.pop(name, None)
+            self._client.forget(*segment_of(name))
         if len(self._windows) > 1:
             streams = {split.stream for split in self._standing.values()}
             self._windows = {stream: window for stream, window in self._windows.items() if stream in streams}
@@ -289,17 +290,10 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         try:
             yield from chunks(self._client, split, start, stop)
         except (Truncated, Gone):
-            head = self._head(split)
-            self._loss.found(split.split_id, start, head)
+            key = split.stream, split.segment
+            state = self._client.all_states([key], f"look up the head of {split.split_id}")[key]
+            self._loss.found(split.split_id, start, None if state is None else state.head)
             self._indexes.pop(split.split_id, None)  # the next plan begins behind what is gone
-
-    def _head(self, split: PravegaSplit) -> int | None:
-        key = split.stream, split.segment
-        try:
-            state = self._client.states([key], patience_seconds=PATIENCE_SECONDS)[key]
-        except Silent:
-            return None
-        return None if state is None else state.head
 
     def _index_all(self, splits: Sequence[PravegaSplit]) -> None:
         """Read what is not indexed of some splits, a few at a time."""

@@ -26,11 +26,11 @@ from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import chunks
-from .client import Gone, Silent, Truncated, client_of
+from .client import Gone, Truncated, client_of
 from .columns import EVENT_TIME, PravegaColumns
 from .cuts import stream_cuts
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
-from .errors import InvalidPravegaOption, PravegaUnavailable
+from .errors import InvalidPravegaOption
 from .event_time import UNITS_US, EventTime
 from .jvm import leave_java, start_java
 from .loss import DataLoss
@@ -151,7 +151,9 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self.discover_every = discover_every
         _seconds(discover_every, "discover_every")  # refused now rather than later
         self._event_time = None if event_time is None else EventTime.of(event_time, event_time_unit)
-        self._noted = Noted(UNITS_US[event_time_unit]) if noted_time and event_time_unit in UNITS_US else None
+        if event_time_unit not in UNITS_US:
+            raise InvalidPravegaOption("event_time_unit", repr(event_time_unit), "s, ms or us", "ms is usual.")
+        self._noted = Noted(UNITS_US[event_time_unit]) if noted_time else None
         self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
         self._go_on = on_data_loss == "go_on"
         self.fetching = Fetching.one_by_one() if fetchers == 1 else Fetching.side_by_side(fetchers)
@@ -250,15 +252,8 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             PravegaDataLost: unless it is to be borne.
         """
         assert split.stop is not None, "slices have one"
-        client = client_of(self.settings)
         key = split.stream, split.segment
-        try:
-            state = client.states([key], patience_seconds=self.settings.give_up_seconds).get(key)
-        except Silent as silent:
-            raise PravegaUnavailable(
-                self.settings.controller, f"look up the head of {split.split_id}", self.settings.give_up_seconds,
-                str(silent),
-            ) from None  # fmt: skip
+        state = client_of(self.settings).all_states([key], f"look up the head of {split.split_id}")[key]
         head = None if state is None else state.head
         DataLoss(go_on=self._go_on, metrics=MetricGroup()).found(split.split_id, position, head)
         return split.stop if head is None else min(max(head, position), split.stop)

@@ -4,9 +4,12 @@ controller, scope, streams (separated by commas) or streamPattern
 start, stop         head, tail, or texts of StreamCuts, separated by commas
 eventTime           a field of JSON such as $.order.at
 eventTimeUnit       s, ms or us
+notedTime           true or false
 columns             separated by commas
 discoverEvery, giveUpAfter, onDataLoss, fetchers
-jars, username, password, trustStore, validateHostName
+jars                separated by commas
+jvmOptions          separated by blanks
+username, password, trustStore, validateHostName
 """
 
 from __future__ import annotations
@@ -55,6 +58,8 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
         elif name in _LISTS:
             parts = [part.strip() for part in value.split(",") if part.strip()]
             made[_LISTS[name]] = value.strip() if name in {"start", "stop"} and len(parts) == 1 else parts
+        elif name == "jvmoptions":
+            made["jvm_options"] = value.split()
         elif name == "fetchers":
             if not value.isdecimal():
                 raise InvalidPravegaOption("fetchers", repr(value), "1 or more", "each is a thread of a task.")
@@ -64,6 +69,6 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
                 raise InvalidPravegaOption(name, repr(value), "true or false", "write one of them.")
             made[_FLAGS[name]] = value.lower() == "true"
         else:
-            known = sorted({*_TEXTS, *_LISTS, *_FLAGS, "fetchers"})
+            known = sorted({*_TEXTS, *_LISTS, *_FLAGS, "fetchers", "jvmoptions"})
             raise InvalidPravegaOption(name, "an option that there is not", f"one of {', '.join(known)}", "mend it.")
     return made

@@ -176,15 +176,17 @@ def _end(
 ) -> None:
     """Wake threads up until they end. A wake-up may come just before the fetch that it is meant for: it is repeated."""
     deadline = time.monotonic() + seconds
-    for thread, reader in zip(threads, readers, strict=True):
-        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+    left = list(zip(threads, readers, strict=True))
+    while left and (left_seconds := deadline - time.monotonic()) > 0:
+        for _, reader in left:
             with suppress(Exception):  # the thread is waited for all the same
                 reader.stop()
-            thread.join(min(left, _WAKE_SECONDS))
-        if thread.is_alive():
-            frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # CPython's way to look at a thread
-            stack = "".join(traceback.format_stack(frame)[-3:]) if frame is not None else "unknown"
-            log.warning(
-                "%s: a fetch did not end within %g seconds after wake_up, and is left behind; it stands in\n%s",
-                name, seconds, Lines(stack),
-            )  # fmt: skip
+        left[0][0].join(min(left_seconds, _WAKE_SECONDS))
+        left = [(thread, reader) for thread, reader in left if thread.is_alive()]
+    for thread, _ in left:
+        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  # CPython's way to look at a thread
+        stack = "".join(traceback.format_stack(frame)[-3:]) if frame is not None else "unknown"
+        log.warning(
+            "%s: a fetch did not end within %g seconds after wake_up, and is left behind; it stands in\n%s",
+            name, seconds, Lines(stack),
+        )  # fmt: skip

@@ -18,6 +18,8 @@ import pytest
 from lowmark.integration.audit.audit import Audit, Question
 from lowmark.integration.audit.cuts import ByRows, ByTime, Cut, Proportional, spark_shares
 from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path
+from lowmark.integration.audit.files import FilesAudit
+from lowmark.integration.audit.kafka_range import Wanted
 from lowmark.integration.audit.page import page
 from lowmark.integration.cli import main
 from lowmark.integration.errors import AuditImpossible
@@ -191,6 +193,35 @@ def test_a_broken_file_is_told_and_the_others_are_read(bronze: Path) -> None:
     assert not answer["complete"]
     assert any("99.parquet cannot be read" in note for note in answer["notes"])
     assert answer["rows"] == 400
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_file_that_vanishes_meanwhile_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
+    table = pa.table({"at": pa.array(rows_of(0, 0), pa.timestamp("us", "UTC"))})
+    for name in "abc":
+        write = parquet.write_table if kind == "parquet" else csv.write_csv
+        write(table, tmp_path / f"{name}.{kind}")
+
+    def vanish(read: int, size: int) -> None:
+        assert read <= size
+        (tmp_path / f"b.{kind}").unlink(missing_ok=True)
+
+    found = FilesAudit(
+        tmp_path, Question(), Wanted(), "at", (), TimeReader(), START_US + 3_600 * SECOND_US, progress=vanish
+    ).run()
+    assert (found.rows, found.complete) == (20, False)
+    assert any(f"b.{kind} cannot be read" in note for note in found.notes)
+
+
+def test_what_spark_passes_over_in_a_folder_is_passed_over(bronze: Path) -> None:
+    """The log of a Delta table, what a job is about to write, checksums: folders too; not a partition's."""
+    for folder in ("_delta_log", "_temporary/0", ".hidden", "_kind=a"):
+        (bronze / folder).mkdir(parents=True)
+    (bronze / "_delta_log/000.json").write_text('{"commitInfo": {}}\n')
+    for name in ("_temporary/0/part.parquet", ".hidden/a.parquet", "_kind=a/b.parquet"):
+        (bronze / name).write_bytes((bronze / "00.parquet").read_bytes())
+    answer = told("files", bronze)
+    assert answer["rows"] == 420
 
 
 def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Path) -> None:

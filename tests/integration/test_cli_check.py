@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 from lowmark.integration.cli.schema import status_schema, status_type
+from lowmark.integration.coordinator.access import Door
 from lowmark.integration.process import sockets
 from lowmark.integration.run_status import Alignment, RunStatus
 from lowmark.integration.transport import driver_rpc
@@ -26,7 +27,7 @@ from lowmark.integration.transport.driver_rpc import Server, StatusReply, Status
 from lowmark.watermark import Cap
 from lowmark.watermark.splits.status import HolderSpell
 
-from tests.integration.serving import private_folder
+from tests.integration.serving import private_folder, serving, token_file
 from tests.integration.test_cli import LOWMARK, call
 from tests.integration.test_metrics import SECOND_US, FakeRun
 from tests.integration.test_page import reply
@@ -236,6 +237,21 @@ def test_watching_needs_a_terminal() -> None:
     assert (code, out) == (2, "")
     assert "lowmark check" in " ".join(err.split())
     assert call("status", "--watch", "--json")[0] == 2
+
+
+def test_what_goes_wrong_stands_in_the_picture_of_a_watch(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line beside the screen would be written across it, each second."""
+    driver.runs.append(run())
+    pictures: list[list[Any]] = []
+    monkeypatch.setattr("lowmark.integration.cli.watch.watch", lambda shown, limit: pictures.append(list(shown(limit))))
+    beside = f"{driver.address.rpartition('/')[0]}/coordinator.sock"
+    with serving(Door(beside, token_file=token_file(tmp_path))):
+        assert call("status", "--watch")[::2] == (0, "")
+    [[said, *shown]] = pictures
+    assert "UNAUTHENTICATED" in str(said)
+    assert len(shown) == 2
 
 
 @pytest.mark.slow  # it is a process of its own

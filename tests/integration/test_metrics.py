@@ -14,7 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import MetricsUnavailable
@@ -25,7 +27,7 @@ from lowmark.integration.metrics.endpoint import MetricsServer
 from lowmark.integration.process.loop import Loop, LoopTimes
 from lowmark.integration.run_status import Alignment, ReportGaps, RunStatus
 from lowmark.watermark import Cap, WatermarkStrategy
-from lowmark.watermark.splits.events import BatchCounts, BatchReported, SplitsDiscovered
+from lowmark.watermark.splits.events import BatchCounts, BatchReported, SplitColumn, SplitsDiscovered, SplitsRemoved
 from lowmark.watermark.splits.stream import StreamCoordinator
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
@@ -96,6 +98,7 @@ class FakeRun:
             reported_at_us=self.now_us if self.batch_id else None,
             seen_at_us=self.now_us,
             source_metrics=self.source_metrics,
+            late_reports=self.coordinator.late_reports,
             spent_us={state.value: us for state, us in self.coordinator.spent_us(self.now_us).items()},
             gaps=self.gaps,
             alignment=self.alignment,
@@ -532,6 +535,23 @@ def test_no_counter_goes_down_whatever_happens_to_queries() -> None:
                     assert not gone | fell, f"seed {seed}, step {step}: gone {gone}, fell {fell}"
                     last |= now
         assert last, f"seed {seed} scraped nothing"
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_no_counter_goes_down_when_splits_are_forgotten(together: bool) -> None:
+    """A source of files forgets the finished ones; that their rows came late stays true."""
+    run = FakeRun("t1")
+    seen = Scraper(StreamCollector(FakeService([run])))
+    splits = np.array([1, 2], np.uint64)
+    for at_us in (3, 3, 2, 4):
+        column = SplitColumn(splits, np.array([at_us, at_us], np.int64))
+        marks: Any = column if together else dict(column)
+        run.report(marks)
+    assert seen.one("lowmark_late_reports_total") == 4
+    before = {at: value for at, value in seen.samples().items() if at[0].endswith("_total") and "split_" not in at[0]}
+    run.coordinator.handle(SplitsRemoved((1,)), run.now_us)
+    now = seen.samples()
+    assert {at: now[at] for at in before} == before
 
 
 def test_of_splits_that_are_gone_nothing_is_kept() -> None:

@@ -272,6 +272,29 @@ def test_search_order_and_states_choose_what_is_listed(browser: Browser, served:
         assert page.locator("#rows th").first.inner_text() == "s1"
 
 
+def test_an_address_that_names_no_stream_shows_the_neediest(browser: Browser, served: tuple[FakeServices, str]) -> None:
+    with opened(browser, f"{served[1]}#50%") as page:
+        shows(page, "#stream-name", "orders")
+        page.evaluate("location.hash = '#%zz'")
+        page.evaluate("location.hash = '#t1'")
+        shows(page, "#stream-name", "orders")
+
+
+def test_nothing_is_kept_of_a_stream_that_is_gone(browser: Browser, served: tuple[FakeServices, str]) -> None:
+    services, address = served
+
+    def seen_seconds() -> int:
+        return int(text(page, "#history-words").removeprefix("Seen for ").partition("s")[0])
+
+    with opened(browser, address) as page:
+        wait_until(lambda: seen_seconds() >= 3, "a few moments were seen")
+        runs, services.runs = services.runs, {ADDRESS: []}
+        page.wait_for_selector("#stream", state="hidden")
+        services.runs = runs
+        page.wait_for_selector("#stream", state="visible")
+        assert seen_seconds() < 3
+
+
 @pytest.mark.parametrize("width", [320, 390, 768, 1024, 1920])
 def test_it_fits_every_screen(browser: Browser, served: tuple[FakeServices, str], width: int) -> None:
     with opened(browser, served[1], viewport={"width": width, "height": 900}) as page:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lowmark.integration.driver.answers import Answers
 from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
@@ -16,12 +19,21 @@ from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.page.picture import Picture
 from lowmark.integration.run_status import RunStatus
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam, TrackShelf
-from lowmark.integration.transport.driver_rpc import Client, HeartbeatRequest, PlannedReply, PlannedRequest, Server
+from lowmark.integration.transport.driver_rpc import (
+    Client,
+    HeartbeatRequest,
+    PlannedReply,
+    PlannedRequest,
+    Server,
+    StatusRequest,
+)
 from lowmark.integration.transport.recorder import SPLIT_TYPE
 from lowmark.integration.transport.split_key import SplitKey
+from lowmark.integration.verdict import verdict
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
@@ -278,6 +290,65 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
         yield wire
         wire.client.close()
         wire.server.stop()
+
+
+def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -> None:
+    """Spark asks no heartbeat before that batch is over: until then its planner alone was heard."""
+    no_queries: Any = _NoQueries()
+    runs = Runs(no_queries, notify=lambda notice: None)
+    runs.add(stream_of({}))
+    standing = Standing(runs, Audits(no_queries, runs.clock))
+    answers = Answers(lambda work, action: work(), runs, standing, "app-1", threading.Event())
+    assert answers.status(StatusRequest(ended=True)).streams == []
+    said = "the batch that was planned before the restart is being read since 2026-01-01 12:00:00.000 UTC, 2 slices."
+    for _ in range(2):
+        runs.take_plan("s", "reader", Planned(0, {}, missing=said))
+
+    told = answers.status(StatusRequest(ended=True, limit=10))
+    [stream] = told.streams
+    assert (stream["name"], stream["query"], stream["why"]) == ("orders", None, f"no split is known yet: {said}")
+    assert verdict(stream, datetime.now(timezone.utc)) == "waiting"
+    assert said in told.explanations[0]
+    assert [each["since"] for each in answers.status(StatusRequest()).streams] == [stream["since"]], "it was said once"
+    [shown] = Picture(lambda request: {"at": answers.status(request)}, lambda: 0).since(None, None)["runs"]
+    assert said in shown["why"]
+    assert standing.run_statuses() == [], "metrics have no series of a query that nobody knows the name of"
+    assert answers.status(StatusRequest(stream="returns")).streams == []
+
+    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    assert [each["run"]["token"] for each in answers.status(StatusRequest()).streams] == ["t"]
+
+
+def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page asks each second, of every split: a hundred runs of AvailableNow would take the loop for seconds."""
+    no_queries: Any = _NoQueries()
+    runs = Runs(no_queries, notify=lambda notice: None)
+    runs.add(stream_of({}))
+    standing = Standing(runs, Audits(no_queries, runs.clock))
+    answers = Answers(lambda work, action: work(), runs, standing, "app-1", threading.Event())
+    for token, query in [("t1", "q"), ("t2", "q"), ("t3", "other"), ("t4", "q")]:
+        runs.heartbeat(HeartbeatRequest("s", token, first=True))
+        [*_, run] = runs
+        run.tie(query, f"r-{token}", None)
+        run.ended = token != "t4"
+    looked: list[str] = []
+    status = StreamRun.status
+
+    def watched(run: StreamRun, now_us: int, limit: int | None = None) -> Any:
+        looked.append(run.token)
+        return status(run, now_us, limit)
+
+    monkeypatch.setattr(StreamRun, "status", watched)
+
+    def told(**asked: Any) -> list[str]:
+        return [str(stream["run"]["token"]) for stream in answers.status(StatusRequest(**asked)).streams]
+
+    assert (told(ended=True), looked) == (["t3", "t4"], ["t3", "t4"])
+    assert told() == ["t4"]
+    [*_, run] = runs
+    run.ended = True
+    assert told(ended=True, stream="orders") == ["t3", "t4"]
+    assert [each.token for each in standing.run_statuses(without={"t1"})] == ["t2", "t3", "t4"], "metrics count all"
 
 
 OLDER: dict[str, Any] = {

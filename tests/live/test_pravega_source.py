@@ -212,6 +212,22 @@ def test_a_generation_that_nobody_saw_and_that_is_gone_is_a_loss(pravega: Praveg
     assert sorted(got) == as_events(rows(30, 40))
 
 
+def test_a_bounded_read_from_a_cut_that_was_truncated_is_a_loss(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    cut = pravega.text_of(pravega.client.tail(stream))
+    pravega.write_json(stream, rows(10, 20))
+    pravega.split_one(stream)
+    pravega.truncate(pravega.client.tail(stream))
+    pravega.write_json(stream, rows(20, 30))
+
+    with pytest.raises(PravegaDataLost, match="the whole segment is gone"):
+        Reading(pravega.source(stream, start=cut, stop="tail")).batch()
+    bearing = Reading(pravega.source(stream, start=cut, stop="tail", on_data_loss="go_on"))
+    assert sorted([*bearing.events(), *bearing.events()]) == as_events(rows(20, 30))
+    assert bearing.going == []
+
+
 def test_a_stream_that_is_deleted_or_not_there_is_named(pravega: Pravega) -> None:
     stream = pravega.create_stream(1)
     pravega.write_json(stream, rows(0, 10))

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.transport.driver_rpc import Client, StatusRequest
 from lowmark.sources.spark import register
 from lowmark.watermark import WatermarkStrategy, format_time_us
 from pyspark.sql import SparkSession
@@ -120,6 +121,8 @@ def test_a_batch_whose_reader_waits_for_a_server_that_is_away_is_seen_to_run_and
         wait_until(lambda: said in service.status("orders").why, "the status says that it is read again")
         assert said in service.explain("orders")
         assert [said in status.why for _, status in service.statuses()] == [True]
+        with closing(Client(service.address)) as command:
+            assert [said in each["why"] for each in command.status(StatusRequest()).streams] == [True]
         killed.start()
         wait_until(lambda: service.status("orders").counts.rows == 100, "all rows")
         wait_until(lambda: not runs(), "it is over")

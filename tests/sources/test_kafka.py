@@ -37,6 +37,7 @@ from lowmark.sources.kafka.first_rows import LOOK_SECONDS, RETRY_SECONDS, FirstR
 from lowmark.sources.kafka.planner import DOUBTS, NAMED, KafkaPlanner
 from lowmark.sources.kafka.reader import BATCH_ROWS, KafkaSplitReader, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
+from lowmark.sources.kit.asked import FORGET_SECONDS
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
 from lowmark.sources.testing import ManualEnumeratorContext
 
@@ -641,6 +642,28 @@ def test_nobody_is_waited_for_long_and_nobody_often(caplog: pytest.LogCaptureFix
     tails.script[0] = lambda at: [row(at)]
     clock.now += RETRY_SECONDS
     assert (claimed(planner, *splits), tails.peeks[1:]) == (["orders/0", "orders/1"], [{0: 4}])
+
+
+def test_of_partitions_that_are_read_no_more_nothing_is_kept() -> None:
+    """A pattern finds a topic a day, for years."""
+    clock = StillClock()
+    tails = Tails({0: lambda at: [row(at + 1, second=1)], 1: lambda at: [row(at, partition=1)]})
+    planner = planner_of(ScriptedClient(orders={0: (0, 10), 1: (0, 10)}), tails=tails, now_seconds=clock)
+    gone, stays = split(0, 4), split(1, 4)
+    planner.latest([gone, stays])
+    for _ in range(2):
+        assert [each for each in (claimed(planner, gone), claimed(planner, stays)) if each] == [["orders/1"]]
+    assert planner.metrics.values()["transactional_partitions"] == 1
+    looks = len(tails.peeks)
+    for _ in range(3):
+        clock.now += FORGET_SECONDS / 2
+        planner.latest([stays])
+
+    assert planner.metrics.values()["transactional_partitions"] == 0
+    assert claimed(planner, stays) == ["orders/1"]
+    assert len(tails.peeks) == looks, "what is read on is remembered"
+    claimed(planner, gone)
+    assert tails.peeks[looks:] == [{0: 4}]
 
 
 def test_an_error_that_waiting_does_not_cure_is_not_waited_for() -> None:

@@ -6,16 +6,26 @@ import pickle
 import random
 from bisect import bisect_left
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from lowmark.sources import Boundedness
 from lowmark.sources.formats import FormatOptions
-from lowmark.sources.kinesis import InvalidKinesisOption, KinesisPosition, KinesisSource, KinesisUnavailable
-from lowmark.sources.kinesis.client import Page, _time_of, milliseconds
-from lowmark.sources.kinesis.enumerator import StreamPattern, _prepared
+from lowmark.sources.kinesis import (
+    InvalidKinesisOption,
+    KinesisPosition,
+    KinesisSource,
+    KinesisStreamMissing,
+    KinesisUnavailable,
+)
+from lowmark.sources.kinesis import client as client_module
+from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, Page, _time_of, milliseconds
+from lowmark.sources.kinesis.enumerator import StreamList, StreamPattern, _prepared, discovered
 from lowmark.sources.kinesis.look import Seen, ShardLook
 from lowmark.sources.kinesis.pace import Pace
+from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.split import TRIM_HORIZON, KinesisSplit, after, at, at_time
 
 BIG = 49590338271490256608559692538361571095921575989136588802
@@ -213,6 +223,35 @@ def test_who_stands_behind_the_last_record_before_a_time_has_nothing_left_before
     assert found == {0: 0, 50: 0, 100: 0, 101: 101, 104: 101, 106: 106, 200: 106, 201: 201, 999: 999, 1_001: None}
 
 
+def test_a_stream_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern finds it before its shards can be listed, which takes up to a minute."""
+    says = {"Error": {"Code": "ResourceInUseException", "Message": "Stream orders is not ACTIVE"}}
+    answers: list[Any] = [ClientError(says, "ListShards"), {"Shards": [{"ShardId": "shardId-000000000000"}]}]
+
+    def list_shards(**asked: Any) -> Any:
+        if isinstance(answer := answers.pop(0), ClientError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(client_module, "_client", lambda settings: SimpleNamespace(list_shards=list_shards))
+    client = KinesisClient(KinesisSettings(region="eu-west-1"), pause=lambda seconds: False)
+    assert [shard["ShardId"] for shard in client.shards("orders")] == ["shardId-000000000000"]
+
+
+def test_a_stream_of_a_pattern_that_was_deleted_since_it_was_listed_is_passed_over() -> None:
+    shard = {"ShardId": "0", "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
+
+    def shards(stream: str) -> list[dict[str, Any]]:
+        if stream == "orders-old":
+            raise KinesisStreamMissing("here", "stream 'orders-old'", "list its shards")
+        return [shard]
+
+    client: Any = SimpleNamespace(streams=lambda: ["orders", "orders-old", "returns"], shards=shards)
+    assert [split.split_id for split in discovered(StreamPattern("orders.*"), client)] == ["orders/0"]
+    with pytest.raises(KinesisStreamMissing):
+        discovered(StreamList(("orders", "orders-old")), client)
+
+
 class Failing:
     """A client whose second answer does not come."""
 
@@ -245,6 +284,16 @@ def test_what_was_looked_at_stays_known_when_the_next_answer_does_not_come() -> 
     look.refresh(client, split, **options)
     assert [seen.sequence - BIG for seen in look.ahead] == [0, 1, 2]
     assert [seen.behind for seen in look.ahead] == [1, 1_001, 2_001]
+
+
+def test_a_first_look_that_is_throttled_goes_on_where_it_was() -> None:
+    """A shard of which many answers are empty would else never be known while others read it, too."""
+    client: Any = Failing()
+    settings, [split] = KinesisSettings(region="eu-west-1"), splits_of({"0": ()})
+    planner = KinesisPlanner(settings, go_on=False, client=client, now_seconds=lambda: 0.0)
+    assert planner.latest([split]) == {}
+    assert planner.latest([split])[split.split_id].rows == 3
+    assert client.asked == [TRIM_HORIZON, "0", "1", "1", "2"]
 
 
 class Busy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,14 +13,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lowmark.sources.formats import FormatOptions
-from lowmark.sources.pravega import EventTime, InvalidPravegaOption, NotedBound, PravegaClientMissing, PravegaSource
+from lowmark.sources.pravega import (
+    EventTime,
+    InvalidPravegaOption,
+    NotedBound,
+    PravegaClientMissing,
+    PravegaDataLost,
+    PravegaSource,
+    PravegaUnavailable,
+)
 from lowmark.sources.pravega import index as index_module
 from lowmark.sources.pravega.chunks import Chunk
+from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut, Truncated
+from lowmark.sources.pravega.enumerator import Positions, SegmentWalk, StreamList
 from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
 from lowmark.sources.pravega.index import BLOCK_ROWS, SegmentIndex
 from lowmark.sources.pravega.jvm import JARS_VARIABLE, resolve_jars
 from lowmark.sources.pravega.notes import Mark, notes_of
+from lowmark.sources.pravega.planner import PravegaPlanner
+from lowmark.sources.pravega.segment import PravegaSplit, split_of
+from lowmark.sources.pravega.settings import PravegaSettings
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
 
@@ -172,6 +185,7 @@ def test_times_are_found_in_json_and_by_functions() -> None:
         ({"discover_every": timedelta(0)}, "discover_every: expected a duration above 0"),
         ({"fetchers": 0}, "fetchers: expected 1 or more"),
         ({"scope": ""}, "scope: expected the name"),
+        ({"noted_time": True, "event_time_unit": "h"}, "event_time_unit: expected s, ms or us"),
     ],
 )
 def test_a_wrong_option_is_named(change: dict[str, Any], said: str) -> None:
@@ -182,11 +196,13 @@ def test_a_wrong_option_is_named(change: dict[str, Any], said: str) -> None:
 def test_the_format_takes_the_same_options() -> None:
     options = {"controller": "tcp://h:9090", "scope": "shop", "streams": "orders,returns", "eventTime": "$.at",
                "password": "s3cret", "username": "me", "fetchers": "3", "validateHostName": "false", "tasks": "2",
-               "columns": "event_time,event"}  # fmt: skip
+               "columns": "event_time,event", "notedTime": "true",
+               "jvmOptions": "-Xmx512m -Xlog:gc,safepoint"}  # fmt: skip
     source = FormatOptions.read("lowmark_pravega", options).source
     assert isinstance(source, PravegaSource)
     assert repr(source) == "PravegaSource(tcp://h:9090, shop/orders,shop/returns)"
     assert (source.schema.names, source.fetching.threads) == (["event_time", "event"], 3)
+    assert source.settings.jvm_options == ("-Xmx512m", "-Xlog:gc,safepoint")
     assert "s3cret" not in repr(source.settings)
     for wrong, said in [
         ({"strams": "x"}, "strams"),
@@ -240,6 +256,92 @@ def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
             before = notes_of(marks[: marks.index(mark) + 1], segment, 1)
             final = positions < before.known
             assert (before.at_us(positions)[final] == noted[final]).all(), f"seed {seed}"
+
+
+class Halves(PravegaClient):
+    """Two segments, one after the other, of which the first is not answered for, or is gone."""
+
+    def __init__(self, states: Mapping[tuple[str, int], SegmentState | None]) -> None:
+        self.settings = PravegaSettings("tcp://pravega:9090", "shop", (), None, 7.0)
+        self.states_of, self.forgotten = states, list[tuple[str, int]]()
+
+    def head(self, stream: str) -> StreamCut:
+        return StreamCut(stream, {0: 100})
+
+    def tail(self, stream: str) -> StreamCut:
+        return StreamCut(stream, {NEXT: 0})
+
+    def between(self, start: StreamCut, stop: StreamCut) -> list[int]:
+        return [0, NEXT]
+
+    def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
+        return {segment: {NEXT: (0,)} if segment == 0 else {} for segment in segments}
+
+    def states(
+        self, segments: Iterable[tuple[str, int]], *, patience_seconds: float
+    ) -> dict[tuple[str, int], SegmentState | None]:
+        found = {key: self.states_of[key] for key in segments if key in self.states_of}
+        if not found:
+            raise Silent("nobody there")
+        return found
+
+    def exists(self, stream: str) -> bool:
+        return True
+
+    def forget(self, stream: str, segment: int) -> None:
+        self.forgotten.append((stream, segment))
+
+
+NEXT = 1 << 32 | 1
+
+
+def bounded(client: PravegaClient) -> Sequence[PravegaSplit]:
+    return SegmentWalk(
+        lambda: client, StreamList(("orders",)), Positions("head", {}), Positions("tail", {}), [], late=False
+    )()
+
+
+def test_a_bounded_segment_that_nobody_answers_for_is_not_taken_for_an_empty_one() -> None:
+    with pytest.raises(PravegaUnavailable, match=r"where segments of orders end, tried for 7 s: nobody there"):
+        bounded(Halves({}))
+
+
+def test_a_bounded_segment_that_is_gone_is_a_loss_and_not_an_empty_one() -> None:
+    client = Halves({("orders", 0): None, ("orders", NEXT): SegmentState(0, 0, sealed=False)})
+    splits = bounded(client)
+    for go_on in (False, True):
+        planner = PravegaPlanner(client.settings, event_time=None, go_on=go_on, client=client)
+        if go_on:
+            assert planner.latest(splits)["orders/0.#epoch.0"].finished
+            assert planner.metric_values()["data_losses"] == 1
+        else:
+            with pytest.raises(PravegaDataLost, match=r"orders/0.#epoch.0.*up to byte 100.*whole segment is gone"):
+                planner.latest(splits)
+
+
+def test_a_planner_that_nobody_tells_the_head_calls_nothing_lost() -> None:
+    client = Halves({("orders", 0): SegmentState(0, 50, sealed=False)})
+
+    def truncated_meanwhile(stream: str, segment: int, position: int) -> Any:
+        client.states_of = {}
+        raise Truncated
+
+    client.open = truncated_meanwhile  # type: ignore[method-assign]
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=True, client=client)
+    with pytest.raises(PravegaUnavailable, match=r"the head of orders/0.#epoch.0"):
+        planner.latest([split_of("orders", 0)])
+    assert planner.metric_values()["data_losses"] == 0
+
+
+def test_of_segments_that_are_read_no_more_nothing_is_kept() -> None:
+    now = [0.0]
+    client = Halves({("orders", at): SegmentState(0, 50, sealed=at == 0) for at in (0, NEXT)})
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client, now_seconds=lambda: now[0])
+    first, second = split_of("orders", 0, 50), split_of("orders", NEXT, 50, parents=(0,))
+    planner.latest([first, second])
+    for now[0] in (500.0, 1_000.0):
+        planner.latest([second])
+    assert client.forgotten == [("orders", 0)], "Java's clients of it are let go, too"
 
 
 def test_missing_jars_are_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

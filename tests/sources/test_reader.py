@@ -390,6 +390,27 @@ def test_a_fetch_that_does_not_wake_up_is_left_behind_and_that_is_said(caplog: p
     assert deaf.closed.wait(SECONDS)
 
 
+def test_who_does_not_wake_up_takes_no_time_from_the_others() -> None:
+    source = Stepping({"a": [1, 2], "b": [3, 4]}, Fetching.side_by_side(2))
+    deaf, waits = Deaf(source.rows_of), SteppingReader(source.rows_of, steps=1)
+    source.create_split_reader = lambda: deaf if threading.current_thread().name.endswith("-0") else waits  # type: ignore[method-assign]
+    read = read_ahead(
+        "Steps",
+        lambda: CheckedReader(source, SECONDS, time.monotonic),
+        [to_the_end(source, "a"), to_the_end(source, "b")],
+        source.fetching,
+        close_seconds=0.25,
+    )
+    next(read)
+    assert deaf.inside.wait(SECONDS)
+    wait_until(lambda: waits.fetched == 1, "the other is asked, too")
+    read.close()  # type: ignore[attr-defined]  # it is a generator
+    ended = waits.closed.is_set()
+    deaf.let_go.set()
+
+    assert ended, "it was woken up, and closed, before the time was over"
+
+
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [

@@ -129,25 +129,30 @@ class Cohort:
         self._top_us, self._heard_us = top_us, heard_us
         return rose
 
-    def count_late(self, event: BatchReported, in_force_us: int | None, native_us: int | None, bound_us: int) -> int:
-        """Count the late reports of a batch, and return how many rows, at least, native Spark would have called late.
+    def count_late(
+        self, event: BatchReported, in_force_us: int | None, native_us: int | None, bound_us: int
+    ) -> tuple[int, int]:
+        """Count the late reports of a batch; return how many, and how many rows, at least, native Spark calls late.
 
         What ``Tally`` counts of one split after the other; the arguments are named as there.
         """
         assert isinstance(event.watermarks_us, SplitColumn)
         values_us = event.watermarks_us.values_of
         earliest_us = self._column(event.first_us) if event.first_us else values_us
+        late_reports = 0
         if in_force_us is not None:
-            self._late_reports += _up_to(earliest_us, in_force_us)
+            came_late = _up_to(earliest_us, in_force_us)
+            self._late_reports += came_late
+            late_reports = int(np.count_nonzero(came_late))
         if native_us is None:
-            return 0
+            return late_reports, 0
         late = _up_to(earliest_us, native_us).astype(np.int64)
         if event.rows:
             known = self._column(event.rows, missing=-1)
             all_late = _up_to(values_us, native_us - bound_us - 2 * MILLISECOND_US)
             late = np.where((known >= 0) & all_late, known, late)
         self._native_late_rows += late
-        return int(late.sum())
+        return late_reports, int(late.sum())
 
     def tally(self, split: SplitId, before: SplitTally) -> SplitTally:
         """What is known of one of its splits, given what was counted before it was one of them."""

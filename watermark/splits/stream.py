@@ -301,6 +301,11 @@ class StreamCoordinator:
         return {state: us + states[state] * passed_us for state, us in self._spent_us.items()}
 
     @property
+    def late_reports(self) -> int:
+        """How often a split delivered rows at or below the watermark in force, of splits that are gone, too."""
+        return self._tally.late_reports
+
+    @property
     def states(self) -> Mapping[SplitState, int]:
         """How many splits are in each state; every state is there."""
         return self._lineage.states
@@ -499,9 +504,11 @@ class StreamCoordinator:
         low_us, tally = self._coalescer.low_us, self._tally
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         tally.count_batch(event)
-        tally.native_late_rows += cohort.count_late(
+        late_reports, native_late_rows = cohort.count_late(
             event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
+        tally.late_reports += late_reports
+        tally.native_late_rows += native_late_rows
         tally.saw(column.values_of.max().item())
         self._coalescer.report_array(column.splits, column.values_of)
         self._material |= cohort.report(event, now_us)

@@ -42,6 +42,7 @@ class Tally:
         self.counts = BatchCounts()
         self.batches = 0
         self.last_batch_id: int | None = None
+        self.late_reports = 0  # of splits that are gone, too
         self.returned_late = 0
         self.native_us: int | None = None
         self.native_late_rows = 0
@@ -69,6 +70,7 @@ class Tally:
             earliest_us = watermark_us if tally.first_us is None else tally.first_us
             if earliest_us is not None and in_force_us is not None and earliest_us <= in_force_us:
                 tally.late_reports += 1
+                self.late_reports += 1
             if earliest_us is not None and native_us is not None:
                 late_rows = self._native_late(earliest_us, watermark_us, event.rows.get(split), native_us)
                 self.native_late_rows += late_rows

@@ -14,12 +14,21 @@ const $ = (id) => document.getElementById(id);
 const splits = new Splits();
 const histories = new Map(); // by run
 let version = null;
-let wanted = decodeURIComponent(location.hash.slice(1)) || null;
+let wanted = named();
 let newest = null;
 let lostSince = null;
 let timer = null;
 let told = { at: 0, text: "" };
 let before = null; // of the stream in view: what the last sentence for a screen reader went by
+
+// The run that the address names; null where it names none that could be.
+function named() {
+  try {
+    return decodeURIComponent(location.hash.slice(1)) || null;
+  } catch {
+    return null;
+  }
+}
 
 async function ask() {
   timer = null;
@@ -73,6 +82,7 @@ function show(state) {
   newest = state;
   version = state.version;
   document.body.classList.toggle("stale", state.error !== null);
+  for (const id of histories.keys()) if (!state.runs.some((run) => run.id === id)) histories.delete(id);
   if (state.error === null) connection("live", `live, ${clock(state.now_us)} UTC`);
   else connection("lost", `not up to date: ${state.error}`);
   put($("services"), `${many(state.services.length, "service")}, ${many(state.runs.length, "query", "queries")}`);
@@ -258,7 +268,7 @@ function sentence(text) {
 }
 
 window.addEventListener("hashchange", () => {
-  wanted = decodeURIComponent(location.hash.slice(1)) || null;
+  wanted = named();
   if (timer !== null) clearTimeout(timer);
   ask();
 });
