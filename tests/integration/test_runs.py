@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from lowmark.integration.driver.audited import AuditedRun
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.progress import Progress
@@ -21,6 +25,8 @@ from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
+
+from tests.integration.test_observe import EMPTY, TWO
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
 Offset = Mapping[str, Mapping[str, int]]
@@ -94,6 +100,17 @@ def test_a_partition_that_is_declared_or_of_a_source_that_says_nothing_yet_is_wa
     assert known(two) == {"a/0", "b/0"}
 
 
+def test_an_audit_that_cannot_tell_whose_source_is_whose_lets_nobody_go(caplog: pytest.LogCaptureFixture) -> None:
+    run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=0)
+    for batch_id, latest in enumerate((TWO, EMPTY)):
+        metric = {"latest": latest, "rows": 2, "null_split_rows": 0, "null_time_rows": 0, "before_epoch_rows": 0}
+        batch = progress(batch_id, {"a": {"0": 1}}, {"b": {"0": 1}})
+        run.take(msgspec.structs.replace(batch, observed_metrics={run.stream.metric: metric}), now_us=batch_id)
+
+    assert len(known(run)) == 2
+    assert "not read any more" not in caplog.text
+
+
 # -- rows of each partition
 
 
@@ -139,6 +156,9 @@ class Queries:
 
     def get(self, run_id: str | None) -> Query | None:
         return next((query for query in self.running if query.run_id == run_id), None)
+
+    def forget(self, run_id: str) -> None:
+        self.running = [query for query in self.running if query.run_id != run_id]
 
     def __iter__(self) -> Any:
         return iter(self.running)
@@ -211,6 +231,40 @@ def test_an_offset_whose_state_cannot_be_read_is_refused() -> None:
     reply, _ = attach(Query(), state="no base64")
 
     assert "the state in the checkpoint cannot be read" in reply.refusal
+
+
+# -- the end of a query
+
+
+class Text(str):
+    """A text of Java's."""
+
+    __slots__ = ()
+
+    def toString(self) -> str:
+        return self
+
+
+@dataclass
+class Unreadable(Query):
+    def newest(self, _after: int | None = None) -> None:
+        raise UnreadableReport("a batch's progress", "Spark's JSON cannot be read")
+
+
+@pytest.mark.parametrize("failure", [None, "Connection reset"])
+def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(failure: str | None) -> None:
+    queries: Any = Queries([Unreadable()])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    run = runs._runs["t"] = begun(stream())
+    run.tie("q", "r", None)
+    exception = SimpleNamespace(isDefined=lambda: failure is not None, get=lambda: failure)
+    event: Any = SimpleNamespace(runId=lambda: Text("r"), id=lambda: Text("q"), exception=lambda: exception)
+    with suppress(UnreadableReport):  # the service logs it
+        runs.take_event("terminated", event)
+
+    assert (run.ended, run.failed) == (True, failure is not None)
+    assert queries.running == []
 
 
 # -- AvailableNow, where Spark does not tell readers
