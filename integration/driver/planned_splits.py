@@ -63,7 +63,7 @@ class PlannedSplits(Splits):
             }
             yield SplitsDiscovered(tuple(new), frozenset(empty))
         for name, parents in planned.splits.items():
-            if parents and ids[name] in new:
+            if parents and ids[name] not in known:
                 yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
         claimed_us: dict[SplitId, int] = {}
         if self.stream.claims:

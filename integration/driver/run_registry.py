@@ -339,12 +339,16 @@ class Runs:
                 run.ended, run.failed = True, bool(failure)
                 if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
                     run.stream.tracks.forget(run.query_id, run.last_batch_id)
-        if all(run.run_id != run_id for run in self._runs.values()):
+        untied = all(run.run_id != run_id for run in self._runs.values())
+        if untied:
             ended = event.id().toString(), run_id, None if query is None else query.name
             self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
         self._queries.forget(run_id)
         self._end_untied(failed=bool(failure))
-        if failure:  # last, for it asks Spark
+        # Last, for both ask Spark.
+        if untied and query is not None:
+            self.ending.forget(query.streams())
+        if failure:
             query_id = event.id().toString()
             known = failures.explain(failure, query, query_id=query_id, names=names, streams=self.streams)
             self.could_not_begin |= known

@@ -134,6 +134,8 @@ class Query:
     farewell: Farewell | Exception | None = None
     active: bool = True
     run_id: str = "r"
+    query_id: str = "q"
+    name: str | None = None
 
     @property
     def farewells(self) -> Any:
@@ -146,6 +148,12 @@ class Query:
 
     def newest(self, _after: int | None = None) -> None:
         return None
+
+    def streams(self) -> list[str]:
+        return ["s"]
+
+    def heartbeats(self) -> list[Any]:
+        return []
 
 
 @dataclass
@@ -245,6 +253,12 @@ class Text(str):
         return self
 
 
+def terminated(failure: str | None) -> Any:
+    """Spark's event of a query that ended."""
+    exception = SimpleNamespace(isDefined=lambda: failure is not None, get=lambda: failure)
+    return SimpleNamespace(runId=lambda: Text("r"), id=lambda: Text("q"), exception=lambda: exception)
+
+
 @dataclass
 class Unreadable(Query):
     def newest(self, _after: int | None = None) -> None:
@@ -258,13 +272,23 @@ def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(fa
     runs.add(stream())
     run = runs._runs["t"] = begun(stream())
     run.tie("q", "r", None)
-    exception = SimpleNamespace(isDefined=lambda: failure is not None, get=lambda: failure)
-    event: Any = SimpleNamespace(runId=lambda: Text("r"), id=lambda: Text("q"), exception=lambda: exception)
     with suppress(UnreadableReport):  # the service logs it
-        runs.take_event("terminated", event)
+        runs.take_event("terminated", terminated(failure))
 
     assert (run.ended, run.failed) == (True, failure is not None)
     assert queries.running == []
+
+
+def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
+    queries: Any = Queries([])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    for n in range(1_000):
+        runs.guide(GuideRequest("s", f"planner-{n}"))
+
+    known = [n for n in range(1_000) if runs.planners.get(f"planner-{n}") is not None]
+    assert known == list(range(1_000 - len(known), 1_000))
+    assert len(known) <= 200
 
 
 # -- AvailableNow, where Spark does not tell readers
@@ -284,6 +308,18 @@ def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> 
         "before": False, "ends": True, "after": False,
     }  # fmt: skip
     assert [runs.guide(GuideRequest("s", planner)).available_now for planner in "aab"] == [True, True, False]
+
+
+def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -> None:
+    queries: Any = Queries([Query()])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    runs.ending.expect(["s"], None)
+    runs.take_event("terminated", terminated("its checkpoint is another's"))
+    runs.heartbeat(HeartbeatRequest("s", "next", first=True))
+
+    assert not runs._runs["next"].available_now
+    assert not runs.guide(GuideRequest("s", "planner")).available_now
 
 
 def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothing() -> None:
