@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from lowmark.integration.driver.audited import AuditedRun
+from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.errors import UnreadableReport
+from lowmark.integration.run_status import run_json
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.progress import Progress
@@ -289,6 +291,16 @@ def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
     known = [n for n in range(1_000) if runs.planners.get(f"planner-{n}") is not None]
     assert known == list(range(1_000 - len(known), 1_000))
     assert len(known) <= 200
+
+
+def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_its_coordinator() -> None:
+    queries: Any = Queries([])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    runs.heartbeat(HeartbeatRequest("s", "a token", first=True))
+    [status] = Standing(runs, Audits(queries, runs.clock)).run_statuses()
+
+    assert "a token" not in json.dumps(run_json(status))
 
 
 # -- AvailableNow, where Spark does not tell readers
