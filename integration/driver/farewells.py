@@ -39,7 +39,7 @@ def leave(query: RunningQuery | None, run: StreamRun) -> None:
     """
     if query is None or run.last_batch_id is None:
         return
-    if run.epoch != run.told_epoch:
+    if run.epoch != run.told_epoch and not run.goes_beyond_its_offset:
         query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
     if run.resumes is not None:
         query.farewells.forget(run.resumes)

@@ -124,7 +124,7 @@ class Runs:
         wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
             wake_at_us = None  # a silence that only a batch can settle, since polls show nothing here
-        run.told_epoch = run.epoch
+        run.told_epoch, run.told_plan = run.epoch, run.splits.unreported_plan
         return HeartbeatReply(
             low_watermark_us=run.low_watermark_us,
             epoch=run.told_epoch,

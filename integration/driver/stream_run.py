@@ -52,6 +52,7 @@ class StreamRun:
         refusal: why the query must end, None while all is well.
         asked_at_us: when the reader asked last; the batch that runs since was planned then.
         told_epoch: the coordinator's epoch in the last answer to the reader.
+        told_plan: the plan that was not reported then, by its checkpoint; None: there was none.
         checked: the running query's plan was looked at.
         ended, failed: the query has terminated; it has, with an error.
         reported_at_us: when the last report was taken.
@@ -77,6 +78,7 @@ class StreamRun:
     refusal: str | None = None
     asked_at_us: int = 0
     told_epoch: int = 0
+    told_plan: int | None = None
     checked: bool = False
     ended: bool = False
     failed: bool = False
@@ -167,6 +169,14 @@ class StreamRun:
     def query(self) -> str | None:
         """The query's name, or its id where it has none; None until the first batch tied them."""
         return self.query_id if self.query_name is None else self.query_name
+
+    @property
+    def goes_beyond_its_offset(self) -> bool:
+        """It knows of a plan that came after the last answer to the reader: Spark may have written nothing of it.
+
+        A restart then plans anew, and perhaps not so far: what this plan claims would make the rows between late.
+        """
+        return self.splits.unreported_plan not in (None, self.told_plan)
 
     def wrote(self, offset: HeartbeatOffset) -> bool:
         """True for an offset of this run, or of the one it resumes: Spark runs that run's last batch again."""
