@@ -120,11 +120,12 @@ class Runs:
             self._publish(run, run.handle(Polled(self._own_time(request.polled_until_us)), now_us))
         else:
             self._publish(run, run.handle(Tick(), now_us))
+        run.tell()
         self._cooperate(run, now_us)
         wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
             wake_at_us = None  # a silence that only a batch can settle, since polls show nothing here
-        run.told_epoch, run.told_plan = run.epoch, run.splits.unreported_plan
+        run.told_epoch = run.epoch
         return HeartbeatReply(
             low_watermark_us=run.low_watermark_us,
             epoch=run.told_epoch,

@@ -29,6 +29,7 @@ from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.serving import private_folder
+from tests.integration.test_cooperation_rules import FakeMember
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
@@ -316,6 +317,27 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(writt
     assert [stream_of({}).coordinator("t", left.state, 0).low_watermark_us for left in spark.left] == (
         [201 * SECOND - BOUND] if written else []
     )
+
+
+def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
+    # Else a restart plans anew from the offset before, perhaps not so far, and the job's low watermark is beyond that.
+    tracks: Tracks = {}
+    spark: Any = _InSpark(tracks)
+    member: Any = FakeMember()
+    runs = Runs(spark, lambda _: None, member, "billing")
+    runs.add(stream_of(tracks))
+    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    said = list[tuple[int, int | None]]()
+    for checkpoint in (1, 2, 3, 4):
+        runs.take_plan("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
+        runs.heartbeat(HeartbeatRequest("s", "t"))
+        lows_us = [at_us for what, _, at_us, *_ in member.said if what == "report" and at_us is not None]
+        said.append((checkpoint, max(lows_us, default=None)))
+        spark.report(checkpoint, a=100 * checkpoint - 1)
+    runs.heartbeat(HeartbeatRequest("s", "t"))
+
+    assert said == [(1, None), (2, None), (3, 200 * SECOND - BOUND), (4, 300 * SECOND - BOUND)]
+    assert member.said[-1][2] == 400 * SECOND - BOUND, "all of it was read"
 
 
 @pytest.fixture
