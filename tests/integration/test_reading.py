@@ -21,6 +21,7 @@ from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam, TrackShelf
 from lowmark.integration.transport.driver_rpc import Client, HeartbeatRequest, PlannedReply, PlannedRequest, Server
+from lowmark.integration.transport.planner_peer import ServicePeer
 from lowmark.integration.transport.recorder import SPLIT_TYPE
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.sources.planning.offset import BatchOffset
@@ -338,6 +339,18 @@ def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
 
     assert said == [(1, None), (2, None), (3, 200 * SECOND - BOUND), (4, 300 * SECOND - BOUND)]
     assert member.said[-1][2] == 400 * SECOND - BOUND, "all of it was read"
+
+
+def test_what_a_planner_could_not_tell_does_not_pile_up_when_its_service_has_stopped(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with private_folder() as folder:
+        peer = ServicePeer(address=f"unix:{folder}/gone.sock", stream_id="s", stream="orders")
+        for checkpoint in range(1_000):
+            peer.tell("reader", Planned(checkpoint, {"a": ()}))
+    assert [*peer._untold][-1] == 999
+    assert len(peer._untold) <= 10
+    assert capfd.readouterr().err.count("what alignment said last holds") == 1
 
 
 @pytest.fixture
