@@ -34,6 +34,9 @@ def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell |
 def leave(query: RunningQuery | None, run: StreamRun) -> None:
     """Leave the last report of a run in its query's checkpoint, where no heartbeat carried it.
 
+    None with the claims of a plan that Spark may not have written: a restart plans anew, perhaps not so far, and the
+    rows between would be late.
+
     Raises:
         Exception: whatever py4j and the file system raise.
     """

@@ -52,7 +52,7 @@ class PlannedSplits(Splits):
 
     @property
     def unreported_plan(self) -> int | None:
-        if self.planner is None or not self.planner.plans:
+        if not self.stream.claims or self.planner is None or not self.planner.plans:
             return None
         newest, reported = next(reversed(self.planner.plans)), self.planner.reported
         return newest if reported is None or newest > reported else None

@@ -71,7 +71,7 @@ class Splits:
 
     @property
     def unreported_plan(self) -> int | None:
-        """The newest plan, by its checkpoint, if its batch was not reported yet; None: there is no such plan."""
+        """The newest plan that claims something, by its checkpoint, if its batch was not reported yet; else None."""
         return None
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
