@@ -165,7 +165,7 @@ class StreamRun:
     @property
     def query(self) -> str | None:
         """The query's name, or its id where it has none; None until the first batch tied them."""
-        return self.query_name if self.query_name is not None else self.query_id
+        return self.query_id if self.query_name is None else self.query_name
 
     @property
     def sure_low_us(self) -> int | None:
