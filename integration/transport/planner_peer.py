@@ -87,7 +87,7 @@ class ServicePeer:
     def _note(self, gone: ServiceUnreachable) -> None:
         if self._retry_at_us is None:
             # No logging is set up in this process; Spark passes its standard error on to the driver's.
-            line = f'lowmark: stream "{self._stream}": what alignment said last holds. {gone}'
+            line = f'lowmark: stream "{self._stream}": the query reads on, as far as alignment let it last: {gone}'
             sys.stderr.write(printable(line) + "\n")
             sys.stderr.flush()
         self._retry_at_us = monotonic_us() + _RETRY_US

@@ -350,7 +350,7 @@ def test_what_a_planner_could_not_tell_does_not_pile_up_when_its_service_has_sto
             peer.tell("reader", Planned(checkpoint, {"a": ()}))
     assert [*peer._untold][-1] == 999
     assert len(peer._untold) <= 10
-    assert capfd.readouterr().err.count("what alignment said last holds") == 1
+    assert capfd.readouterr().err.count("the query reads on, as far as alignment let it last: ") == 1
 
 
 @pytest.fixture
