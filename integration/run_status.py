@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from lowmark.watermark import Cap, StreamStatus, to_json
 from lowmark.watermark.splits.status import utc
+from lowmark.watermark.tasks.status import run_mark
 
 __all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "ReportGaps", "RunStatus", "run_json"]
 
@@ -122,7 +123,7 @@ def run_json(run: RunStatus) -> dict[str, object]:
         "query": run.query,
         **to_json(run.status),
         "run": {
-            "token": run.token,
+            "token": run_mark(run.token),  # with itself one could speak for the run at its coordinator
             "emits": run.emits,
             "ended": run.ended,
             "failed": run.failed,

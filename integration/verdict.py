@@ -2,16 +2,16 @@
 
     failed     the query ended with an error, or lowmark ends it
     ended      the query has ended
+    measuring  the strategy makes no watermarks
     stuck      the low watermark stands for longer than the patience, and rows are waiting, or were delivered meanwhile,
                or are being read for longer than that
     silent     nothing came of any split for longer than the idle timeout
     waiting    there is no low watermark yet
-    measuring  the strategy makes no watermarks
     standing   the low watermark stands for longer than the patience, and no row is known to wait, or its alignment
                group makes it wait
     moving     the low watermark rose within the patience
 
-The first that holds. Only the first and the third want a person.
+The first that holds. Only `failed` and `stuck` want a person.
 """
 
 from __future__ import annotations

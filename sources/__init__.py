@@ -1,6 +1,6 @@
 """What can be read: split enumeration and reading (FLIP-27), and the connectors.
 
-pyspark is imported in `sources/spark/source.py` only.
+pyspark is imported in `sources/spark/` only.
 """
 
 import logging

@@ -300,8 +300,8 @@ class WatermarkStrategy:
                 or more than ``timeout``, or ``over`` without it or less than ``timeout``.
 
         >>> strategy = WatermarkStrategy().with_idleness("5 minutes", at_start="15 seconds", over="1 hour")
-        >>> strategy.idle_timeout_at_us(0), strategy.idle_timeout_at_us(1_800_000_000)
-        (15000000, 157500000)
+        >>> [strategy.progressive.timeout_us(strategy.idle_timeout_us, age_us) for age_us in (0, 1_800_000_000)]
+        [15000000, 157500000]
         """
         try:
             counts = None if clock is None else IdleClock(clock)
@@ -433,12 +433,6 @@ class WatermarkStrategy:
         if self.idle_clock is not None:
             return self.idle_clock
         return IdleClock.FLOW if self.all_idle is AllIdle.HOLD else IdleClock.TIME
-
-    def idle_timeout_at_us(self, age_us: int) -> int | None:
-        """The idle timeout of a stream of this age, microseconds; None: no split is left out for its silence."""
-        if self.idle_timeout_us is None or self.progressive is None:
-            return self.idle_timeout_us
-        return self.progressive.timeout_us(self.idle_timeout_us, age_us)
 
     @property
     def runs_python(self) -> bool:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-from lowmark.integration.errors import CoordinatorUnreachable, RefusedByCoordinator
+from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage, RefusedByCoordinator
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.watermark import (
     AlignmentParams,
@@ -326,7 +326,10 @@ class Member:
                 self._state.told(news.messages, now_us)
             case SayAnswer():
                 self._answer_by_us = None
-                self._state.answered(news.answers, now_us)
+                try:
+                    self._state.answered(news.answers, now_us)
+                except MalformedMessage as malformed:  # without this thread all would be held, and nobody told
+                    self._hang_up(link, str(malformed))
             case str():
                 self._hang_up(link, news)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
-from lowmark.integration.errors import RefusedByCoordinator
+from lowmark.integration.errors import MalformedMessage, RefusedByCoordinator
 from lowmark.watermark import (
     Cap,
     CapAnnounced,
@@ -228,8 +228,15 @@ class MemberState:
                     self._hear_cap(mine, message)
 
     def answered(self, answers: Sequence[Answer], now_us: int) -> None:
-        """The answers to what was under way."""
-        statements, self._under_way = self._under_way or [], None
+        """The answers to what was under way.
+
+        Raises:
+            MalformedMessage: there are more or less; nothing was changed.
+        """
+        statements = self._under_way or []
+        if len(answers) != len(statements):
+            raise MalformedMessage("SayAnswer", f"got {len(answers)} answers to {len(statements)} statements")
+        self._under_way = None
         for statement, answer in zip(statements, answers, strict=True):
             mine = self._of(statement)
             if mine is None:

@@ -105,7 +105,7 @@ class Cooperation:
         if run.token not in self._tasks:
             self._begin(run, run.query_id)
         task, left_out = self._tasks[run.token], _left_out(run)
-        low_us = run.coordinator.low_watermark_us
+        low_us = run.sure_low_us if run.shares else run.coordinator.low_watermark_us  # nobody's rows are late by a cap
         next_us = run.splits.next_us
         if next_us is not None:
             next_us = run.stream.strategy.watermark_of_max(next_us)
@@ -154,7 +154,7 @@ class Cooperation:
 
     def worth_waiting(self, run: StreamRun) -> bool:
         """Whether what the run has said may soon raise the low watermark of its job."""
-        low_us = run.coordinator.low_watermark_us
+        low_us = run.sure_low_us
         return (
             run.shares
             and self._others.connected

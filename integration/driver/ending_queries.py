@@ -50,6 +50,12 @@ class EndingQueries:
         for stream_id in streams:
             self._heartbeats[stream_id] = self._planners[stream_id] = Ending(fault)
 
+    def forget(self, streams: Sequence[str]) -> None:
+        """A query ended in whose place no reader has asked: those that ask next are another's."""
+        for stream_id in streams:
+            self._heartbeats.pop(stream_id, None)
+            self._planners.pop(stream_id, None)
+
     def of_heartbeat(self, stream_id: str) -> Ending | None:
         """A heartbeat asks for the first time. Return what is known of its query, once; None if it goes on."""
         return self._heartbeats.pop(stream_id, None)

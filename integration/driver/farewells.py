@@ -34,12 +34,15 @@ def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell |
 def leave(query: RunningQuery | None, run: StreamRun) -> None:
     """Leave the last report of a run in its query's checkpoint, where no heartbeat carried it.
 
+    None with the claims of a plan that Spark may not have written: a restart plans anew, perhaps not so far, and the
+    rows between would be late.
+
     Raises:
         Exception: whatever py4j and the file system raise.
     """
     if query is None or run.last_batch_id is None:
         return
-    if run.epoch != run.told_epoch:
+    if run.epoch != run.told_epoch and not run.goes_beyond_its_offset:
         query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
     if run.resumes is not None:
         query.farewells.forget(run.resumes)

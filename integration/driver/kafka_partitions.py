@@ -67,8 +67,8 @@ class KafkaPartitions(Splits):
         They are not finished for good: one that comes back is a new split, and waited for.
         """
         read = [kafka_positions(source.end_offset) for source in sources]
-        if not all(read):
-            return  # a source that has not said anything yet, or none of Kafka's
+        if not read or not all(read):
+            return  # nobody knows which sources they are, or one has not said anything yet, or is none of Kafka's
         live = {self._ids[partition] for positions in read for partition in positions} | set(self.stream.declared)
         gone = tuple(split for split in self.coordinator.splits if split not in live)
         if not gone:

@@ -10,6 +10,7 @@ from lowmark.sources.planning.peer import Planned
 __all__ = ["KnownPlanner", "Planners"]
 
 _PLANS_KEPT = 8
+_UNTIED_KEPT = 100
 _LIVES_US = 30_000_000  # since it was heard; while it waits for its first splits it says so every 10 seconds
 
 
@@ -91,6 +92,9 @@ class Planners:
             is_over: says of the token of a run whether its query has ended.
         """
         live = {each: known for each, known in self._planners.items() if known.run is None or not is_over(known.run)}
+        untied = [each for each, known in live.items() if known.run is None]  # most of queries that failed at once
+        for each in untied[: max(0, len(untied) - _UNTIED_KEPT)]:
+            del live[each]
         self._planners = {**live, token: planner}
 
     def newest(self, stream_id: str, run: str | None, now_us: int) -> KnownPlanner | None:

@@ -50,6 +50,13 @@ class PlannedSplits(Splits):
     _finished: dict[SplitId, None] = field(default_factory=dict, init=False)  # not forgotten yet, the first one first
     _swept_checkpoint: int | None = field(default=None, init=False)
 
+    @property
+    def unreported_plan(self) -> int | None:
+        if not self.stream.claims or self.planner is None or not self.planner.plans:
+            return None
+        newest, reported = next(reversed(self.planner.plans)), self.planner.reported
+        return newest if reported is None or newest > reported else None
+
     def plan(self, planned: Planned, now_us: int) -> Iterator[Event]:
         """What the planner says of a batch that is not read yet."""
         ids = {name: self._id(name) for name in planned.splits}
@@ -63,7 +70,7 @@ class PlannedSplits(Splits):
             }
             yield SplitsDiscovered(tuple(new), frozenset(empty))
         for name, parents in planned.splits.items():
-            if parents and ids[name] in new:
+            if parents and ids[name] not in known:
                 yield SplitsResharded(tuple(map(self._id, parents)), (ids[name],))
         claimed_us: dict[SplitId, int] = {}
         if self.stream.claims:

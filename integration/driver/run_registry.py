@@ -120,6 +120,7 @@ class Runs:
             self._publish(run, run.handle(Polled(self._own_time(request.polled_until_us)), now_us))
         else:
             self._publish(run, run.handle(Tick(), now_us))
+        run.tell()
         self._cooperate(run, now_us)
         wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
@@ -330,26 +331,28 @@ class Runs:
     def _take_end(self, event: JavaObject) -> None:
         run_id = event.runId().toString()
         failure = event.exception().get() if event.exception().isDefined() else ""
-        if failure:
-            names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
-            query = self._queries.get(run_id)
-            query_id = event.id().toString()
-            known = failures.explain(failure, query, query_id=query_id, names=names, streams=self.streams)
-            self.could_not_begin |= known
+        query = self._queries.get(run_id)
+        names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
-                self._catch_up(run, planned_at_us=run.asked_at_us)
                 self._say_farewell(run)
                 self.cooperation.end(run)
                 run.ended, run.failed = True, bool(failure)
                 if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
                     run.stream.tracks.forget(run.query_id, run.last_batch_id)
-        if all(run.run_id != run_id for run in self._runs.values()):
-            query = self._queries.get(run_id)
+        untied = all(run.run_id != run_id for run in self._runs.values())
+        if untied:
             ended = event.id().toString(), run_id, None if query is None else query.name
             self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
         self._queries.forget(run_id)
         self._end_untied(failed=bool(failure))
+        # Last, for both ask Spark.
+        if untied and query is not None:
+            self.ending.forget(query.streams())
+        if failure:
+            query_id = event.id().toString()
+            known = failures.explain(failure, query, query_id=query_id, names=names, streams=self.streams)
+            self.could_not_begin |= known
 
     def _end_untied(self, *, failed: bool) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""

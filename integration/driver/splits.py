@@ -69,6 +69,11 @@ class Splits:
             lateness=measured.lateness,
         )
 
+    @property
+    def unreported_plan(self) -> int | None:
+        """The newest plan that claims something, by its checkpoint, if its batch was not reported yet; else None."""
+        return None
+
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
         """What follows for the splits once the rows of a batch have counted; arguments as in `discover`."""
         yield from ()

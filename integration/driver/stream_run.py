@@ -52,6 +52,7 @@ class StreamRun:
         refusal: why the query must end, None while all is well.
         asked_at_us: when the reader asked last; the batch that runs since was planned then.
         told_epoch: the coordinator's epoch in the last answer to the reader.
+        told_plan: the plan that was not reported then; None: there was none.
         checked: the running query's plan was looked at.
         ended, failed: the query has terminated; it has, with an error.
         reported_at_us: when the last report was taken.
@@ -77,6 +78,7 @@ class StreamRun:
     refusal: str | None = None
     asked_at_us: int = 0
     told_epoch: int = 0
+    told_plan: int | None = None
     checked: bool = False
     ended: bool = False
     failed: bool = False
@@ -91,6 +93,8 @@ class StreamRun:
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state
     _holder_log: HolderLog = field(default_factory=HolderLog)
+    _told_low_us: int | None = None
+    _sure_low_us: int | None = None
     _shared_low_watermark_us: int | None = None
     _shared_rises: int = 0
 
@@ -154,12 +158,7 @@ class StreamRun:
         return self._encoded[1]
 
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
-        """Where the stream stands in this query; of its own splits, unless the low watermark is shared.
-
-        Args:
-            now_us: now, on the service's clock.
-            limit: how many splits, those that need attention first; None: all.
-        """
+        """Where the stream stands in this query; with a limit, of the splits that need attention first."""
         status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
         return replace(status, low_watermark_us=self._shared_low_watermark_us) if self.shares else status
 
@@ -167,6 +166,22 @@ class StreamRun:
     def query(self) -> str | None:
         """The query's name, or its id where it has none; None until the first batch tied them."""
         return self.query_id if self.query_name is None else self.query_name
+
+    @property
+    def sure_low_us(self) -> int | None:
+        """Its own, without claims of a plan that may not be written: a restart may not plan so far."""
+        return self.coordinator.low_watermark_us if self.splits.unreported_plan is None else self._sure_low_us
+
+    def tell(self) -> None:
+        """Its reader is answered now. If there is another plan, what was told with the one before is written."""
+        if self.splits.unreported_plan != self.told_plan:
+            self._sure_low_us = self._told_low_us
+        self._told_low_us, self.told_plan = self.coordinator.low_watermark_us, self.splits.unreported_plan
+
+    @property
+    def goes_beyond_its_offset(self) -> bool:
+        """It knows of a plan that came after the last answer, so Spark may have written nothing of it."""
+        return self.splits.unreported_plan not in (None, self.told_plan)
 
     def wrote(self, offset: HeartbeatOffset) -> bool:
         """True for an offset of this run, or of the one it resumes: Spark runs that run's last batch again."""
@@ -184,9 +199,6 @@ class StreamRun:
             heartbeat: index of this run's heartbeat among the event's sources.
             planned_at_us: when the batch was planned.
             now_us: now, on the service's clock.
-
-        Returns:
-            What follows: changes of state, late returns, a new low watermark.
         """
         if self.last_batch_id is not None and progress.batch_id <= self.last_batch_id:
             return []

@@ -129,7 +129,7 @@ class OffsetEntry:
         ids = [id_ for id_, _ in self.sources]
         if not ids:
             raise UnknownFormat("has no source")
-        if not self.named and sorted(ids, key=len) and {*ids} != {str(n) for n in range(len(ids))}:
+        if not self.named and {*ids} != {str(n) for n in range(len(ids))}:
             raise UnknownFormat(f"numbers its sources {', '.join(ids)}, expected 0 to {len(ids) - 1}")
 
     def renumbered(self, places: Mapping[str, int], added: Mapping[int, str]) -> OffsetEntry:

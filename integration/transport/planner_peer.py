@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ServicePeer"]
 _RETRY_US = 1_000_000
+_PLANS_KEPT = 8  # to be told when the service is back, which keeps as many
 
 
 class ServicePeer:
@@ -58,6 +59,8 @@ class ServicePeer:
 
     def tell(self, run: str, planned: Planned) -> None:
         self._untold[planned.checkpoint] = planned
+        if len(self._untold) > _PLANS_KEPT:
+            del self._untold[next(iter(self._untold))]
         if not self._may_try():
             return
         try:
@@ -84,7 +87,7 @@ class ServicePeer:
     def _note(self, gone: ServiceUnreachable) -> None:
         if self._retry_at_us is None:
             # No logging is set up in this process; Spark passes its standard error on to the driver's.
-            line = f'lowmark: stream "{self._stream}": what alignment said last holds. {gone}'
+            line = f'lowmark: stream "{self._stream}": the query reads on, as far as alignment let it last: {gone}'
             sys.stderr.write(printable(line) + "\n")
             sys.stderr.flush()
         self._retry_at_us = monotonic_us() + _RETRY_US

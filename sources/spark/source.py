@@ -1,4 +1,4 @@
-"""Where sources meet Spark: the one file in this folder that imports pyspark.
+"""Where sources meet Spark.
 
 `Binding`, `load`, `register`: any source as a streaming DataFrame. Batches are planned by `BatchPlanner`, in a process
 of its own on the driver's host, and read in Python workers. The offset fixes the rows: a batch that Spark runs again,

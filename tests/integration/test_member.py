@@ -575,7 +575,14 @@ def test_an_address_or_a_token_that_cannot_work_is_refused_at_once(tmp_path: Pat
         Member("unix:/nobody.sock", token_file=token_file(tmp_path, "short", "s"))
 
 
-def test_who_is_not_answered_in_time_hangs_up_and_tries_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(None, "no answer within 0.2 seconds"), (messages.SayAnswer([]), "got 0 answers to 1 statements")],
+    ids=["not in time", "not what was asked"],
+)
+def test_who_is_not_answered_hangs_up_and_tries_again(
+    answer: messages.SayAnswer | None, why: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     over, watches = threading.Event(), list[bytes]()
 
     def watch(data: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -585,8 +592,9 @@ def test_who_is_not_answered_in_time_hangs_up_and_tries_again(folder: Path, capl
 
     def say(said: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
         for _ in said:
+            if answer is not None:
+                yield messages.encode(answer)
             over.wait(20)
-        yield from ()
 
     server = grpc.server(ThreadPoolExecutor(16))
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -601,7 +609,7 @@ def test_who_is_not_answered_in_time_hangs_up_and_tries_again(folder: Path, capl
             wait_until(lambda: one.connected, "connected")
             one.register(task(0))
             wait_until(lambda: len(watches) >= 2, "it has hung up, and watches anew", seconds=10)
-        assert "no answer within 0.2 seconds" in caplog.text
+        assert why in caplog.text
     finally:
         over.set()
         server.stop(None).wait(20)

@@ -24,6 +24,7 @@ from lowmark.integration.run_status import run_json
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.integration.verdict import VERDICTS, verdict
 from lowmark.watermark import explain
+from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.test_cli import LOWMARK, call
 from tests.integration.test_metrics import SECOND_US, FakeRun
@@ -100,7 +101,7 @@ def test_the_first_answer_is_whole_and_the_next_holds_what_changed() -> None:
     run = two_splits()
     seen = pictured(run)
     first = seen.next()
-    assert (first["selected"], first["whole"], first["gone"]) == ("t1", True, [])
+    assert (first["selected"], first["whole"], first["gone"]) == (run_mark("t1"), True, [])
     assert sorted(row[NAME] for row in first["splits"]) == ["a", "b"]
     assert (first["runs"][0]["holder"], first["runs"][0]["low_watermark_us"]) == ("b", 10 * SECOND_US)
     assert first["runs"][0]["explanation"] == explain(run.coordinator.status(run.now_us))
@@ -139,13 +140,13 @@ def test_one_look_serves_all_browsers_of_a_second() -> None:
 
 def test_only_the_stream_in_view_is_asked_for_every_split() -> None:
     seen = pictured(two_splits(), two_splits("t2", "clicks"))
-    answer = seen.next("t2")
-    assert answer["selected"] == "t2"
+    answer = seen.next(run_mark("t2"))
+    assert answer["selected"] == run_mark("t2")
     assert [(each.stream, each.limit, each.ended) for each in seen.services.asked] == [
         (None, 10, True),
         ("clicks", None, True),
     ]
-    assert len(seen.next("t1")["splits"]) == 2  # another one in view is asked for at once, and whole
+    assert len(seen.next(run_mark("t1"))["splits"]) == 2  # another one in view is asked for at once, and whole
 
 
 def test_a_split_that_is_gone_is_told() -> None:
@@ -167,7 +168,7 @@ def test_splits_that_come_and_go_for_ever_take_no_more_room(monkeypatch: pytest.
         other.report({f"only-{n}": 1})
         seen.services.runs[ADDRESS] = [other]
         answer = seen.next()
-        assert len(seen.picture._splits["t1"].gone) <= 3
+        assert len(seen.picture._splits[run_mark("t1")].gone) <= 3
         assert [row[NAME] for row in answer["splits"]] == [f"only-{n}"]
         assert answer["whole"] or answer["gone"]  # either way the browser forgets the one before
 
@@ -209,9 +210,9 @@ def test_a_service_that_is_gone_leaves_what_was_known_of_it() -> None:
     seen = pictured(two_splits())
     seen.next()
     del seen.services.runs[ADDRESS]
-    gone = seen.next("t1")
+    gone = seen.next(run_mark("t1"))
     assert (gone["services"], [run["verdict"] for run in gone["runs"]]) == ([], ["gone"])
-    assert (gone["selected"], gone["runs"][0]["holder"], gone["splits"]) == ("t1", "b", [])
+    assert (gone["selected"], gone["runs"][0]["holder"], gone["splits"]) == (run_mark("t1"), "b", [])
 
 
 def test_services_that_cannot_be_asked_are_an_error_that_is_shown_and_ends() -> None:

@@ -21,6 +21,7 @@ from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.page.picture import Picture
 from lowmark.integration.run_status import RunStatus
+from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, TrackParam, TrackShelf
 from lowmark.integration.transport.driver_rpc import (
@@ -31,6 +32,7 @@ from lowmark.integration.transport.driver_rpc import (
     Server,
     StatusRequest,
 )
+from lowmark.integration.transport.planner_peer import ServicePeer
 from lowmark.integration.transport.recorder import SPLIT_TYPE
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.integration.verdict import verdict
@@ -40,6 +42,7 @@ from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.serving import private_folder
+from tests.integration.test_cooperation_rules import FakeMember
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
@@ -69,6 +72,16 @@ def report_of(checkpoint: int) -> str:
     return json.dumps({"id": "q", "runId": "r", "batchId": checkpoint - 1, "sources": sources})
 
 
+def track_of(**latest_s: int) -> BatchTrack:
+    """What was seen of a batch: the largest event time of each split."""
+    tracker = SplitTracker()
+    track = BatchTrack(tracker)
+    for name, at in latest_s.items():
+        tracker.observe_many(KEY.split_id((name,)), SplitMark(at * SECOND, at * SECOND, 1))
+        track.names[KEY.split_id((name,))] = name
+    return track
+
+
 class Query:
     """One query on a stream of ours: plans and reports go in, as they come from Spark."""
 
@@ -90,13 +103,7 @@ class Query:
     def report(self, checkpoint: int, **latest_s: int) -> None:
         """The batch was read: the largest event time of each split."""
         self.now_us += SECOND
-        batch = checkpoint - 1
-        tracker = SplitTracker()
-        track = BatchTrack(tracker)
-        for name, at in latest_s.items():
-            tracker.observe_many(KEY.split_id((name,)), SplitMark(at * SECOND, at * SECOND, 1))
-            track.names[KEY.split_id((name,))] = name
-        self.tracks["q", batch] = track
+        self.tracks["q", checkpoint - 1] = track_of(**latest_s)
         progress = Progress.from_json(report_of(checkpoint))
         self.run.report(progress, 1, planned_at_us=self.now_us - SECOND, now_us=self.now_us)
 
@@ -280,6 +287,82 @@ class _NoQueries(list[object]):
 
 def _never_asked(request: object) -> Any:
     raise AssertionError(request)
+
+
+class _InSpark(_NoQueries):
+    """The one query, as Spark knows it, and what is left in its checkpoint."""
+
+    def __init__(self, tracks: Tracks) -> None:
+        super().__init__([self])
+        self.tracks, self.run_id, self.query_id, self.name, self.active = tracks, "r", "q", None, True
+        self.left: list[Farewell] = []
+        self.farewells = SimpleNamespace(write=self.left.append)
+        self.reported: list[Progress] = []
+
+    def get(self, run_id: str | None) -> Any:
+        return self if run_id == "r" else None
+
+    def newest(self, after: int | None = None) -> Progress | None:
+        return self.reported[-1] if self.reported and self.reported[-1].batch_id != after else None
+
+    def fault(self) -> None: ...
+
+    def report(self, checkpoint: int, **latest_s: int) -> None:
+        self.tracks["q", checkpoint - 1] = track_of(**latest_s)
+        self.reported.append(Progress.from_json(report_of(checkpoint)))
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before the offset", "after it"])
+def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(written: bool) -> None:
+    # Else a restart plans anew from the offset before, perhaps not so far, and the rows between would be late.
+    tracks: Tracks = {}
+    spark: Any = _InSpark(tracks)
+    runs = Runs(spark, notify=lambda _: None)
+    runs.add(stream_of(tracks))
+    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    for checkpoint in (1, 2):
+        runs.take_plan("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
+        if checkpoint == 1 or written:
+            runs.heartbeat(HeartbeatRequest("s", "t"))  # and Spark writes what the planner and this one said
+            spark.report(checkpoint, a=100 * checkpoint + 1)
+    runs.say_farewells()
+
+    assert [stream_of({}).coordinator("t", left.state, 0).low_watermark_us for left in spark.left] == (
+        [201 * SECOND - BOUND] if written else []
+    )
+
+
+def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
+    # Else a restart plans anew from the offset before, perhaps not so far, and the job's low watermark is beyond that.
+    tracks: Tracks = {}
+    spark: Any = _InSpark(tracks)
+    member: Any = FakeMember()
+    runs = Runs(spark, lambda _: None, member, "billing")
+    runs.add(stream_of(tracks))
+    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    said = list[tuple[int, int | None]]()
+    for checkpoint in (1, 2, 3, 4):
+        runs.take_plan("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
+        runs.heartbeat(HeartbeatRequest("s", "t"))
+        lows_us = [at_us for what, _, at_us, *_ in member.said if what == "report" and at_us is not None]
+        said.append((checkpoint, max(lows_us, default=None)))
+        spark.report(checkpoint, a=100 * checkpoint - 1)
+    runs.heartbeat(HeartbeatRequest("s", "t"))
+
+    assert said == [(1, None), (2, None), (3, 200 * SECOND - BOUND), (4, 300 * SECOND - BOUND)]
+    assert member.said[-1][2] == 400 * SECOND - BOUND, "all of it was read"
+
+
+def test_what_a_planner_could_not_tell_does_not_pile_up_when_its_service_has_stopped(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with private_folder() as folder:
+        peer = ServicePeer(address=f"unix:{folder}/gone.sock", stream_id="s", stream="orders")
+        for checkpoint in range(1_000):
+            peer.tell("reader", Planned(checkpoint, {"a": ()}))
+    assert [*peer._untold][-1] == 999
+    assert len(peer._untold) <= 10
+    assert capfd.readouterr().err.count("the query reads on, as far as alignment let it last: ") == 1
 
 
 @pytest.fixture

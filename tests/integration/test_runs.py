@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.errors import UnreadableReport
+from lowmark.integration.run_status import run_json
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.progress import Progress
@@ -21,6 +27,8 @@ from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
+
+from tests.integration.test_observe import EMPTY, TWO
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
 Offset = Mapping[str, Mapping[str, int]]
@@ -94,6 +102,17 @@ def test_a_partition_that_is_declared_or_of_a_source_that_says_nothing_yet_is_wa
     assert known(two) == {"a/0", "b/0"}
 
 
+def test_an_audit_that_cannot_tell_whose_source_is_whose_lets_nobody_go(caplog: pytest.LogCaptureFixture) -> None:
+    run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=0)
+    for batch_id, latest in enumerate((TWO, EMPTY)):
+        metric = {"latest": latest, "rows": 2, "null_split_rows": 0, "null_time_rows": 0, "before_epoch_rows": 0}
+        batch = progress(batch_id, {"a": {"0": 1}}, {"b": {"0": 1}})
+        run.take(msgspec.structs.replace(batch, observed_metrics={run.stream.metric: metric}), now_us=batch_id)
+
+    assert len(known(run)) == 2
+    assert "not read any more" not in caplog.text
+
+
 # -- rows of each partition
 
 
@@ -117,6 +136,8 @@ class Query:
     farewell: Farewell | Exception | None = None
     active: bool = True
     run_id: str = "r"
+    query_id: str = "q"
+    name: str | None = None
 
     @property
     def farewells(self) -> Any:
@@ -130,6 +151,12 @@ class Query:
     def newest(self, _after: int | None = None) -> None:
         return None
 
+    def streams(self) -> list[str]:
+        return ["s"]
+
+    def heartbeats(self) -> list[Any]:
+        return []
+
 
 @dataclass
 class Queries:
@@ -139,6 +166,9 @@ class Queries:
 
     def get(self, run_id: str | None) -> Query | None:
         return next((query for query in self.running if query.run_id == run_id), None)
+
+    def forget(self, run_id: str) -> None:
+        self.running = [query for query in self.running if query.run_id != run_id]
 
     def __iter__(self) -> Any:
         return iter(self.running)
@@ -213,6 +243,66 @@ def test_an_offset_whose_state_cannot_be_read_is_refused() -> None:
     assert "the state in the checkpoint cannot be read" in reply.refusal
 
 
+# -- the end of a query
+
+
+class Text(str):
+    """A text of Java's."""
+
+    __slots__ = ()
+
+    def toString(self) -> str:
+        return self
+
+
+def terminated(failure: str | None) -> Any:
+    """Spark's event of a query that ended."""
+    exception = SimpleNamespace(isDefined=lambda: failure is not None, get=lambda: failure)
+    return SimpleNamespace(runId=lambda: Text("r"), id=lambda: Text("q"), exception=lambda: exception)
+
+
+@dataclass
+class Unreadable(Query):
+    def newest(self, _after: int | None = None) -> None:
+        raise UnreadableReport("a batch's progress", "Spark's JSON cannot be read")
+
+
+@pytest.mark.parametrize("failure", [None, "Connection reset"])
+def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(failure: str | None) -> None:
+    queries: Any = Queries([Unreadable()])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    run = runs._runs["t"] = begun(stream())
+    run.tie("q", "r", None)
+    with suppress(UnreadableReport):  # the service logs it
+        runs.take_event("terminated", terminated(failure))
+
+    assert (run.ended, run.failed) == (True, failure is not None)
+    assert queries.running == []
+
+
+def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
+    queries: Any = Queries([])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    for n in range(1_000):
+        runs.guide(GuideRequest("s", f"planner-{n}"))
+
+    known = [n for n in range(1_000) if runs.planners.get(f"planner-{n}") is not None]
+    assert known == list(range(1_000 - len(known), 1_000))
+    assert len(known) <= 200
+
+
+def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_its_coordinator() -> None:
+    queries: Any = Queries([])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    runs.heartbeat(HeartbeatRequest("s", "a token", first=True))
+    [status] = Standing(runs, Audits(queries, runs.clock)).run_statuses()
+
+    assert "a token" not in json.dumps(run_json(status))
+
+
 # -- AvailableNow, where Spark does not tell readers
 
 
@@ -230,6 +320,18 @@ def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> 
         "before": False, "ends": True, "after": False,
     }  # fmt: skip
     assert [runs.guide(GuideRequest("s", planner)).available_now for planner in "aab"] == [True, True, False]
+
+
+def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -> None:
+    queries: Any = Queries([Query()])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    runs.ending.expect(["s"], None)
+    runs.take_event("terminated", terminated("its checkpoint is another's"))
+    runs.heartbeat(HeartbeatRequest("s", "next", first=True))
+
+    assert not runs._runs["next"].available_now
+    assert not runs.guide(GuideRequest("s", "planner")).available_now
 
 
 def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothing() -> None:

@@ -111,7 +111,10 @@ class Definition:
     def timeout_us(self) -> int | None:
         """How long a split may be silent, with all that was read."""
         age_us = 0 if self.began_us is None or self.read_until_us is None else self.read_until_us - self.began_us
-        return self.strategy.idle_timeout_at_us(age_us)
+        whole_us, grows = self.strategy.idle_timeout_us, self.strategy.progressive
+        if whole_us is None or grows is None:
+            return whole_us
+        return grows.at_start_us + (whole_us - grows.at_start_us) * min(max(0, age_us), grows.over_us) // grows.over_us
 
     def flows(self, at_us: int) -> None:
         """Some split delivered: the time shortly before counts against the others."""

@@ -7,6 +7,7 @@ import pytest
 from lowmark.watermark import AllIdle, SplitState, Tick, explain, format_time_us, to_json
 from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
 from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons, utc
+from lowmark.watermark.state import IdleClock
 
 from tests.watermark.history import PLAIN, START_US, History, at, batch, coordinator_of
 
@@ -132,6 +133,21 @@ def test_names_are_for_display_only() -> None:
             "The first row of split a (5 rows are waiting in it), or the end of its grace: its grace ends in 2s.",
         ),
         (
+            Hold(SplitState.PENDING, "a", silent=1, idle_timeout_us=9_000_000, clock=IdleClock.FLOW),
+            "split a has not spoken yet.",
+            "The first row of split a; or its silence for more than 9s while others deliver.",
+        ),
+        (
+            Hold(SplitState.PENDING, "a", silent=1, idle_timeout_us=9_000_000, backlog_rows=5),
+            "split a has not spoken yet.",
+            "The first row of split a; it cannot become idle, for 5 rows are waiting in it.",
+        ),
+        (
+            Hold(SplitState.PENDING, "a", silent=1, idle_timeout_us=9_000_000, grace_left_us=2_000_000),
+            "split a has not spoken yet.",
+            "The first row of split a, or the end of its grace: its grace ends in 2s; or its silence for more than 9s.",
+        ),
+        (
             Hold(SplitState.PAUSED, "a", 5, live=2),
             "split a has the smallest watermark of 2 live splits, and alignment has paused it.",
             "Alignment lets split a go on.",
@@ -195,6 +211,17 @@ def test_a_silent_stream_is_called_silent_and_its_splits_are_not_idle() -> None:
     )
     assert "  why    the stream is silent" in explain(status)
     assert to_json(status)["silent_since"] == "2023-11-14T22:13:20+00:00"
+
+
+def test_what_is_said_of_a_split_that_never_spoke_comes_true_with_idleness() -> None:
+    history = History(IDLENESS)
+    history.on(0, batch(0, 0, {"a": START_US}))
+    history.on(1, SplitsDiscovered(("b",)))
+    said = history.status(2).next
+    history.on(12, batch(1, 12, {"a": START_US}))
+
+    assert said == "The first row of split b; or its silence for more than 10s."
+    assert history.status(12).left_out == (("b", "silent for more than 10s, backlog unknown"),)
 
 
 def test_measured_times_are_told_as_a_person_reads_them() -> None:

@@ -126,7 +126,6 @@ class BatchReported:
         counts: totals of the batch.
         judged_by_us: the one watermark of the stream that Spark judged the rows by, where it has its own; None: what it
             would be is worked out from the rows.
-
         lateness: rows of each split by bucket of how late they are (``lateness.py``), where rows are seen; may be
             empty.
 

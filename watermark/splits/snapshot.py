@@ -142,7 +142,6 @@ def decode(data: bytes) -> StreamSnapshot:
             _check(all(type(split) in (str, int) for split in (child, *parents)))
             _check(parents or left_us is not None)  # parents that were removed have left something
             _check(left_us is None or (type(left_us) is int and left_us in _INT64))
-            _check(parents or left_us is not None)
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry, bounds_us, young_since_us)
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -195,23 +195,8 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
     split = f"split {hold.name}"
     if hold.watermark_us is None:
         others = f", as have {hold.silent - 1} others" if hold.silent > 1 else ""
-        grace = "for as long as it takes" if hold.grace_left_us is None else _in(hold.grace_left_us)
-        end = (
-            f"with_grace() would bound this; now it holds {grace}"
-            if hold.grace_left_us is None
-            else f"its grace ends {grace}"
-            if hold.grace_clock is IdleClock.TIME
-            else f"its grace ends after {format_duration_us(hold.grace_left_us)} more in which others deliver"
-        )
-        if hold.waits:
-            end = "its silence counts from when its parents are done"
-        rows = f" ({hold.backlog_rows} rows are waiting in it)" if hold.backlog_rows else ""
         stands = "" if hold.inherited_us is None else f"; it inherited {format_time_us(hold.inherited_us)}"
-        parents = "Newer rows of its parents, or the" if hold.waits else "The"
-        return (
-            f"{split} has not spoken yet{others}{stands}.",
-            f"{parents} first row of {split}{rows}, or the end of its grace: {end}.",
-        )
+        return f"{split} has not spoken yet{others}{stands}.", f"{_until_it_speaks(hold, split)}."
     if hold.low_us is not None and hold.watermark_us < hold.low_us:
         behind = rough_duration_us(hold.low_us - hold.watermark_us)
         why = f"{split} came back {behind} behind the low watermark, which does not go back."
@@ -222,6 +207,23 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
     if hold.state is SplitState.PAUSED:
         return why, f"Alignment lets {split} go on."
     return why, f"Newer rows of {split}; {_unless_idle(hold)}."
+
+
+def _until_it_speaks(hold: Hold, split: str) -> str:
+    if hold.waits:
+        silence = "its silence counts from when its parents are done"
+        return f"Newer rows of its parents, or the first row of {split}, or the end of its grace: {silence}"
+    idle = "" if hold.idle_timeout_us is None else f"; {_unless_idle(hold)}"
+    if hold.grace_left_us is None:
+        if idle:
+            return f"The first row of {split}{idle}"
+        ends = "with_grace() would bound this; now it holds for as long as it takes"
+    elif hold.grace_clock is IdleClock.TIME:
+        ends = f"its grace ends {_in(hold.grace_left_us)}"
+    else:
+        ends = f"its grace ends after {rough_duration_us(hold.grace_left_us)} more in which others deliver"
+    rows = f" ({hold.backlog_rows} rows are waiting in it)" if hold.backlog_rows and not idle else ""
+    return f"The first row of {split}{rows}, or the end of its grace: {ends}{idle}"
 
 
 def _nobody_holds(hold: Hold) -> tuple[str, str]:

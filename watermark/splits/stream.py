@@ -1,13 +1,11 @@
 """The coordinator of one stream: events in, effects out. It never waits, calls out, or reads a clock.
 
 Rule 1: everything that decides what the low watermark is happens in this package.
-Rule 2: ``handle`` is the only way in; the list it returns is the only way out. The loop that owns threads,
-sockets and Spark
-        carries the effects out.
-Rule 3: all changes of one event are applied before anything is decided: first what was reported, then who is
-idle, then
-        the minimum, once. So the order of the splits within an event has no influence, and a repeated event
-        changes nothing.
+Rule 2: ``handle`` is the only way in; the list it returns is the only way out. The loop that owns threads, sockets and
+        Spark carries the effects out.
+Rule 3: all changes of one event are applied before anything is decided: first what was reported, then who is idle, then
+        the minimum, once. So the order of the splits within an event has no influence, and a repeated event changes
+        nothing.
 
 Two clocks pass through here and must not be mixed up. ``now_us`` is when something is handled; a grace that was
 set and the times shown to people go by it. ``planned_at_us`` and ``until_us`` are moments up to which the sources
