@@ -39,6 +39,7 @@ from lowmark.integration.verdict import verdict
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
+from lowmark.watermark.tasks.status import run_mark
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
 from tests.integration.serving import private_folder
@@ -399,7 +400,7 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     assert answers.status(StatusRequest(stream="returns")).streams == []
 
     runs.heartbeat(HeartbeatRequest("s", "t", first=True))
-    assert [each["run"]["token"] for each in answers.status(StatusRequest()).streams] == ["t"]
+    assert [each["run"]["token"] for each in answers.status(StatusRequest()).streams] == [run_mark("t")]
 
 
 def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,8 +424,10 @@ def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: p
 
     monkeypatch.setattr(StreamRun, "status", watched)
 
+    names = {run_mark(f"t{n}"): f"t{n}" for n in (1, 2, 3, 4)}
+
     def told(**asked: Any) -> list[str]:
-        return [str(stream["run"]["token"]) for stream in answers.status(StatusRequest(**asked)).streams]
+        return [names[stream["run"]["token"]] for stream in answers.status(StatusRequest(**asked)).streams]
 
     assert (told(ended=True), looked) == (["t3", "t4"], ["t3", "t4"])
     assert told() == ["t4"]
