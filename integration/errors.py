@@ -207,7 +207,18 @@ class ServiceUnreachable(LowmarkError, ConnectionError):
     action: str  # what was attempted
     cause: str  # what the transport said
     _fact = "cannot {action}: no lowmark service answers at {address} ({cause})"
-    _hint = "start the query while its LowWatermarkService is open, in the driver that created the wrapped DataFrame."
+    _hint = "{_next}"
+
+    @property
+    def _next(self) -> str:
+        if self.action == "ask for the status":  # a person does, not a query
+            return (
+                "a service answers on its driver's machine, from LowWatermarkService(spark) to stop(); without "
+                "--connect all of yours are looked for."
+            )
+        return (
+            "start the query while its LowWatermarkService is open, in the driver that created the wrapped DataFrame."
+        )
 
 
 class ServiceFailed(ServiceUnreachable):

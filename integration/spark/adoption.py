@@ -112,7 +112,8 @@ class Adoption:
         if self.why_nothing is not None:
             return f"nothing to do: {self.why_nothing}"
         names = ", ".join(f'"{name}"' for name in self.change.streams)
-        adds = self.change.action == "adopt"
+        undone = self.change.undoes is not None
+        adds = (self.change.action == "adopt") is not undone
         verb = ("added" if adds else "removed") if self.done else ("would add" if adds else "would remove")
         lines = [
             f"{verb} the heartbeat of {names}, in offsets/{', offsets/'.join(e.name for e in self.change.entries)}"
@@ -121,7 +122,8 @@ class Adoption:
             f"{'moved' if self.done else 'would move'} sources/{one} to sources/{to}" for one, to in self.change.moves
         ]
         if self.number is not None:
-            lines.append(f"backup: {_CHANGES}/{self.number}.json in the checkpoint; --undo goes back to it")
+            back = "" if undone else "; --undo goes back to it"
+            lines.append(f"backup: {_CHANGES}/{self.number}.json in the checkpoint{back}")
         if self.why_not_yet is not None:
             lines.append(f"not yet: {self.why_not_yet}")
         return "\n".join(lines)

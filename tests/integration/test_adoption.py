@@ -117,14 +117,18 @@ def test_a_dry_run_changes_nothing_and_says_the_same(native: Path) -> None:
 def test_undo_goes_back_until_a_batch_was_planned(native: Path) -> None:
     before = contents(native)
     adopt(native, "orders")
-    adopt(native, undo=True)
+    assert str(adopt(native, undo=True, dry_run=True)).startswith('would remove the heartbeat of "orders"')
+    assert str(adopt(native, undo=True)).splitlines() == [
+        'removed the heartbeat of "orders", in offsets/4, offsets/3',
+        "backup: lowmark/changes/2.json in the checkpoint",
+    ]
     assert contents(native) == before
     with pytest.raises(AdoptionRefused, match="no adopt is to be undone: the last change was another"):
         adopt(native, undo=True)
     adopt(native, "orders")
     adopted = contents(native)
     leave(native)
-    leave(native, undo=True)
+    assert str(leave(native, undo=True)).startswith('added the heartbeat of "orders"')
     assert contents(native) == adopted
     leave(native)
     adopt(native, "orders")
