@@ -18,6 +18,7 @@
     ├── NoEventTime          (TypeError)         a timestamp assigner returned what is no time
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
+    ├── CheckpointUnwritable (OSError)           a checkpoint folder in which nothing can be changed
     ├── UnknownFormat        (ValueError)        an entry of a checkpoint's offset log that is not as Spark writes it
     ├── FolderRefused        (OSError)           a folder that cannot be written to
     ├── AdoptionRefused      (ValueError)        a checkpoint that `lowmark adopt` or `leave` does not touch
@@ -48,6 +49,7 @@ __all__ = [
     "AdoptionRefused",
     "AuditImpossible",
     "CheckpointUnreadable",
+    "CheckpointUnwritable",
     "CoordinatorUnreachable",
     "DemoImpossible",
     "ExtraMissing",
@@ -122,7 +124,7 @@ class WorkersUnfit(LowmarkError, RuntimeError):
     @property
     def _else(self) -> str:
         others = sorted(set(self.missing) - {"lowmark"})
-        shipped = "; or call lowmark.integration.ship(spark) first" if "lowmark" in self.missing else ""
+        shipped = "; or call lowmark.ship(spark) first" if "lowmark" in self.missing else ""
         return shipped + (f"; or install there: {' '.join(others)}" if others else "")
 
 
@@ -205,7 +207,18 @@ class ServiceUnreachable(LowmarkError, ConnectionError):
     action: str  # what was attempted
     cause: str  # what the transport said
     _fact = "cannot {action}: no lowmark service answers at {address} ({cause})"
-    _hint = "start the query while its LowWatermarkService is open, in the driver that created the wrapped DataFrame."
+    _hint = "{_next}"
+
+    @property
+    def _next(self) -> str:
+        if self.action == "ask for the status":  # a person does, not a query
+            return (
+                "a service answers on its driver's machine, from LowWatermarkService(spark) to stop(); without "
+                "--connect all of yours are looked for."
+            )
+        return (
+            "start the query while its LowWatermarkService is open, in the driver that created the wrapped DataFrame."
+        )
 
 
 class ServiceFailed(ServiceUnreachable):
@@ -304,6 +317,19 @@ class CheckpointUnreadable(LowmarkError, ValueError):
     fact: str  # what is wrong with it
     hint: str  # what to do about it
     _fact = 'checkpoint "{checkpoint}": {fact}'
+
+
+class CheckpointUnwritable(LowmarkError, OSError):
+    """A checkpoint in which something could not be changed; what was begun is gone on with when it can be."""
+
+    checkpoint: str  # the folder as given
+    name: str  # what could not be written, relative to it
+    cause: str  # what the file system said
+    _fact = 'checkpoint "{checkpoint}": {name} cannot be written ({cause})'
+    _hint = (
+        "run it as the user whose query writes there, and with room on the disk. Nothing is lost: the same command "
+        "goes on where it stopped."
+    )
 
 
 class UnknownFormat(LowmarkError, ValueError):

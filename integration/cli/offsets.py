@@ -43,6 +43,8 @@ def offsets(
     again, and the filter that is printed leaves out the windows that the old one has told of.
     """
     if window is not None or delay is not None:
+        if planned:
+            raise typer.BadParameter("--planned does not go with --window: windows are told of by committed batches.")
         _beside(checkpoint, window, delay, as_json=as_json)
         return
     from lowmark.integration.spark.checkpoint import kafka_starting_offsets
@@ -75,9 +77,10 @@ def _beside(checkpoint: str, window: str | None, delay: str | None, *, as_json: 
             f"{missing} is missing",
             'pass both, as the query has them: --window "10 minutes" --delay "10 seconds".',
         )
-    found = reach_back(
-        checkpoint, window_us=duration_us(window, what="--window"), delay_us=duration_us(delay, what="--delay")
-    )
+    window_us, delay_us = duration_us(window, what="--window"), duration_us(delay, what="--delay")
+    if window_us == 0:
+        raise typer.BadParameter("--window is the width of the query's windows, and it is more than 0.")
+    found = reach_back(checkpoint, window_us=window_us, delay_us=delay_us)
     if as_json:
         print_json(
             {

@@ -43,6 +43,13 @@ class Running:
                 return service
         return None
 
+    def stop_those_without_spark(self) -> None:
+        """Stop services whose Spark was stopped: nobody has use for them, and they hold their ports."""
+        with self._lock:
+            left_behind = [service for service, session, _ in self._services if session.sparkContext._jsc is None]
+        for service in left_behind:
+            service.stop()
+
     def add(self, service: object, spark: SparkSession, arguments: Mapping[str, Any]) -> None:
         """Know a service, from now until it stops."""
         with self._lock:

@@ -116,6 +116,7 @@ class LowWatermarkService:
 
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
         """Return the service of the session, where it has one that was made with these arguments."""
+        _RUNNING.stop_those_without_spark()
         found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
         return super().__new__(cls) if found is None else cast("Self", found)
 

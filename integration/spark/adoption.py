@@ -98,6 +98,7 @@ class Adoption:
             done.
         done: False for a dry run.
         why_nothing: where nothing is to do.
+        why_not_yet: what a dry run has seen that the same command would be refused for now.
     """
 
     checkpoint: str
@@ -105,12 +106,14 @@ class Adoption:
     number: int | None
     done: bool
     why_nothing: str | None = None
+    why_not_yet: str | None = None
 
     def __str__(self) -> str:
         if self.why_nothing is not None:
             return f"nothing to do: {self.why_nothing}"
         names = ", ".join(f'"{name}"' for name in self.change.streams)
-        adds = self.change.action == "adopt"
+        undone = self.change.undoes is not None
+        adds = (self.change.action == "adopt") is not undone
         verb = ("added" if adds else "removed") if self.done else ("would add" if adds else "would remove")
         lines = [
             f"{verb} the heartbeat of {names}, in offsets/{', offsets/'.join(e.name for e in self.change.entries)}"
@@ -119,7 +122,10 @@ class Adoption:
             f"{'moved' if self.done else 'would move'} sources/{one} to sources/{to}" for one, to in self.change.moves
         ]
         if self.number is not None:
-            lines.append(f"backup: {_CHANGES}/{self.number}.json in the checkpoint; --undo goes back to it")
+            back = "" if undone else "; --undo goes back to it"
+            lines.append(f"backup: {_CHANGES}/{self.number}.json in the checkpoint{back}")
+        if self.why_not_yet is not None:
+            lines.append(f"not yet: {self.why_not_yet}")
         return "\n".join(lines)
 
 
@@ -214,11 +220,11 @@ class _Checkpoint:
         if last is not None and not last.done and self._stands(number, last):
             return self._go_on(number, last, dry_run=dry_run)
         entries = self._read_entries()
-        self._check_stopped(stopped=stopped, dry_run=dry_run)
+        why_not_yet = self._check_stopped(stopped=stopped, dry_run=dry_run)
         change = self._plan(entries, streams)
         if isinstance(change, str):
             return Adoption(self._store.root, Change(self._action, (), (), ()), None, done=False, why_nothing=change)
-        return self._begin(number + 1, change, dry_run=dry_run)
+        return self._begin(number + 1, change, dry_run=dry_run, why_not_yet=why_not_yet)
 
     def undo(self, *, dry_run: bool, stopped: bool) -> Adoption:
         number, last = self._last_change()
@@ -228,7 +234,7 @@ class _Checkpoint:
         if last is None or last.undoes is not None or last.action != self._action:
             what = "there was none" if last is None else f"the last change was another (lowmark/changes/{number}.json)"
             raise self._refused(f"no {self._action} is to be undone: {what}", "look into the folder lowmark/changes.")
-        self._check_stopped(stopped=stopped, dry_run=dry_run)
+        why_not_yet = self._check_stopped(stopped=stopped, dry_run=dry_run)
         if not self._stands(number, last):
             other = "leave" if self._action == "adopt" else "adopt"
             raise self._refused(
@@ -243,7 +249,7 @@ class _Checkpoint:
             last.streams,
             undoes=number,
         )
-        return self._begin(number + 1, back, dry_run=dry_run)
+        return self._begin(number + 1, back, dry_run=dry_run, why_not_yet=why_not_yet)
 
     # -- what there is --------------------------------------------------------------------------------------------
 
@@ -258,7 +264,8 @@ class _Checkpoint:
         if self._spark is not None:
             store: CheckpointStore = HadoopStore(self._spark, self._given)
         elif is_elsewhere(self._given):
-            call = f"lowmark.integration.{self._action}({self._given!r}, ..., spark=spark)"
+            name = "'NAME', " if self._action == "adopt" else ""
+            call = f"lowmark.{self._action}({self._given!r}, {name}spark=spark)"
             raise self._refused(
                 "it is not on this machine, and its file system is reached through Spark",
                 f"call {call} in a session that is set up for it, such as a pyspark shell.",
@@ -266,11 +273,14 @@ class _Checkpoint:
         else:
             store = LocalStore(local_path(self._given))
         if not store.exists("offsets"):
+            hint = "pass the folder given as checkpointLocation"
+            if not store.exists(""):
+                raise CheckpointUnreadable(self._given, "there is no such folder", f"{hint}.")
             raise CheckpointUnreadable(
                 self._given,
-                "it has no planned batch (no folder offsets)" if store.exists("") else "there is no such folder",
-                "pass the folder given as checkpointLocation; a checkpoint in which no batch was planned needs no "
-                f"`lowmark {self._action}`: a query of either kind can start on it.",
+                "it has no planned batch (no folder offsets)",
+                f"{hint}; a checkpoint in which no batch was planned needs no `lowmark {self._action}`: a query of "
+                "either kind can start on it.",
             )
         return store
 
@@ -304,8 +314,8 @@ class _Checkpoint:
         numbers = [int(n) for name in self._store.names(_CHANGES) if (n := name.removesuffix(".json")).isdecimal()]
         if not numbers:
             return 0, None
-        text = self._store.read(f"{_CHANGES}/{max(numbers)}.json") or ""
         try:
+            text = self._store.read(f"{_CHANGES}/{max(numbers)}.json") or ""
             form = msgspec.json.decode(text, type=dict).get("format")
             if form != _FORMAT:
                 raise self._refused(
@@ -313,7 +323,7 @@ class _Checkpoint:
                     "use the later version of lowmark that wrote it.",
                 )
             return max(numbers), msgspec.json.decode(text, type=Change)
-        except msgspec.DecodeError as broken:
+        except (msgspec.DecodeError, UnicodeDecodeError) as broken:
             raise self._refused(
                 f"{_CHANGES}/{max(numbers)}.json cannot be read ({broken})", "remove it if you are sure of the rest."
             ) from broken
@@ -338,27 +348,37 @@ class _Checkpoint:
             )
         return False
 
-    def _check_stopped(self, *, stopped: bool, dry_run: bool) -> None:
+    def _check_stopped(self, *, stopped: bool, dry_run: bool) -> str | None:
+        """Refuse where a query seems to run; a dry run is told what it would be refused for."""
         if self._spark is not None:
             for query in self._spark.streams.active:
                 root = query._jsq.streamingQuery().resolvedCheckpointRoot()
                 if HadoopStore(self._spark, root).root == self._store.root:
                     raise self._refused(f"query {query.name or query.id} runs on it", "stop it first.")
-        if stopped or dry_run:
-            return
+        found = None if stopped else self._sign_of_a_query()
+        if found is None:
+            return None
+        fact, hint = found
+        if dry_run:
+            return f"{fact}; {hint}"
+        raise self._refused(fact, hint)
+
+    def _sign_of_a_query(self) -> tuple[str, str] | None:
+        """What looks as if one ran on it somewhere, and what to do then."""
         hint = "stop the query; if it has ended, say so: --stopped (stopped=True)."
         planned, committed = (self._batches(folder)[:1] for folder in ("offsets", "commits"))
         if planned and planned != committed:
-            raise self._refused(f"batch {planned[0]} is planned and not committed, so a query may be running it", hint)
+            return f"batch {planned[0]} is planned and not committed, so a query may be running it", hint
         files = [f"commits/{batch}" for batch in committed]
         if not self._is_own(planned):
             files += [f"offsets/{batch}" for batch in planned]
         ages = [age for file in files if (age := self._store.age_seconds(file)) is not None]
         if ages and min(ages) < QUIET_SECONDS:
-            raise self._refused(
+            return (
                 f"its log was written {max(0, round(min(ages)))} seconds ago, so a query may still run on it",
                 f"wait until it is quiet for {QUIET_SECONDS:g} seconds, or {hint}",
             )
+        return None
 
     def _is_own(self, planned: Sequence[int]) -> bool:
         """Whether it was the last change that wrote the newest entry, and no query."""
@@ -422,11 +442,16 @@ class _Checkpoint:
                 f"{_POLICY} is max in it, so the stream that is ahead would decide",
                 "several wrapped streams need min, which only a new checkpoint can have.",
             )
+        if len(streams) > count:
+            raise self._refused(
+                f"{len(streams)} streams are named ({', '.join(streams)}), and it has {_sources(count)}",
+                "name the streams that the query wraps, each once.",
+            )
         numbered = " ".join(f"--stream {name}={n}" for n, name in enumerate(streams))
         unsaid = [name for name, numbers in streams.items() if numbers is None]
         if unsaid and not (len(unsaid) == len(streams) and len(streams) == count):
             raise self._refused(
-                f"it has {count} sources, and it is not said which of them are those of {', '.join(unsaid)}",
+                f"it has {_sources(count)}, and it is not said which of them are those of {', '.join(unsaid)}",
                 f"pass their numbers, such as {numbered}; several are separated by commas, and sources/ has a folder "
                 "for each.",
             )
@@ -496,10 +521,10 @@ class _Checkpoint:
             )
         return self._begin(number, last, dry_run=dry_run)
 
-    def _begin(self, number: int, change: Change, *, dry_run: bool) -> Adoption:
+    def _begin(self, number: int, change: Change, *, dry_run: bool, why_not_yet: str | None = None) -> Adoption:
         if not dry_run:
             self._apply(number, change)
-        return Adoption(self._store.root, change, number, done=not dry_run)
+        return Adoption(self._store.root, change, number, done=not dry_run, why_not_yet=why_not_yet)
 
     def _apply(self, number: int, change: Change) -> None:
         """Do all of it; where a part is done already, the rest."""
@@ -526,6 +551,10 @@ class _Checkpoint:
 
     def _refused(self, fact: str, hint: str) -> AdoptionRefused:
         return AdoptionRefused(printable(self._given), fact, hint)
+
+
+def _sources(count: int) -> str:
+    return "1 source" if count == 1 else f"{count} sources"
 
 
 def _without_heartbeats(entry: OffsetEntry) -> OffsetEntry:

@@ -88,6 +88,12 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     stopped = kafka_starting_offsets(checkpoint)
     done = max(int(name) for name in store.names("commits") if name.isdecimal())
     entries = {batch: _entry(store, batch) for batch in _batches(store) if batch <= done}
+    if done not in entries:
+        raise CheckpointUnreadable(
+            store.root,
+            f"batch {done} is committed, and offsets/{done} is not there",
+            "use a whole copy of the checkpoint.",
+        )
     if entries[done].heartbeats:
         raise CheckpointUnreadable(
             store.root,

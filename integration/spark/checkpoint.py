@@ -177,12 +177,16 @@ def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | No
     Raises:
         CheckpointUnreadable: there is no such folder, no offsets in it, or none that can be read.
     """
-    folder = Path(checkpoint)
+    folder = local_path(checkpoint)
+    if is_elsewhere(os.fspath(checkpoint)):
+        raise CheckpointUnreadable(
+            os.fspath(checkpoint),
+            "it is not on this machine",
+            "copy its folders offsets, commits and sources into one here, and pass that.",
+        )
     if not folder.is_dir():
         raise CheckpointUnreadable(
-            str(folder),
-            "there is no such folder",
-            "pass the query's checkpointLocation; copy it here first if it lies elsewhere.",
+            str(folder), "there is no such folder", "pass the folder given as checkpointLocation."
         )
     batches = _batches(folder, "offsets")
     if not batches:
@@ -208,8 +212,8 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
     Raises:
         CheckpointUnreadable: no offsets, or none of a Kafka source.
     """
-    folder = Path(checkpoint)
-    planned, offsets = last_offsets(folder)
+    folder = local_path(checkpoint)
+    planned, offsets = last_offsets(checkpoint)
     if committed:
         done = _batches(folder, "commits")
         if not done:

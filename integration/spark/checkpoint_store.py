@@ -10,8 +10,12 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -27,7 +31,10 @@ _MANAGERS = (
 
 
 class CheckpointStore(Protocol):
-    """The files of one checkpoint; paths are relative to it."""
+    """The files of one checkpoint; paths are relative to it.
+
+    All that fails is a `CheckpointUnreadable`, or a `CheckpointUnwritable`.
+    """
 
     @property
     def root(self) -> str:
@@ -42,7 +49,7 @@ class CheckpointStore(Protocol):
         """The text of a file; None if there is no such file.
 
         Raises:
-            UnicodeDecodeError, OSError: it cannot be read.
+            UnicodeDecodeError: it is no text.
         """
         ...
 
@@ -93,39 +100,63 @@ class LocalStore:
         return str(self._folder)
 
     def names(self, folder: str) -> list[str]:
-        path = self._folder / folder
-        return sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+        with self._reading(folder):
+            try:
+                return sorted(each.name for each in (self._folder / folder).iterdir())
+            except FileNotFoundError:
+                return []
 
     def read(self, path: str) -> str | None:
-        try:
-            return (self._folder / path).read_bytes().decode()
-        except FileNotFoundError:
-            return None
+        with self._reading(path):
+            try:
+                return (self._folder / path).read_bytes().decode()
+            except FileNotFoundError:
+                return None
 
     def write(self, path: str, text: str) -> None:
         target = self._folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.lowmark")
-        with part.open("wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
-        part.rename(target)
-        _sync(target.parent)
+        with self._writing(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
+            part.rename(target)
+            _sync(target.parent)
 
     def exists(self, path: str) -> bool:
-        return (self._folder / path).exists()
+        with self._reading(path):
+            return (self._folder / path).exists()
 
     def move(self, source: str, target: str) -> None:
-        (self._folder / source).rename(self._folder / target)
-        _sync((self._folder / target).parent)
+        with self._writing(target):
+            (self._folder / source).rename(self._folder / target)
+            _sync((self._folder / target).parent)
 
     def age_seconds(self, path: str) -> float | None:
+        with self._reading(path):
+            try:
+                return time.time() - (self._folder / path).stat().st_mtime
+            except FileNotFoundError:
+                return None
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
         try:
-            return time.time() - (self._folder / path).stat().st_mtime
-        except FileNotFoundError:
-            return None
+            yield
+        except OSError as failed:
+            hint = "check that the folder is whole and yours to read."
+            fact = f"{path or 'the folder'} cannot be read ({failed.strerror})"
+            raise CheckpointUnreadable(self.root, fact, hint) from failed
+
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as failed:
+            raise CheckpointUnwritable(self.root, path, str(failed.strerror)) from failed
 
 
 def _sync(folder: Path) -> None:
@@ -135,6 +166,12 @@ def _sync(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def _cause(failed: Any) -> str:
+    """What a file system of Hadoop's says, in one line."""
+    java = getattr(failed, "java_exception", failed)
+    return str(java if java is failed else java.toString()).partition("\n")[0][:300]
 
 
 class HadoopStore:
@@ -151,10 +188,12 @@ class HadoopStore:
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._conf: JavaObject = spark._jsparkSession.sessionState().newHadoopConf()
-        path = jvm.org.apache.hadoop.fs.Path(checkpoint)
-        self._files: Any = path.getFileSystem(self._conf)
-        self._root: str = self._files.makeQualified(path).toString().rstrip("/")
-        self._manager: JavaObject = self._create_manager()
+        self._root = checkpoint  # until it is known
+        with self._reading(""):
+            path = jvm.org.apache.hadoop.fs.Path(checkpoint)
+            self._files: Any = path.getFileSystem(self._conf)
+            self._root = str(self._files.makeQualified(path).toString()).rstrip("/")
+            self._manager: JavaObject = self._create_manager()
 
     @property
     def root(self) -> str:
@@ -162,36 +201,44 @@ class HadoopStore:
 
     def names(self, folder: str) -> list[str]:
         path = self._path(folder)
-        if not self._files.exists(path):
-            return []
-        return sorted(status.getPath().getName() for status in self._files.listStatus(path))
+        with self._reading(folder):
+            if not self._files.exists(path):
+                return []
+            return sorted(status.getPath().getName() for status in self._files.listStatus(path))
 
     def read(self, path: str) -> str | None:
         file = self._path(path)
-        if not self._files.exists(file):
-            return None
-        stream = self._manager.open(file)
-        try:
-            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        return text
+        with self._reading(path):
+            if not self._files.exists(file):
+                return None
+            stream = self._manager.open(file)
+            try:
+                text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            finally:
+                stream.close()
+            return text
 
     def write(self, path: str, text: str) -> None:
         file = self._path(path)
-        self._files.mkdirs(file.getParent())
-        out = self._manager.createAtomic(file, True)
-        try:
-            out.write(bytearray(text.encode()))
-        except BaseException:
-            out.cancel()
-            raise
-        out.close()
+        with self._writing(path):
+            self._files.mkdirs(file.getParent())
+            out = self._manager.createAtomic(file, True)
+            try:
+                out.write(bytearray(text.encode()))
+            except BaseException:
+                out.cancel()
+                raise
+            out.close()
 
     def exists(self, path: str) -> bool:
-        return bool(self._files.exists(self._path(path)))
+        with self._reading(path):
+            return bool(self._files.exists(self._path(path)))
 
     def move(self, source: str, target: str) -> None:
+        with self._writing(target):
+            self._move(source, target)
+
+    def _move(self, source: str, target: str) -> None:
         old, new = self._path(source), self._path(target)
         if not self._files.exists(new):
             if not self._files.rename(old, new):
@@ -207,10 +254,31 @@ class HadoopStore:
 
     def age_seconds(self, path: str) -> float | None:
         file = self._path(path)
-        if not self._files.exists(file):
-            return None
-        written_ms: int = self._files.getFileStatus(file).getModificationTime()
-        return time.time() - written_ms / 1_000
+        with self._reading(path):
+            if not self._files.exists(file):
+                return None
+            written_ms: int = self._files.getFileStatus(file).getModificationTime()
+            return time.time() - written_ms / 1_000
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            yield
+        except (Py4JJavaError, OSError) as failed:
+            fact = f"{path or 'it'} cannot be read ({_cause(failed)})"
+            hint = "call it in a session that reaches the place as the query does: its packages, settings, user."
+            raise CheckpointUnreadable(self._root, fact, hint) from failed
+
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[None]:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            yield
+        except (Py4JJavaError, OSError) as failed:
+            raise CheckpointUnwritable(self._root, path, _cause(failed)) from failed
 
     def _path(self, path: str) -> JavaObject:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}")

@@ -102,7 +102,7 @@ def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str,
     plain = len(streams) == sum(map(len, numbers.values())) == 1 or not numbers
     if is_elsewhere(checkpoint):
         named = {name: list(numbers.get(name, ())) for name in streams}
-        return f"`lowmark.integration.adopt({checkpoint!r}, {streams[0] if plain else named!r}, spark=spark)`"
+        return f"`lowmark.adopt({checkpoint!r}, {streams[0] if plain else named!r}, spark=spark)`"
     given = [name if plain else f"{name}={','.join(map(str, numbers[name]))}" for name in streams]
     return f"`lowmark adopt {_path(checkpoint)} {' '.join(f'--stream {shlex.quote(each)}' for each in given)}`"
 
@@ -111,10 +111,10 @@ def leave_command(checkpoint: str) -> str:
     """Return what a user runs so that a native query goes on from a wrapped checkpoint.
 
     >>> leave_command("s3a://bucket/orders")
-    "`lowmark.integration.leave('s3a://bucket/orders', spark=spark)`"
+    "`lowmark.leave('s3a://bucket/orders', spark=spark)`"
     """
     if is_elsewhere(checkpoint):
-        return f"`lowmark.integration.leave({checkpoint!r}, spark=spark)`"
+        return f"`lowmark.leave({checkpoint!r}, spark=spark)`"
     return f"`lowmark leave {_path(checkpoint)}`"
 
 

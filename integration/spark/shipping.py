@@ -14,6 +14,7 @@ import importlib
 import importlib.metadata
 import tarfile
 import tempfile
+import threading
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,9 @@ __all__ = ["package", "ship"]
 _PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration", "sortedcontainers")
 _COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # by the names under which they are installed
 _ARCHIVE = "lowmark-compiled"
+
+_shipped: set[str] = set()  # applications: Spark takes a file of a name once, and another one is an error to it
+_shipping = threading.Lock()
 
 # Behind the package's own text, in the zip file alone.
 _ON_EXECUTORS = f"""
@@ -56,8 +60,8 @@ _find_compiled()
 def ship(spark: SparkSession) -> None:
     """Give every executor of a session the lowmark that this driver runs, and what it needs there.
 
-    Call it once, before the first query starts. It is not needed where the executors' Python has lowmark installed,
-    nor in local mode.
+    Call it before the first query starts; again it does nothing, so a notebook's cell may be run twice. It is not
+    needed where the executors' Python has lowmark installed, nor in local mode.
 
     Args:
         spark: the session.
@@ -72,9 +76,13 @@ def ship(spark: SparkSession) -> None:
             "a Spark Connect session",
             "install lowmark where the server and its executors run.",
         )
-    folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the files from there for as long as it runs
-    spark.sparkContext.addArchive(f"{compiled(folder / f'{_ARCHIVE}.tar.gz')}#{_ARCHIVE}")
-    spark.sparkContext.addPyFile(str(package(folder / "lowmark.zip")))
+    context = spark.sparkContext
+    with _shipping:
+        if context.applicationId not in _shipped:
+            folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the files from there while it runs
+            context.addArchive(f"{compiled(folder / f'{_ARCHIVE}.tar.gz')}#{_ARCHIVE}")
+            context.addPyFile(str(package(folder / "lowmark.zip")))
+            _shipped.add(context.applicationId)
     prefer_own_python(spark)
     workers.check(spark)
 

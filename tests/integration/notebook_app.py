@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
+from lowmark import LowWatermarkService
 from lowmark.integration.spark.session import local_session
+from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed
 
 SERVICE = """
-from lowmark import LowWatermarkService, WatermarkStrategy
+from lowmark import LowWatermarkService, WatermarkStrategy, ship
 from pyspark.sql import functions as F
+ship(spark)
 service = LowWatermarkService(spark)
 id(service)
 """
@@ -50,7 +53,13 @@ def main(folder: Path) -> None:
         twice = [[shown(shell, cell) for cell in CELLS] for _ in range(2)]
         differs = shell.run_cell(OTHERWISE)
         shell.run_cell("service.stop()").raise_error()
-        print(json.dumps({"twice": twice, "differs": str(differs.error_in_exec)}))
+        port = LowWatermarkService(spark, metrics_port=0).metrics_port  # left running while Spark is stopped
+        spark.stop()
+        again = SparkSession.builder.master("local[1]").getOrCreate()
+        with LowWatermarkService(again, metrics_port=port) as service:
+            restarted = service.metrics_port == port
+        again.stop()
+        print(json.dumps({"twice": twice, "differs": str(differs.error_in_exec), "restarted": restarted}))
 
 
 if __name__ == "__main__":

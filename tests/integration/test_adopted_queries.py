@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.errors import AdoptionRefused
+from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
 from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.watermark import WatermarkStrategy
 from pyspark.errors import StreamingQueryException
@@ -284,6 +284,16 @@ def test_version_2_of_the_offset_log_and_named_sources(
         for key in settings:
             spark.conf.unset(key)
     assert sorted(rows) == expected_windows(COUNTED)
+
+
+@pytest.mark.parametrize("there", ["s3a://bucket/orders", "hdfs://127.0.0.1:1/orders", "nosuch:/orders", "abfss://a@b"])
+def test_a_file_system_that_is_not_set_up_is_said_in_a_sentence(spark: SparkSession, there: str) -> None:
+    with pytest.raises(
+        CheckpointUnreadable, match=r"(it|offsets) cannot be read \(.*(Exception|Error).*\). Hint: call it in a"
+    ) as told:
+        adopt(there, "orders", spark=spark)
+    assert "\n" not in str(told.value)
+    assert there in str(told.value)
 
 
 def test_another_name_bound_and_strategy_carry_over(spark: SparkSession, feed: Feed, checkpoint: str) -> None:

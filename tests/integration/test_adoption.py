@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
+from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable, CheckpointUnwritable
 from lowmark.integration.spark import adoption
 from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.offset_log import EVOLUTION
@@ -116,14 +117,18 @@ def test_a_dry_run_changes_nothing_and_says_the_same(native: Path) -> None:
 def test_undo_goes_back_until_a_batch_was_planned(native: Path) -> None:
     before = contents(native)
     adopt(native, "orders")
-    adopt(native, undo=True)
+    assert str(adopt(native, undo=True, dry_run=True)).startswith('would remove the heartbeat of "orders"')
+    assert str(adopt(native, undo=True)).splitlines() == [
+        'removed the heartbeat of "orders", in offsets/4, offsets/3',
+        "backup: lowmark/changes/2.json in the checkpoint",
+    ]
     assert contents(native) == before
     with pytest.raises(AdoptionRefused, match="no adopt is to be undone: the last change was another"):
         adopt(native, undo=True)
     adopt(native, "orders")
     adopted = contents(native)
     leave(native)
-    leave(native, undo=True)
+    assert str(leave(native, undo=True)).startswith('added the heartbeat of "orders"')
     assert contents(native) == adopted
     leave(native)
     adopt(native, "orders")
@@ -248,6 +253,52 @@ def test_a_log_that_was_just_written_may_have_a_query(native: Path) -> None:
     leave(native)  # what this wrote itself is no sign of a query
 
 
+def test_a_dry_run_says_what_the_command_would_be_refused_for_now(native: Path) -> None:
+    os.utime(native / "commits/4")
+    would = adopt(native, "orders", dry_run=True)
+    assert str(would).splitlines()[0] == 'would add the heartbeat of "orders", in offsets/4, offsets/3'
+    assert re.search(r"\nnot yet: its log was written 0 seconds ago.*--stopped \(stopped=True\).$", str(would))
+    assert "not yet" not in str(adopt(native, "orders", dry_run=True, stopped=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("offsets", r"offsets cannot be read \(Not a directory\)"),
+        ("offsets/4", r"offsets/4 cannot be read \(Is a directory\)"),
+        ("lowmark/changes/1.json", r"lowmark/changes/1.json cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_named(native: Path, name: str, text: str) -> None:
+    path = native / name
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.write_text("")
+    elif path.exists():
+        path.unlink()
+        path.mkdir()
+    else:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"\xff")
+    with pytest.raises((CheckpointUnreadable, AdoptionRefused), match=text):
+        adopt(native, "orders")
+    with pytest.raises((CheckpointUnreadable, AdoptionRefused), match=text):
+        leave(native)
+
+
+@pytest.mark.parametrize("name", ["lowmark/changes/.1.json.lowmark", "offsets/.4.lowmark"])
+def test_what_cannot_be_written_is_named_and_gone_on_with(native: Path, name: str) -> None:
+    """A folder in the way of a file: it stops root, too, who may write anywhere."""
+    path = native / name
+    path.mkdir(parents=True)
+    with pytest.raises(CheckpointUnwritable, match=r"cannot be written \(.*\). Hint: .*the same command goes") as told:
+        adopt(native, "orders")
+    assert str(native) in str(told.value)
+    path.rmdir()
+    assert adopt(native, "orders").done
+    assert lines(native, 4) == ['{"logOffset":4}', HEARTBEAT]
+
+
 def test_a_change_of_a_later_lowmark_is_refused(native: Path) -> None:
     adopt(native, "orders")
     file = native / "lowmark/changes/1.json"
@@ -261,10 +312,13 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
         adopt(tmp_path / "none", "orders")
     with pytest.raises(CheckpointUnreadable, match=r"no planned batch.*a query of either kind can start on it"):
         adopt(tmp_path, "orders")
-    with pytest.raises(
-        AdoptionRefused, match=r"not on this machine.*lowmark.integration.leave\('s3a://b/orders', ...,"
-    ):
+    with pytest.raises(AdoptionRefused, match=r"not on this machine.*lowmark.leave\('s3a://b/orders', spark=spark\)"):
         leave("s3a://b/orders")
+
+
+def test_the_call_for_a_checkpoint_elsewhere_can_be_pasted() -> None:
+    with pytest.raises(AdoptionRefused, match=r"lowmark.adopt\('hdfs://nn/x', 'NAME', spark=spark\) in a session"):
+        adopt("hdfs://nn/x", "orders")
 
 
 def test_a_path_with_a_scheme_of_this_machine(native: Path) -> None:

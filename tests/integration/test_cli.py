@@ -100,7 +100,7 @@ def test_an_error_is_one_line_on_stderr_and_debug_shows_all_of_it(tmp_path: Path
     assert (failed.returncode, failed.stdout) == (2, "")
     assert failed.stderr == (
         f'lowmark: checkpoint "{missing}": there is no such folder. '
-        "Hint: pass the query's checkpointLocation; copy it here first if it lies elsewhere.\n"
+        "Hint: pass the folder given as checkpointLocation.\n"
     )
     debugged = run("offsets", missing, "--debug")
     assert debugged.returncode != 0
@@ -273,6 +273,7 @@ def test_an_address_where_nobody_answers_is_an_error(tmp_path: Path) -> None:
         f"lowmark: cannot ask for the status: no lowmark service answers at unix:{tmp_path}/none.sock"
     )
     assert err.count("\n") == 1
+    assert "without --connect all of yours are looked for" in err
 
 
 def test_status_and_explain_of_a_running_query(

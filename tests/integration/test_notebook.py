@@ -31,3 +31,4 @@ def test_cells_may_be_run_again_and_show_something_short(tmp_path: Path) -> None
             assert shown["text/html"].startswith("<")
         assert len(service["text/plain"]) < 300
     assert "metrics_port" in came["differs"], "it says what differs"
+    assert came["restarted"], "Spark was stopped and started anew: the service that was left behind holds no port"

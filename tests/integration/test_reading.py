@@ -39,8 +39,8 @@ from lowmark.integration.verdict import verdict
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
-from lowmark.watermark.tasks.status import run_mark
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
+from lowmark.watermark.tasks.status import run_mark
 
 from tests.integration.serving import private_folder
 from tests.integration.test_cooperation_rules import FakeMember

@@ -318,7 +318,7 @@ def test_why_a_query_cannot_go_on_from_a_checkpoint(
 def test_the_command_for_a_checkpoint_elsewhere_is_a_call_in_the_session() -> None:
     why = conflict(["{}", "{}"], ["a", "b"], [], checkpoint="hdfs://nn/x", sources={"a": [0], "b": [1]})
     assert why is not None
-    assert "`lowmark.integration.adopt('hdfs://nn/x', {'a': [0], 'b': [1]}, spark=spark)`" in why
+    assert "`lowmark.adopt('hdfs://nn/x', {'a': [0], 'b': [1]}, spark=spark)`" in why
 
 
 def test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first(

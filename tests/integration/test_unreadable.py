@@ -12,6 +12,7 @@ from lowmark.integration.coordinator import messages
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.errors import CheckpointUnreadable, UnreadableHeartbeat, UnreadableReport
+from lowmark.integration.spark.beside import reach_back
 from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
@@ -19,6 +20,8 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatRe
 from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import CorruptSnapshot, WatermarkStrategy
 from lowmark.watermark.tasks.cap import CapKind
+
+from tests.integration.test_cli import call
 
 OFFSET = HeartbeatOffset("orders", 5_000, "run", 3, "state").to_json()
 KAFKA = '{"orders":{"0":12}}'
@@ -120,6 +123,28 @@ def test_a_committed_batch_without_its_offsets_is_named(folder: Path) -> None:
 
     with pytest.raises(CheckpointUnreadable, match=r"offsets/0 cannot be read \(No such file"):
         kafka_starting_offsets(folder)
+
+
+def test_windows_of_a_checkpoint_that_is_not_whole(folder: Path) -> None:
+    (folder / "commits" / "7").write_text("v1\n{}")
+    (folder / "offsets" / "7").write_text(f"v1\n{{}}\n{KAFKA}")
+    (folder / "offsets" / "1").mkdir()
+    with pytest.raises(CheckpointUnreadable, match=r"offsets/1 cannot be read \(Is a directory\)"):
+        reach_back(folder, window_us=1, delay_us=0)
+
+
+def test_where_a_checkpoint_lies(folder: Path) -> None:
+    assert kafka_starting_offsets(f"file://{folder}/") == kafka_starting_offsets(folder)
+    with pytest.raises(CheckpointUnreadable, match=r'"s3a://bucket/orders": it is not on this machine. Hint: copy'):
+        kafka_starting_offsets("s3a://bucket/orders")
+
+
+def test_options_of_windows_that_cannot_be(folder: Path) -> None:
+    both = ("--window", "1 minute", "--delay", "1 second")
+    wrong = {("--planned",): "--planned does not go with --window", ("--window", "0 seconds"): "more than 0"}
+    for more, text in wrong.items():
+        code, _, err = call("offsets", str(folder), *both, *more)
+        assert (code, text in " ".join(err.split())) == (2, True), err
 
 
 def test_an_offset_nested_without_end_is_no_kafka(folder: Path) -> None:

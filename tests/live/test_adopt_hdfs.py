@@ -45,7 +45,7 @@ def test_a_command_that_is_cut_short_is_gone_on_with_and_undone(
         feed.put(*batch)
         ran.settle()
     ran.query.stop()
-    with pytest.raises(AdoptionRefused, match=r"call lowmark\.integration\.adopt\('hdfs:.*spark=spark\)"):
+    with pytest.raises(AdoptionRefused, match=r"call lowmark\.adopt\('hdfs:.*spark=spark\)"):
         adopt(checkpoint, "orders", stopped=True)
 
     store = HadoopStore(spark, checkpoint)
