@@ -18,6 +18,8 @@ log = logging.getLogger("lowmark")
 
 # All that Spark says when a process it talks to is gone.
 _PROCESS_GONE = ("Connection reset", "Broken pipe", "EOFException")
+# Of Spark's Kafka connector 4.1 (SPARK-55271), when it reports a batch that a restart ran without asking for offsets.
+_UNASKED = "KafkaMicroBatchStream$.metrics"
 _explaining = threading.Lock()
 _explained: deque[str] = deque(maxlen=100)
 """Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
@@ -46,6 +48,13 @@ def explain(
             'query %s on "%s": a Python process that Spark reads from is gone: the heartbeat, or the planner of a '
             "source. It was killed, or the host ran out of memory. Nothing is lost: start the query again, it goes "
             "on from its checkpoint with the low watermark it had.",
+            query_id,
+            ", ".join(sorted(names)),
+        )
+    if _UNASKED in failure:
+        log.error(
+            'query %s on "%s": Spark\'s Kafka connector cannot report the batch that a restart ran again (SPARK-55271, '
+            "with lowmark or without). The batch is committed, and nothing is lost: start the query again.",
             query_id,
             ", ".join(sorted(names)),
         )

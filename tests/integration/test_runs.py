@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from lowmark.integration.driver import failures
 from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.standing import Standing
@@ -380,3 +381,16 @@ def test_a_holder_that_stays_is_told_once_and_those_that_take_turns_are_not(capl
         )
         assert batches(3, third) == []  # not for long
         assert ["split a/0 holds" in each for each in batches(30, first)] == [True]
+
+
+def test_a_fault_of_the_kafka_connector_is_told_from_one_of_the_query(caplog: pytest.LogCaptureFixture) -> None:
+    told = (
+        'java.lang.NullPointerException: Cannot invoke "scala.collection.IterableOps.map(scala.Function1)"\n'
+        "\tat org.apache.spark.sql.kafka010.KafkaMicroBatchStream{}(KafkaMicroBatchStream.scala:520)\n"
+    )
+    for place in (".planInputPartitions", "$.metrics"):
+        failures.explain(told.format(place), None, query_id="q-1", names=["orders"], streams={})
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith('query q-1 on "orders": Spark\'s Kafka connector cannot report the batch that a restart ran')
+    assert "SPARK-55271" in said
+    assert said.endswith("start the query again.")
