@@ -16,10 +16,26 @@ __all__ = ["conflict_of", "explain"]
 
 log = logging.getLogger("lowmark")
 
-# All that Spark says when a process it talks to is gone.
-_PROCESS_GONE = ("Connection reset", "Broken pipe", "EOFException")
-# Of Spark's Kafka connector 4.1 (SPARK-55271), when it reports a batch that a restart ran without asking for offsets.
-_UNASKED = "KafkaMicroBatchStream$.metrics"
+_FAULTS = (
+    # All that Spark says when a process it talks to is gone.
+    (
+        ("Connection reset", "Broken pipe", "EOFException"),
+        (
+            "a Python process that Spark reads from is gone: the heartbeat, or the planner of a source. It was killed, "
+            "or the host ran out of memory. Nothing is lost: start the query again, it goes on from its checkpoint "
+            "with the low watermark it had."
+        ),
+    ),
+    # Of the Kafka connector 4.1, when it reports a batch that a restart ran without asking for offsets.
+    (
+        ("KafkaMicroBatchStream$.metrics",),
+        (
+            "Spark's Kafka connector cannot report the batch that a restart ran again (SPARK-55271, with lowmark or "
+            "without). The batch is committed, and nothing is lost: start the query again."
+        ),
+    ),
+)
+"""Signs in what Spark says, and what they mean."""
 _explaining = threading.Lock()
 _explained: deque[str] = deque(maxlen=100)
 """Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
@@ -43,21 +59,9 @@ def explain(
     known: dict[str, str] = {}
     if query is not None and query.newest() is None:
         known = _explain_checkpoint(query, query_id, streams)
-    if any(sign in failure for sign in _PROCESS_GONE):
-        log.error(
-            'query %s on "%s": a Python process that Spark reads from is gone: the heartbeat, or the planner of a '
-            "source. It was killed, or the host ran out of memory. Nothing is lost: start the query again, it goes "
-            "on from its checkpoint with the low watermark it had.",
-            query_id,
-            ", ".join(sorted(names)),
-        )
-    if _UNASKED in failure:
-        log.error(
-            'query %s on "%s": Spark\'s Kafka connector cannot report the batch that a restart ran again (SPARK-55271, '
-            "with lowmark or without). The batch is committed, and nothing is lost: start the query again.",
-            query_id,
-            ", ".join(sorted(names)),
-        )
+    for signs, meaning in _FAULTS:
+        if any(sign in failure for sign in signs):
+            log.error('query %s on "%s": %s', query_id, ", ".join(sorted(names)), meaning)
     return known
 
 

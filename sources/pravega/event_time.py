@@ -22,14 +22,25 @@ import pyarrow as pa
 
 from .errors import InvalidPravegaOption
 
-__all__ = ["NO_TIME", "TIME", "UNITS_US", "EventTime"]
+__all__ = ["NO_TIME", "TIME", "EventTime", "unit_us"]
 
 TIME = pa.timestamp("us", tz="UTC")
-UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 NO_TIME = -(2**63)
 _NUMBERS_US = range(-(2**62), 2**62)
 
 Decode = Callable[[pa.BinaryArray], Any]
+
+
+def unit_us(unit: str) -> int:
+    """Return the microseconds in a unit of time.
+
+    Raises:
+        InvalidPravegaOption: there is no such unit.
+    """
+    if unit not in _UNITS_US:
+        raise InvalidPravegaOption("event_time_unit", repr(unit), "s, ms or us", "ms is usual.")
+    return _UNITS_US[unit]
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,7 @@ class EventTime:
     decode: Decode | None = None
 
     def __post_init__(self) -> None:
-        if self.unit not in UNITS_US:
-            raise InvalidPravegaOption("event_time_unit", repr(self.unit), "s, ms or us", "ms is usual.")
+        unit_us(self.unit)
         if self.decode is None and not (
             self.path.startswith("$.") and all(part.isidentifier() for part in self.path[2:].split("."))
         ):
@@ -97,7 +107,7 @@ class EventTime:
         return np.asarray(self.times(events).cast(pa.int64()).fill_null(NO_TIME), np.int64)
 
     def _from_json(self, events: pa.BinaryArray) -> pa.Array[Any]:
-        read, per_unit_us = self._decoder, UNITS_US[self.unit]
+        read, per_unit_us = self._decoder, _UNITS_US[self.unit]
         found = [_us(read(event), per_unit_us) for event in events.to_pylist()]
         return pa.array(found, pa.int64()).cast(TIME)
 

@@ -31,7 +31,7 @@ from .columns import EVENT_TIME, PravegaColumns
 from .cuts import stream_cuts
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
 from .errors import InvalidPravegaOption
-from .event_time import UNITS_US, EventTime
+from .event_time import EventTime, unit_us
 from .jvm import leave_java, start_java
 from .loss import DataLoss
 from .noted import Noted
@@ -151,9 +151,8 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self.discover_every = discover_every
         _seconds(discover_every, "discover_every")  # refused now rather than later
         self._event_time = None if event_time is None else EventTime.of(event_time, event_time_unit)
-        if event_time_unit not in UNITS_US:
-            raise InvalidPravegaOption("event_time_unit", repr(event_time_unit), "s, ms or us", "ms is usual.")
-        self._noted = Noted(UNITS_US[event_time_unit]) if noted_time else None
+        noted = Noted(unit_us(event_time_unit))  # a unit that is none is refused, also where nobody needs it
+        self._noted = noted if noted_time else None
         self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
         self._go_on = on_data_loss == "go_on"
         self.fetching = Fetching.one_by_one() if fetchers == 1 else Fetching.side_by_side(fetchers)

@@ -343,7 +343,7 @@ def note_time(pravega: Pravega, stream: str, writer: Writer, time_ms: int) -> No
     """Note a time until there is a mark of it; as writers do, again, a millisecond later each time.
 
     A single note may be lost: the controller puts a stream aside whose writers were silent for a few seconds, and a
-    note that comes just then waits for the next one. What returns is the mark of the last note: none comes later.
+    note that comes just then waits for the next one. The last note has its mark in the end, so none comes later.
     """
 
     def is_marked(noted_ms: int) -> bool:
