@@ -126,8 +126,8 @@ classes: .cache/spark-$(or $(filter $(SPARKS),$(SPARK)),4.2.0).jsa
 	    $(say) "Spark's classes could not be archived, so tests take longer (.cache/classes.log)" >&2
 
 # Spark's Kafka connector for each line that has one, as the tests of other versions ask for them.
-jars: $(patsubst %,.cache/jars/spark-kafka%.stamp,-4.0 -4.1) .cache/jars/spark-kafka.stamp .cache/jars/delta.stamp .cache/jars/hdfs.stamp
-jars: .cache/jars/kafka.stamp .cache/jars/flink.stamp ## Kafka's and its Spark connectors' jars, Pravega's, HDFS's and Delta's, for the live tests; Flink's, for the benchmark
+jars: $(patsubst %,.cache/jars/spark-kafka%.stamp,-4.0 -4.1) .cache/jars/spark-kafka.stamp .cache/jars/delta.stamp
+jars: .cache/jars/kafka.stamp .cache/jars/flink.stamp .cache/jars/hdfs.stamp .cache/jars/s3a.stamp ## jars for the live tests and the benchmark: Kafka, its Spark connectors, Pravega, HDFS, S3A, Delta, Flink
 jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp
 
 .cache/jars/%.stamp: tests/live/jars/%.xml | .cache/java.asked

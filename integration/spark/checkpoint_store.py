@@ -177,7 +177,10 @@ def _cause(failed: Any) -> str:
 class HadoopStore:
     """A checkpoint on a file system of Hadoop's: HDFS, S3, ABFS, or this machine's.
 
-    Spark's own file manager writes, the one that the session is set up with.
+    Where a rename puts one file in another's place at once, as on HDFS, Spark's own file manager writes. On an object
+    store it would delete the old file before it copies the new one there, and a checkpoint without its newest entry is
+    one that starts, a batch too early. There a stream writes in the file's place: it is whole once the stream is closed
+    (on ABFS, empty until then).
 
     Args:
         spark: a session, for its file systems and its settings.
@@ -186,7 +189,7 @@ class HadoopStore:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         jvm: Any = spark._jvm
-        self._jvm = jvm
+        self._jvm, self._gateway = jvm, spark.sparkContext._gateway
         self._conf: JavaObject = spark._jsparkSession.sessionState().newHadoopConf()
         self._root = checkpoint  # until it is known
         with self._reading(""):
@@ -194,6 +197,7 @@ class HadoopStore:
             self._files: Any = path.getFileSystem(self._conf)
             self._root = str(self._files.makeQualified(path).toString()).rstrip("/")
             self._manager: JavaObject = self._create_manager()
+            self._renames_over = self._replaces_by_rename(path)
 
     @property
     def root(self) -> str:
@@ -222,6 +226,11 @@ class HadoopStore:
         file = self._path(path)
         with self._writing(path):
             self._files.mkdirs(file.getParent())
+            if not self._renames_over:
+                out = self._files.create(file, True)
+                out.write(bytearray(text.encode()))  # if this fails, it is not closed: the old file stays
+                out.close()
+                return
             out = self._manager.createAtomic(file, True)
             try:
                 out.write(bytearray(text.encode()))
@@ -282,6 +291,23 @@ class HadoopStore:
 
     def _path(self, path: str) -> JavaObject:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}")
+
+    def _replaces_by_rename(self, path: JavaObject) -> bool:
+        """Whether `FileContext.rename(OVERWRITE)`, with which Spark writes, is one step here.
+
+        A `DelegateToFileSystem` inherits it from `AbstractFileSystem`, as a delete and a rename. Where there is no
+        `FileContext` at all, Spark renames without overwriting, and what is there stays.
+        """
+        from py4j.java_gateway import is_instance_of
+        from py4j.protocol import Py4JJavaError
+
+        hadoop = self._jvm.org.apache.hadoop.fs
+        try:
+            files = hadoop.FileContext.getFileContext(self._files.makeQualified(path).toUri(), self._conf)
+        except Py4JJavaError:
+            return False
+        delegates = "org.apache.hadoop.fs.DelegateToFileSystem"
+        return not is_instance_of(self._gateway, files.getDefaultFileSystem(), delegates)
 
     def _create_manager(self) -> JavaObject:
         from py4j.java_gateway import JavaClass

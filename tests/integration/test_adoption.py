@@ -429,6 +429,23 @@ def test_a_change_that_never_began_does_not_touch_what_came_after_it(native: Pat
     assert (native / "lowmark/changes/2.json").exists()
 
 
+@pytest.mark.parametrize("undo", [False, True])
+def test_an_entry_that_was_being_written_is_one_of_the_change(native: Path, undo: bool) -> None:
+    """On ABFS a file that is written over is empty until it is whole."""
+    before = contents(native)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(adoption._Checkpoint, "_at_work", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            adopt(native, "orders")
+    (native / "offsets/4").write_text("")
+    if undo:
+        adopt(native, undo=True)
+        assert contents(native) == before
+    else:
+        adopt(native, "orders")
+        assert [len(lines(native, batch)) for batch in (3, 4)] == [2, 2]
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_query_that_runs_on_while_its_checkpoint_is_changed_is_told(native: Path) -> None:
     for step in range(100):

@@ -1,0 +1,138 @@
+"""A checkpoint that is not on this machine's file system: native, adopted and left, on a real HDFS and through S3A."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from lowmark import adopt, leave
+from lowmark.integration.errors import AdoptionRefused
+from lowmark.integration.spark.checkpoint_store import HadoopStore
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.integration.feed import Feed, start
+from tests.integration.test_adopted_queries import COUNTED, PHASES, counted_windows, expected_windows, in_turns, native
+from tests.live.hdfs_server import hdfs_server
+from tests.live.s3_server import s3a
+from tests.sparks import since
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+S3A = since("4.2", "Hadoop 3.5, of which the S3A here is,")
+BOTH = pytest.mark.parametrize("place", ["hdfs", pytest.param("bucket", marks=S3A)])
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def s3(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    with s3a(spark, tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture
+def bucket(s3: tuple[str, Path]) -> str:
+    return s3[0]
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    return Feed(spark, tmp_path / "feed")
+
+
+def ran_native(feed: Feed, checkpoint: str) -> None:
+    """Run a native query for two batches."""
+    ran = start(counted_windows(native(feed.df)), checkpoint)
+    for batch in PHASES[0][:2]:
+        feed.put(*batch)
+        ran.settle()
+    ran.query.stop()
+
+
+def writing(then: Callable[[int], None]) -> Callable[[HadoopStore, str, str], None]:
+    """A `HadoopStore.write` after whose n-th file something happens."""
+    write, writes = HadoopStore.write, 0
+
+    def written(store: HadoopStore, path: str, text: str) -> None:
+        nonlocal writes
+        write(store, path, text)
+        writes += 1
+        then(writes)
+
+    return written
+
+
+@BOTH
+def test_windows_in_turns(spark: SparkSession, request: pytest.FixtureRequest, place: str, feed: Feed) -> None:
+    checkpoint = f"{request.getfixturevalue(place)}/windows"
+    rows, dropped = in_turns(spark, feed, counted_windows, checkpoint, through=spark)
+    assert sorted(rows) == expected_windows(COUNTED)
+    assert dropped == [1, 0, 0, 0, 0]
+
+
+@BOTH
+def test_a_command_that_is_cut_short_is_gone_on_with_and_undone(
+    spark: SparkSession, request: pytest.FixtureRequest, place: str, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = f"{request.getfixturevalue(place)}/cut"
+    ran_native(feed, checkpoint)
+    with pytest.raises(AdoptionRefused, match=r"call lowmark\.adopt\('(hdfs|s3a):.*spark=spark\)"):
+        adopt(checkpoint, "orders", stopped=True)
+
+    store = HadoopStore(spark, checkpoint)
+    entries = {name: store.read(f"offsets/{name}") for name in store.names("offsets")}
+    assert not adopt(checkpoint, "orders", spark=spark, stopped=True, dry_run=True).done
+    with monkeypatch.context() as patched:
+
+        def cut(writes: int) -> None:
+            if writes == 2:
+                raise KeyboardInterrupt
+
+        patched.setattr(HadoopStore, "write", writing(cut))
+        with pytest.raises(KeyboardInterrupt):
+            adopt(checkpoint, "orders", spark=spark, stopped=True)
+    with pytest.raises(StreamingQueryException, match="lowmark is changing this checkpoint and was stopped"):
+        start(counted_windows(native(feed.df)), checkpoint).query.awaitTermination(60)
+
+    assert adopt(checkpoint, "orders", spark=spark).done, "the same command goes on"
+    assert {name: store.read(f"offsets/{name}") for name in entries} != entries
+    assert adopt(checkpoint, spark=spark, stopped=True, undo=True).done
+    assert {name: store.read(f"offsets/{name}") for name in entries} == entries
+    assert leave(checkpoint, spark=spark, stopped=True).why_nothing is not None
+
+
+@BOTH
+def test_a_folder_of_which_a_part_was_moved_is_moved(
+    spark: SparkSession, request: pytest.FixtureRequest, place: str
+) -> None:
+    """In a bucket a folder is renamed object by object, and in between both folders are there."""
+    store = HadoopStore(spark, f"{request.getfixturevalue(place)}/moved")
+    for name in ("0", "1", "2"):
+        store.write(f"sources/1/{name}", f"offset {name}")
+    store.write("sources/2/0", "offs")
+    store.move("sources/1", "sources/2")
+    assert store.names("sources") == ["2"]
+    assert {name: store.read(f"sources/2/{name}") for name in store.names("sources/2")} == {
+        name: f"offset {name}" for name in ("0", "1", "2")
+    }
+
+
+@S3A
+def test_in_a_bucket_no_entry_is_missing_at_any_moment(spark: SparkSession, s3: tuple[str, Path], feed: Feed) -> None:
+    """A rename there is a copy, and one over another object deletes it first: Spark would start a batch too early."""
+    bucket, log = s3
+    checkpoint = f"{bucket}/whole"
+    ran_native(feed, checkpoint)
+    asked = len(log.read_text().splitlines())
+    assert adopt(checkpoint, "orders", spark=spark, stopped=True).done
+    assert leave(checkpoint, spark=spark, stopped=True).done
+    changing = re.findall(r'"(PUT|DELETE|POST) (\S+)', "\n".join(log.read_text().splitlines()[asked:]))
+    replaced = [path for method, path in changing if method == "PUT" and "/offsets/" in path]
+    assert len(replaced) == 6, f"of two entries, the newest twice, in each command: {changing}"
+    assert {method for method, _ in changing} == {"PUT"}, changing
