@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointStore", "HadoopStore", "LocalStore", "is_elsewhere", "local_path"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-_MANAGERS = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager",  # since Spark 4.1
-    "org.apache.spark.sql.execution.streaming.CheckpointFileManager",
-)
 
 
 class CheckpointStore(Protocol):
@@ -177,10 +173,11 @@ def _cause(failed: Any) -> str:
 class HadoopStore:
     """A checkpoint on a file system of Hadoop's: HDFS, S3, ABFS, or this machine's.
 
-    Where a rename puts one file in another's place at once, as on HDFS, Spark's own file manager writes. On an object
-    store it would delete the old file before it copies the new one there, and a checkpoint without its newest entry is
-    one that starts, a batch too early. There a stream writes in the file's place: it is whole once the stream is closed
-    (on ABFS, empty until then).
+    What Spark reads is replaced in one step wherever there is one. On HDFS and on this machine that is a rename.
+    Hadoop's object stores would delete the old file for it and copy the new one there, and a checkpoint without its
+    newest entry is one that starts, a batch too early. There a stream writes in the file's place: on S3 and Google's
+    storage the old file stays until the stream is closed; on ABFS it is empty until then, and Spark starts on no empty
+    entry.
 
     Args:
         spark: a session, for its file systems and its settings.
@@ -189,15 +186,15 @@ class HadoopStore:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         jvm: Any = spark._jvm
-        self._jvm, self._gateway = jvm, spark.sparkContext._gateway
+        self._jvm = jvm
+        self._gateway: Any = spark.sparkContext._gateway
         self._conf: JavaObject = spark._jsparkSession.sessionState().newHadoopConf()
         self._root = checkpoint  # until it is known
         with self._reading(""):
             path = jvm.org.apache.hadoop.fs.Path(checkpoint)
             self._files: Any = path.getFileSystem(self._conf)
             self._root = str(self._files.makeQualified(path).toString()).rstrip("/")
-            self._manager: JavaObject = self._create_manager()
-            self._renames_over = self._replaces_by_rename(path)
+            self._renames_over: JavaObject | None = self._find_context(path)
 
     @property
     def root(self) -> str:
@@ -215,7 +212,7 @@ class HadoopStore:
         with self._reading(path):
             if not self._files.exists(file):
                 return None
-            stream = self._manager.open(file)
+            stream = self._files.open(file)
             try:
                 text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
             finally:
@@ -226,18 +223,21 @@ class HadoopStore:
         file = self._path(path)
         with self._writing(path):
             self._files.mkdirs(file.getParent())
-            if not self._renames_over:
-                out = self._files.create(file, True)
-                out.write(bytearray(text.encode()))  # if this fails, it is not closed: the old file stays
-                out.close()
+            if self._renames_over is None:
+                self._create(file, text)
                 return
-            out = self._manager.createAtomic(file, True)
-            try:
-                out.write(bytearray(text.encode()))
-            except BaseException:
-                out.cancel()
-                raise
-            out.close()
+            hadoop = self._jvm.org.apache.hadoop.fs
+            part = hadoop.Path(file.getParent(), f".{file.getName()}.lowmark")
+            self._create(part, text)
+            kind = getattr(hadoop, "Options$Rename")
+            options = self._gateway.new_array(kind, 1)
+            options[0] = kind.OVERWRITE
+            self._renames_over.rename(part, file, options)
+
+    def _create(self, file: JavaObject, text: str) -> None:
+        out = self._files.create(file, True)
+        out.write(bytearray(text.encode()))  # where this fails, it stays open: a stream that is closed is a file
+        out.close()
 
     def exists(self, path: str) -> bool:
         with self._reading(path):
@@ -292,32 +292,18 @@ class HadoopStore:
     def _path(self, path: str) -> JavaObject:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}")
 
-    def _replaces_by_rename(self, path: JavaObject) -> bool:
-        """Whether `FileContext.rename(OVERWRITE)`, with which Spark writes, is one step here.
+    def _find_context(self, path: JavaObject) -> JavaObject | None:
+        """The `FileContext` whose `rename(OVERWRITE)` is one step; None: there is none here.
 
-        A `DelegateToFileSystem` inherits it from `AbstractFileSystem`, as a delete and a rename. Where there is no
-        `FileContext` at all, Spark renames without overwriting, and what is there stays.
+        A `DelegateToFileSystem` inherits it from `AbstractFileSystem`, as a delete and a rename.
         """
         from py4j.java_gateway import is_instance_of
         from py4j.protocol import Py4JJavaError
 
         hadoop = self._jvm.org.apache.hadoop.fs
         try:
-            files = hadoop.FileContext.getFileContext(self._files.makeQualified(path).toUri(), self._conf)
-        except Py4JJavaError:
-            return False
+            context = hadoop.FileContext.getFileContext(self._files.makeQualified(path).toUri(), self._conf)
+        except Py4JJavaError:  # its kind of file system has none
+            return None
         delegates = "org.apache.hadoop.fs.DelegateToFileSystem"
-        return not is_instance_of(self._gateway, files.getDefaultFileSystem(), delegates)
-
-    def _create_manager(self) -> JavaObject:
-        from py4j.java_gateway import JavaClass
-
-        for name in _MANAGERS:
-            package, _, simple = name.rpartition(".")
-            space = self._jvm
-            for part in package.split("."):
-                space = getattr(space, part)
-            companion = getattr(space, f"{simple}$")
-            if isinstance(companion, JavaClass):
-                return getattr(companion, "MODULE$").create(self._jvm.org.apache.hadoop.fs.Path(self._root), self._conf)
-        raise OSError("this Spark has no CheckpointFileManager where lowmark knows one")
+        return None if is_instance_of(self._gateway, context.getDefaultFileSystem(), delegates) else context
