@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING
 
 import pyspark
 import pytest
 from lowmark.sources.spark.versions import PASSES_LIMITS, major_minor
+from pyspark.errors import StreamingQueryException
 
-__all__ = ["OBSERVES", "run_to_the_end", "since"]
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["CONNECTOR_FAULT", "OBSERVES", "run_to_the_end", "since", "start_again"]
+
+CONNECTOR_FAULT = 'the return value of "scala.Option.get()" is null'
+"""What a query ends with when Spark's Kafka connector 4.1 reports a batch that a restart ran again (SPARK-55271).
+
+The batch is committed, and the next start goes on: so these tests do what restarts queries in production.
+"""
 
 
 def since(version: str, what: str) -> pytest.MarkDecorator:
@@ -29,6 +41,19 @@ def run_to_the_end(run: Callable[[], None], seen: Sized) -> None:
         run()
         if PASSES_LIMITS:
             return
+
+
+def start_again(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query whose last batch runs again, and wait for it: twice where the connector could not report it."""
+    query = writer.start()
+    try:
+        query.processAllAvailable()
+    except StreamingQueryException as failed:
+        if CONNECTOR_FAULT not in str(failed):
+            raise
+        query = writer.start()
+        query.processAllAvailable()
+    return query
 
 
 OBSERVES = since("4.2", "the aggregate with which a service's audit observes splits")

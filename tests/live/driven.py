@@ -24,11 +24,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.sparks import CONNECTOR_FAULT
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 STREAM = "orders"
-_UNASKED = 'the return value of "scala.Option.get()" is null'
 Windows = list[tuple[tuple[Any, int], int]]
 """((split, start), rows) of each window."""
 
@@ -158,13 +159,12 @@ class Driven(ABC, Generic[ConfigT]):
 def main(driven: type[Driven[ConfigT]], config: type[ConfigT]) -> None:
     """Do what the command line says.
 
-    Spark's Kafka connector 4.1 cannot report a batch that a restart has run again (SPARK-55271): as whatever restarts
-    queries would, this starts it once more.
+    Once more where Spark's Kafka connector ended it unasked, as whatever restarts queries would.
     """
     driver = driven(config.read(Path(sys.argv[2])))
     try:
         driver.main(sys.argv[1])
     except StreamingQueryException as failed:
-        if _UNASKED not in str(failed):
+        if CONNECTOR_FAULT not in str(failed):
             raise
         driver.main(sys.argv[1])

@@ -36,6 +36,7 @@ from tests.live.kafka_scenarios import (
     source,
 )
 from tests.live.servers import Broker, wait_until
+from tests.sparks import start_again
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("kafka_jars")]
 
@@ -77,8 +78,7 @@ def test_a_partition_that_was_empty_in_a_batch_that_failed_is_waited_for_after_t
             .writeStream.foreachBatch(sink)
             .option("checkpointLocation", checkpoint)
         )
-        query = writer.start()
-        query.processAllAvailable()
+        query = start_again(writer)
         # Half an hour behind, and within the minute for which an empty partition holds.
         for minute in range(3):
             log.produce({1: [T0_US + minute * MINUTE_US]})
