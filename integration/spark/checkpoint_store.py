@@ -237,6 +237,8 @@ class HadoopStore:
     def _create(self, file: JavaObject, text: str) -> None:
         out = self._files.create(file, True)
         out.write(bytearray(text.encode()))  # where this fails, it stays open: a stream that is closed is a file
+        if out.hasCapability("hsync"):
+            out.hsync()
         out.close()
 
     def exists(self, path: str) -> bool:
