@@ -193,7 +193,7 @@ class Runs:
         splits = run.splits
         if not isinstance(splits, PlannedSplits) or splits.planner is not None:
             return  # once is enough: a planner and a heartbeat live as long as their query's run
-        offset = planned_to(progress.sources_before(heartbeat, run.stream.sources))
+        offset = planned_to(run.sources_in(progress, heartbeat))
         planner = None if offset is None else self.planners.get(offset.run)
         if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:
             return
@@ -238,18 +238,17 @@ class Runs:
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
             self.could_not_begin.pop(run.stream.name, None)
+        query = self._queries.get(run.run_id)
+        if query is not None and not run.checked:
+            run.checked, run.places = True, query.stream_sources()
+            if (fault := query.fault()) is not None:
+                run.refuse(f'stream "{run.stream.name}": {fault}')
         progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
                 self._tie_planner(run, progress, index)
                 now_us = self.clock.now_us()
                 self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
-        query = self._queries.get(run.run_id)
-        if query is not None and not run.checked:
-            run.checked = True
-            fault = query.fault()
-            if fault is not None:
-                run.refuse(f'stream "{run.stream.name}": {fault}')
 
     def _with_starts(self, run: StreamRun, progress: Progress) -> Progress:
         """Spark does not say where Kafka's sources began in their first batch; the checkpoint does."""

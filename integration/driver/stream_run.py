@@ -9,7 +9,7 @@ here is thread-safe.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,7 @@ class StreamRun:
         told_epoch: the coordinator's epoch in the last answer to the reader.
         told_plan: the plan that was not reported then; None: there was none.
         checked: the running query's plan was looked at.
+        places: number of a heartbeat in the query -> numbers of its sources; empty until the plan was looked at.
         ended, failed: the query has terminated; it has, with an error.
         reported_at_us: when the last report was taken.
         rows_at_us: when a report last brought rows.
@@ -80,6 +81,7 @@ class StreamRun:
     told_epoch: int = 0
     told_plan: int | None = None
     checked: bool = False
+    places: Mapping[int, Sequence[int]] = field(default_factory=dict)
     ended: bool = False
     failed: bool = False
     reported_at_us: int | None = None
@@ -206,7 +208,7 @@ class StreamRun:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             self.gaps = self.gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
         self.last_batch_id, self.reported_at_us, self.seen_at_us = progress.batch_id, now_us, now_us
-        sources = progress.sources_before(heartbeat, self.stream.sources)
+        sources = self.sources_in(progress, heartbeat)
         effects = self._take(self.splits.discover(sources), now_us)
         try:
             measured = self.measure.report(progress.id, progress.batch_id, progress.observed_metrics)
@@ -222,6 +224,13 @@ class StreamRun:
         reported = self.splits.report(measured, progress, sources, planned_at_us=planned_at_us)
         effects += self.handle(reported, now_us)
         return effects + self._take(self.splits.conclude(sources), now_us)
+
+    def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:
+        """Of the query's sources those of its stream; of a query that was over too soon, what most likely is."""
+        places = self.places.get(heartbeat)
+        if places is None:
+            return progress.sources_before(heartbeat, self.stream.sources)
+        return [progress.sources[place] for place in places]
 
     def plan(self, planned: Planned, now_us: int) -> list[Effect]:
         """Take what the planner of its source says of a batch that is not read yet."""

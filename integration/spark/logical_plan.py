@@ -24,6 +24,7 @@ __all__ = [
     "joins_streams",
     "kafka_columns",
     "stream_ids",
+    "stream_sources",
     "withholds_rows",
 ]
 
@@ -47,10 +48,11 @@ def has_watermark(plan: JavaObject) -> bool:
 
 def has_heartbeat(plan: JavaObject) -> bool:
     """True if a heartbeat of a wrapped stream is among the plan's sources, of whichever service."""
-    return any(
-        leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == FORMAT
-        for leaf in _items(plan.collectLeaves())
-    )
+    return any(_is_heartbeat(leaf) for leaf in _items(plan.collectLeaves()))
+
+
+def _is_heartbeat(leaf: JavaObject) -> bool:
+    return bool(leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == FORMAT)
 
 
 def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
@@ -60,10 +62,8 @@ def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
     """
     found: list[tuple[str, list[int]]] = []
     native, own = 0, list[int]()
-    for leaf in _items(plan.collectLeaves()):
-        if not leaf.isStreaming():
-            continue
-        if leaf.nodeName().startswith("StreamingRelationV2") and leaf.sourceName() == FORMAT:
+    for leaf in _streaming_leaves(plan):
+        if _is_heartbeat(leaf):
             found.append((leaf.extraOptions().get("stream_id"), own))
             own = []
         else:
@@ -79,11 +79,40 @@ def count_watermarks(plan: JavaObject) -> int:
 
 def count_sources(plan: JavaObject) -> int:
     """How many different streaming sources the plan reads: a source used twice is one source to Spark."""
+    return len(_sources(plan))
+
+
+def stream_sources(plan: JavaObject) -> dict[int, list[int]]:
+    """Number of each heartbeat in a query -> numbers of its stream's sources, as the query's progress events have them.
+
+    They stand beside the heartbeat, under one union. Their numbers need not be those before the heartbeat's: a source
+    that is used again has the number of its first place.
+    """
+    sources = _sources(plan)
+    found: dict[int, list[int]] = {}
+    for node in nodes(plan):
+        if node.nodeName() == "Union":
+            rows, *others = (_streaming_leaves(child) for child in _items(node.children()))
+            if len(others) == 1 and len(others[0]) == 1 and _is_heartbeat(others[0][0]):
+                found[_place(others[0][0], sources)] = sorted({_place(leaf, sources) for leaf in rows})
+    return found
+
+
+def _streaming_leaves(plan: JavaObject) -> list[JavaObject]:
+    return [leaf for leaf in _items(plan.collectLeaves()) if leaf.isStreaming()]
+
+
+def _sources(plan: JavaObject) -> list[JavaObject]:
+    """The streaming leaves, each once, in the order in which Spark numbers its sources."""
     distinct: list[JavaObject] = []
-    for leaf in _items(plan.collectLeaves()):
-        if leaf.isStreaming() and not any(leaf.equals(known) for known in distinct):
+    for leaf in _streaming_leaves(plan):
+        if _place(leaf, distinct) == len(distinct):
             distinct.append(leaf)
-    return len(distinct)
+    return distinct
+
+
+def _place(leaf: JavaObject, leaves: list[JavaObject]) -> int:
+    return next((place for place, known in enumerate(leaves) if leaf.equals(known)), len(leaves))
 
 
 def joins_streams(plan: JavaObject) -> bool:

@@ -99,7 +99,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         return sum(operator.num_rows_dropped_by_watermark for operator in self.state_operators)
 
     def sources_before(self, heartbeat: int, count: int) -> list[SourceProgress]:
-        """The ``count`` sources nearest before the heartbeat of that index: those of its stream.
+        """The ``count`` sources nearest before the heartbeat of that index: those of its stream, as a rule.
 
         Not always directly before: a source that two streams share is there once, in front of both their heartbeats.
         """

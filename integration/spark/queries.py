@@ -76,6 +76,10 @@ class RunningQuery:
         """
         return logical_plan.heartbeats(self._query.streamingQuery().analyzedPlan())
 
+    def stream_sources(self) -> dict[int, list[int]]:
+        """Number of each heartbeat among its sources -> numbers of the sources of that stream."""
+        return logical_plan.stream_sources(self._query.streamingQuery().analyzedPlan())
+
     def fault(self) -> str | None:
         """Return what in this query would break what the low watermark says, None if nothing.
 

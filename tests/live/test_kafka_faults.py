@@ -286,6 +286,31 @@ def test_two_streams_over_one_source_each_know_its_partitions(spark: SparkSessio
     assert held == {"one": None, "two": None}, "partition 1 has not spoken"
 
 
+def test_a_source_that_a_stream_before_has_beside_another_is_not_taken_for_the_other(
+    spark: SparkSession, kafka: Broker
+) -> None:
+    """What stands before the second heartbeat is a source of the first stream alone."""
+    shared, other = Log.create(kafka, 1), Log.create(kafka, 2)
+    shared.produce({0: [FAST_US]})
+    with LowWatermarkService(spark) as service:
+        split = ["topic", "partition"]
+        frame = source(spark, shared)
+        both = frame.unionByName(source(spark, other))
+        one = service.wrap(both, name="one", event_time="ts", split=split, strategy=bounded())
+        two = service.wrap(frame, name="two", event_time="ts", split=split, strategy=bounded())
+        query = Sink(spark).start(counted(one.unionByName(two)))
+        query.processAllAvailable()
+        query.processAllAvailable()
+        states = {name: service.status(name).splits.keys() for name in ("one", "two")}
+        held = {name: service.status(name).low_watermark_us for name in ("one", "two")}
+        query.stop()
+    assert states == {
+        "one": {f"{shared.topic}/0", f"{other.topic}/0", f"{other.topic}/1"},
+        "two": {f"{shared.topic}/0"},
+    }
+    assert held == {"one": None, "two": FAST_US - BOUND_US - 1_000}, "partitions of the other have not spoken"
+
+
 def test_an_idle_partition_is_not_left_out_while_minOffsetsPerTrigger_keeps_its_rows_waiting(
     spark: SparkSession, kafka: Broker
 ) -> None:
