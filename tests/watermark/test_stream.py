@@ -842,6 +842,18 @@ def test_a_restart_makes_no_stream_young(second: int, expected: int) -> None:
     assert history.coordinator.snapshot()[4] == (4 if second < 1_000 else 1)
 
 
+def test_a_stream_without_splits_has_no_age_in_its_checkpoint() -> None:
+    """Read before its first split was known, or after its last was gone; it was in the first checkpoint only."""
+    history = History(GROWS)
+    history.on(100, Polled(at(100)))
+    before = history.coordinator.snapshot()
+    history.restart(100)
+
+    assert history.coordinator.snapshot() == before
+    assert before[4] == 1
+    assert left_out_after(history, 100) == 11
+
+
 def test_a_checkpoint_of_before_counts_as_old() -> None:
     history = History(PLAIN.with_idleness("100 seconds", clock="time"))
     history.on(0, batch(0, 0, {"a": 5, "b": 5}))

@@ -329,7 +329,8 @@ class StreamCoordinator:
         splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
         names = self._names if names is None else names
         bounds_us = {} if self._bounds is None else self._bounds.kept_us
-        young_since_us = None if self._idleness is None else self._idleness.young_since_us
+        # Without splits it has no age: that counts from when the first is known.
+        young_since_us = self._idleness.young_since_us if splits and self._idleness is not None else None
         ancestry = self._lineage.ancestry
         return encode(StreamSnapshot(self.low_watermark_us, splits, names, ancestry, bounds_us, young_since_us))
 
