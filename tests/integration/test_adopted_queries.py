@@ -365,6 +365,26 @@ def test_through_a_session_it_may_be_cut_short_before_and_after_each_step(
     assert seen == {2, 4, None}
 
 
+@since("4.2", "version 2 of the offset log")
+def test_version_2_may_write_its_lines_in_any_order_and_one_for_a_source_used_twice(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    feeds = [Feed(spark, tmp_path / name) for name in "abc"]
+    a, b, c = (wrapped(service, feed.df, feed.folder.name) for feed in feeds)
+    spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")
+    try:
+        for n in range(2):
+            ran = start(a.union(a).union(b).union(c).select("split", "v"), checkpoint)
+            for feed in feeds:
+                feed.put(("fast", n, 100))
+            ran.settle()
+            assert sorted(ran.rows) == [("fast", n)] * 4
+            ran.query.stop()
+    finally:
+        spark.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
+    assert (Path(checkpoint) / "offsets/0").read_text().startswith("v2")
+
+
 @pytest.mark.parametrize("there", ["s3a://bucket/orders", "hdfs://127.0.0.1:1/orders", "nosuch:/orders", "abfss://a@b"])
 def test_a_file_system_that_is_not_set_up_is_said_in_a_sentence(spark: SparkSession, there: str) -> None:
     with pytest.raises(
