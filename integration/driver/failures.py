@@ -82,8 +82,10 @@ def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | Non
         # Sources that have names may come and go.
         if written is None or written.named or len(own) < len(placed):
             return None
+        if written.version == 2:  # has a line for a source, not for each place where it is used
+            own = [each for n, each in enumerate(own) if each[0] not in [stream for stream, _ in own[:n]]]
         return conflict(
-            [offset or "" for _, offset in written.sources],
+            [offset or "" for _, offset in written.in_order],
             [stream.name for stream, _ in own if not stream.reads],
             [stream.name for stream, _ in own if stream.reads],
             checkpoint=query.farewells.checkpoint,

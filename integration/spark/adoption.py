@@ -411,6 +411,7 @@ class _Checkpoint:
             self._check_readers(newest)
             if layouts == {()}:
                 return "no heartbeat is in it, so it is of a query without lowmark"
+            self._check_distinct(newest)
         else:
             wanted = self._places(native, streams)
             if layouts == {tuple(sorted(wanted.items()))}:
@@ -471,15 +472,26 @@ class _Checkpoint:
             last[mine[-1]] = name
         return {source + 1 + n: last[source] for n, source in enumerate(sorted(last))}
 
-    def _check_distinct(self, native: OffsetEntry) -> None:
-        """A source that a query reads twice has two lines and one folder, so folders do not follow lines."""
-        folders = {name for name in self._store.names("sources") if name.isdecimal()}
-        offsets = [offset for _, offset in native.sources]
-        twice = [place for place, offset in enumerate(offsets) if offset is not None and offset in offsets[:place]]
-        if folders and any(str(place) not in folders for place in twice):
+    def _check_distinct(self, entry: OffsetEntry) -> None:
+        """A source that a query reads twice has two lines and one folder, so folders do not follow lines.
+
+        If the last line that is no heartbeat's has its folder, each line has a number of its own.
+        """
+        heartbeats = entry.heartbeats
+        lines = [(int(id_), offset) for id_, offset in entry.sources if id_ not in heartbeats]
+        lines.sort()
+        offsets = [offset for _, offset in lines]
+        twice = [place for n, (place, offset) in enumerate(lines) if offset is not None and offset in offsets[:n]]
+        if not twice:
+            return
+        folders = {int(name) for name in self._store.names("sources") if name.isdecimal()}
+        if lines[-1][0] in folders:
+            return
+        if folders and (self._action == "adopt" or max(folders) >= twice[0]):
             raise self._refused(
                 "its query seems to read one source twice (a self-join, or a union with itself)",
-                "that cannot be adopted; start with a new checkpoint, see `lowmark offsets`.",
+                f"that cannot be {'adopted' if self._action == 'adopt' else 'left'}; start with a new checkpoint, see "
+                "`lowmark offsets`.",
             )
 
     def _check_readers(self, newest: OffsetEntry) -> None:

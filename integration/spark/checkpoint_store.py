@@ -173,11 +173,11 @@ def _cause(failed: Any) -> str:
 class HadoopStore:
     """A checkpoint on a file system of Hadoop's: HDFS, S3, ABFS, or this machine's.
 
-    What Spark reads is replaced in one step wherever there is one. On HDFS and on this machine that is a rename.
-    Hadoop's object stores would delete the old file for it and copy the new one there, and a checkpoint without its
-    newest entry is one that starts, a batch too early. There a stream writes in the file's place: on S3 and Google's
-    storage the old file stays until the stream is closed; on ABFS it is empty until then, and Spark starts on no empty
-    entry.
+    What Spark reads is replaced in one step wherever there is one. On HDFS that is a rename. Hadoop's object stores
+    would delete the old file for it and copy the new one there, and a checkpoint without its newest entry is one that
+    starts, a batch too early. There a stream writes in the file's place: on S3 and Google's storage the old file stays
+    until the stream is closed; on ABFS it is empty until then, and Spark starts on no empty entry. On this machine
+    Hadoop deletes the old file, too, and its checksum is a second one, so there `LocalStore` writes.
 
     Args:
         spark: a session, for its file systems and its settings.
@@ -193,7 +193,10 @@ class HadoopStore:
         with self._reading(""):
             path = jvm.org.apache.hadoop.fs.Path(checkpoint)
             self._files: Any = path.getFileSystem(self._conf)
-            self._root = str(self._files.makeQualified(path).toString()).rstrip("/")
+            qualified = self._files.makeQualified(path)
+            self._root = str(qualified.toString()).rstrip("/")
+            is_local = self._files.getUri().getScheme() == "file"
+            self._local = LocalStore(Path(qualified.toUri().getPath())) if is_local else None
             self._renames_over: JavaObject | None = self._find_context(path)
 
     @property
@@ -220,6 +223,9 @@ class HadoopStore:
             return text
 
     def write(self, path: str, text: str) -> None:
+        if self._local is not None:
+            self._local.write(path, text)
+            return
         file = self._path(path)
         with self._writing(path):
             self._files.mkdirs(file.getParent())

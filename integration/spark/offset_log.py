@@ -98,6 +98,15 @@ class OffsetEntry:
         return self.version == 2 and self.conf.get(EVOLUTION) == "true"
 
     @property
+    def in_order(self) -> tuple[tuple[str, str | None], ...]:
+        r"""The sources as the query has them: version 2 writes its lines in any order. Only where they have no names.
+
+        >>> [id_ for id_, _ in OffsetEntry.parse('v2\n{}\n1:{}\n10:{}\n0:{}').in_order]
+        ['0', '1', '10']
+        """
+        return tuple(sorted(self.sources, key=lambda source: int(source[0])))
+
+    @property
     def heartbeats(self) -> dict[str, HeartbeatOffset]:
         """Id of a source -> its offset, of those that are heartbeats.
 

@@ -94,7 +94,7 @@ class RunningQuery:
                 "withWatermark stands on top of a wrapped stream, where it would replace the low watermark by the "
                 "largest event time again. Hint: remove it; the strategy's bound takes its place."
             )
-        if len(watermarks) > 1 and execution.sparkSession().conf().get(_POLICY) == "max":
+        if len(watermarks) > 1 and execution.sparkSessionForStream().conf().get(_POLICY) == "max":
             return (
                 f"{_POLICY} is max, so the stream that is ahead would decide, and rows of the other would be dropped. "
                 "Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."

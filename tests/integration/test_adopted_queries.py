@@ -5,7 +5,10 @@ What all of them emit together is what a batch query says of all rows but those 
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,14 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
 from lowmark.integration.spark.adoption import adopt, leave
+from lowmark.integration.spark.checkpoint_store import HadoopStore
 from lowmark.watermark import WatermarkStrategy
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, Ran, Row, start, windows
+from tests.integration.test_adoption import contents, startable, written
 from tests.integration.test_stateful import alarms
 from tests.sparks import since
 
@@ -284,6 +289,100 @@ def test_version_2_of_the_offset_log_and_named_sources(
         for key in settings:
             spark.conf.unset(key)
     assert sorted(rows) == expected_windows(COUNTED)
+
+
+def test_through_a_session_an_entry_is_replaced_in_one_step(spark: SparkSession, tmp_path: Path) -> None:
+    """Without its newest entry, a checkpoint starts a batch too early."""
+    store, entry, texts = HadoopStore(spark, str(tmp_path)), tmp_path / "offsets/5", {"old" * 50, "new" * 50}
+    store.write("offsets/5", "old" * 50)
+    seen, over = set[str | None](), threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            try:
+                seen.add(entry.read_text())
+            except FileNotFoundError:
+                seen.add(None)
+
+    with ThreadPoolExecutor(1) as pool:
+        looks = pool.submit(look)
+        for _ in range(25):
+            for text in texts:
+                store.write("offsets/5", text)
+        over.set()
+        looks.result()
+    assert seen == texts
+    assert not entry.with_name(".5.crc").exists(), "Hadoop would refuse the file beside its old checksum"
+
+
+@pytest.mark.parametrize("then", ["again", "undo"])
+def test_through_a_session_it_may_be_cut_short_before_and_after_each_step(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    old = written(tmp_path / "old", {n: [f'{{"a":{n}}}', f'{{"b":{n}}}'] for n in range(3)})
+    for sums in old.rglob(".*.crc"):
+        sums.unlink()  # of a test, and so no checksums
+    new = shutil.copytree(old, tmp_path / "new")
+    adopt(new, ["one", "two"], spark=spark)
+    before, after = contents(old), contents(new)
+    real: dict[str, Callable[..., None]] = {"write": HadoopStore.write, "move": HadoopStore.move}
+    seen = set()
+    for cut in range(100):
+        root, left = shutil.copytree(old, tmp_path / f"{cut}"), cut
+
+        def cutting(name: str) -> Callable[..., None]:
+            def change(*args: str) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise KeyboardInterrupt
+                real[name](*args)
+                left -= 1
+                if left < 0:
+                    raise KeyboardInterrupt
+
+            return change
+
+        with monkeypatch.context() as patched:
+            for name in real:
+                patched.setattr(HadoopStore, name, cutting(name))
+            try:
+                adopt(root, ["one", "two"], spark=spark)
+                break
+            except KeyboardInterrupt:
+                pass
+        found = startable(root)
+        seen.add(found)
+        if found is not None:
+            assert contents(root) == (before if found == 2 else after), f"cut at {cut}"
+        if then == "again":
+            adopt(root, ["one", "two"], spark=spark)
+            assert contents(root) == after, f"cut at {cut}, and again"
+        elif (root / "lowmark/changes/1.json").exists():
+            adopt(root, undo=True, spark=spark)
+            assert contents(root) == before, f"cut at {cut}, and undone"
+    assert cut > 10, "there are more steps than that"
+    assert seen == {2, 4, None}
+
+
+@since("4.2", "version 2 of the offset log")
+def test_version_2_may_write_its_lines_in_any_order_and_one_for_a_source_used_twice(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str
+) -> None:
+    feeds = [Feed(spark, tmp_path / name) for name in "abc"]
+    a, b, c = (wrapped(service, feed.df, feed.folder.name) for feed in feeds)
+    spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")
+    try:
+        for n in range(2):
+            ran = start(a.union(a).union(b).union(c).select("split", "v"), checkpoint)
+            for feed in feeds:
+                feed.put(("fast", n, 100))
+            ran.settle()
+            assert sorted(ran.rows) == [("fast", n)] * 4
+            ran.query.stop()
+    finally:
+        spark.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
+    assert (Path(checkpoint) / "offsets/0").read_text().startswith("v2")
 
 
 @pytest.mark.parametrize("there", ["s3a://bucket/orders", "hdfs://127.0.0.1:1/orders", "nosuch:/orders", "abfss://a@b"])

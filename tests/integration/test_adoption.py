@@ -231,6 +231,31 @@ def test_a_source_that_is_read_twice_is_refused(tmp_path: Path) -> None:
         adopt(root, ["a", "b"])
 
 
+@pytest.mark.parametrize(
+    "offsets",
+    [["1", "1", "2"], ["1", "1", HEARTBEAT, "2", HEARTBEAT.replace("orders", "other")]],
+    ids=["adopt", "leave"],
+)
+def test_a_source_that_is_read_twice_before_another_is_refused(tmp_path: Path, offsets: list[str]) -> None:
+    """Numbers count sources, so the folder of the other one is no line's own."""
+    root = written(tmp_path, {0: offsets})
+    numbers = {0, 1} if len(offsets) == 3 else {0, 2}
+    for folder in set(range(len(offsets))) - numbers:
+        shutil.rmtree(root / f"sources/{folder}")
+    before = contents(root)
+    with pytest.raises(AdoptionRefused, match="seems to read one source twice"):
+        adopt(root, {"a": [0, 1], "b": [2]}) if len(offsets) == 3 else leave(root)
+    assert contents(root) == before
+
+
+def test_sources_that_stand_at_the_same_offset_are_adopted_and_left(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ["1", "1"]})
+    before = contents(root)
+    assert adopt(root, ["a", "b"]).done
+    assert leave(root).done
+    assert contents(root) == before
+
+
 def test_what_service_read_wrote_cannot_be_left(tmp_path: Path) -> None:
     root = written(tmp_path, {0: [json.dumps(BatchOffset("orders", 1, "token").to_json()), HEARTBEAT]})
     with pytest.raises(AdoptionRefused, match=r'stream "orders" is read by service.read'):

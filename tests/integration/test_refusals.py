@@ -228,6 +228,10 @@ def test_pitfall_11_the_policy_max_with_two_streams(
             ran.settle()
     finally:
         spark.conf.unset(policy)
+    again = start(windows(one.union(two)), checkpoint)
+    feeds[0].put(("a", 2, 200))
+    with pytest.raises(Exception, match=rf"{policy} is max.*kept in the checkpoint, so the query needs a new one"):
+        again.settle()
 
 
 def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
