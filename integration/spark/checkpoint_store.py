@@ -252,6 +252,9 @@ class HadoopStore:
             return bool(self._files.exists(self._path(path)))
 
     def move(self, source: str, target: str) -> None:
+        if self._local is not None:
+            self._local.move(source, target)
+            return
         with self._writing(target):
             self._move(source, target)
 
@@ -261,6 +264,8 @@ class HadoopStore:
             if not self._files.rename(old, new):
                 raise OSError(f"could not rename {old} to {new}")
             return
+        if self._renames_over is not None:  # where a rename is one step, what is there is another's
+            raise OSError(f"{new} is there already")
         # Where a rename is a copy, it may have been cut short: what is left follows.
         for status in self._files.listStatus(old):
             name = status.getPath().getName()

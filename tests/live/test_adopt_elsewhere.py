@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from lowmark import adopt, leave
-from lowmark.integration.errors import AdoptionRefused
+from lowmark.integration.errors import AdoptionRefused, CheckpointUnwritable
 from lowmark.integration.spark.checkpoint_store import HadoopStore
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -108,19 +108,26 @@ def test_a_command_that_is_cut_short_is_gone_on_with_and_undone(
 
 
 @BOTH
-def test_a_folder_of_which_a_part_was_moved_is_moved(
+def test_a_folder_is_moved_and_in_a_bucket_what_was_left_of_it(
     spark: SparkSession, request: pytest.FixtureRequest, place: str
 ) -> None:
     """In a bucket a folder is renamed object by object, and in between both folders are there."""
     store = HadoopStore(spark, f"{request.getfixturevalue(place)}/moved")
-    for name in ("0", "1", "2"):
-        store.write(f"sources/1/{name}", f"offset {name}")
-    store.write("sources/2/0", "offs")
+    log = {name: f"offset {name}" for name in ("0", "1", "2")}
+    for name, text in log.items():
+        store.write(f"sources/1/{name}", text)
     store.move("sources/1", "sources/2")
-    assert store.names("sources") == ["2"]
-    assert {name: store.read(f"sources/2/{name}") for name in store.names("sources/2")} == {
-        name: f"offset {name}" for name in ("0", "1", "2")
-    }
+    assert {name: store.read(f"sources/2/{name}") for name in store.names("sources/2")} == log
+
+    store.write("sources/3/0", "offs")
+    if place == "hdfs":
+        with pytest.raises(CheckpointUnwritable, match="sources/3 is there already"):
+            store.move("sources/2", "sources/3")
+        assert store.names("sources") == ["2", "3"]
+    else:
+        store.move("sources/2", "sources/3")
+        assert store.names("sources") == ["3"]
+        assert {name: store.read(f"sources/3/{name}") for name in store.names("sources/3")} == log
 
 
 @S3A
