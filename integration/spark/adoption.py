@@ -232,8 +232,7 @@ class _Checkpoint:
         if begun and last is not None and self._stands(number, last):
             return self._begin(number, last, dry_run=dry_run)
         if last is None or last.undoes is not None or last.action != self._action:
-            what = "there was none" if last is None else f"the last change was another (lowmark/changes/{number}.json)"
-            raise self._refused(f"no {self._action} is to be undone: {what}", "look into the folder lowmark/changes.")
+            raise self._nothing_to_undo(number, last)
         why_not_yet = self._check_stopped(stopped=stopped, dry_run=dry_run)
         if not self._stands(number, last):
             other = "leave" if self._action == "adopt" else "adopt"
@@ -250,6 +249,30 @@ class _Checkpoint:
             undoes=number,
         )
         return self._begin(number + 1, back, dry_run=dry_run, why_not_yet=why_not_yet)
+
+    def _nothing_to_undo(self, number: int, last: Change | None) -> AdoptionRefused:
+        if last is None:
+            return self._refused(
+                f"no {self._action} is to be undone: there was none",
+                "neither adopt nor leave has changed this checkpoint.",
+            )
+        command = f"lowmark {last.action}{'' if last.undoes is None else ' --undo'}"
+        # Only a query of the kind that it was made for can have run since.
+        wrapped = (last.action == "adopt") == (last.undoes is None)
+        if not last.done:
+            again = self._stands(number, last)
+            hint = (
+                f"run `{command}` again, which ends what it began."
+                if again
+                else "`lowmark leave --dry-run` says of which kind it is now."
+            )
+        elif wrapped:
+            hint = "it is of a query with lowmark now; `lowmark leave` takes the heartbeats out."
+        else:
+            hint = "it is of a query without lowmark now; `lowmark adopt` with --stream takes it over."
+        return self._refused(
+            f"no {self._action} is to be undone: the last change was `{command}` (lowmark/changes/{number}.json)", hint
+        )
 
     # -- what there is --------------------------------------------------------------------------------------------
 

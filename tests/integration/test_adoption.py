@@ -123,13 +123,19 @@ def test_undo_goes_back_until_a_batch_was_planned(native: Path) -> None:
         "backup: lowmark/changes/2.json in the checkpoint",
     ]
     assert contents(native) == before
-    with pytest.raises(AdoptionRefused, match="no adopt is to be undone: the last change was another"):
+    with pytest.raises(
+        AdoptionRefused, match=r"the last change was `lowmark adopt --undo`.*it is of a query without lowmark now"
+    ):
         adopt(native, undo=True)
     adopt(native, "orders")
     adopted = contents(native)
     leave(native)
     assert str(leave(native, undo=True)).startswith('added the heartbeat of "orders"')
     assert contents(native) == adopted
+    with pytest.raises(
+        AdoptionRefused, match=r"the last change was `lowmark leave --undo`.*with lowmark now; `lowmark leave` takes"
+    ):
+        adopt(native, undo=True)
     leave(native)
     adopt(native, "orders")
     shutil.copy(native / "offsets/4", native / "offsets/5")
