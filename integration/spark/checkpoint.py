@@ -233,7 +233,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
     if not found:
         raise CheckpointUnreadable(
             str(folder),
-            f"none of its {len(offsets)} sources is Kafka",
+            "none of its sources is Kafka",
             "only Kafka offsets can be given to a new query as startingOffsets.",
         )
     return found
