@@ -90,6 +90,7 @@ def _show(done: Adoption, *, as_json: bool) -> None:
             "done": done.done,
             "nothing_to_do": done.why_nothing,
             "not_yet": done.why_not_yet,
+            "mind": done.warning,
             "streams": list(done.change.streams),
             "entries": [{"batch": int(e.name), "before": e.before, "after": e.after} for e in done.change.entries],
             "moves": [{"from": f"sources/{one}", "to": f"sources/{to}"} for one, to in done.change.moves],

@@ -20,6 +20,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -33,7 +35,7 @@ from lowmark.watermark.printable import printable
 
 from .checkpoint import CHANGES
 from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, is_elsewhere, local_path
-from .offset_log import OffsetEntry
+from .offset_log import OffsetEntry, ahead_of_clock, next_watermark_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +101,7 @@ class Adoption:
         done: False for a dry run.
         why_nothing: where nothing is to do.
         why_not_yet: what a dry run has seen that the same command would be refused for now.
+        warning: what a query on it will suffer from, with lowmark or without.
     """
 
     checkpoint: str
@@ -107,6 +110,7 @@ class Adoption:
     done: bool
     why_nothing: str | None = None
     why_not_yet: str | None = None
+    warning: str | None = None
 
     def __str__(self) -> str:
         if self.why_nothing is not None:
@@ -126,6 +130,8 @@ class Adoption:
             lines.append(f"backup: {_CHANGES}/{self.number}.json in the checkpoint{back}")
         if self.why_not_yet is not None:
             lines.append(f"not yet: {self.why_not_yet}")
+        if self.warning is not None:
+            lines.append(f"mind: {self.warning}")
         return "\n".join(lines)
 
 
@@ -224,7 +230,8 @@ class _Checkpoint:
         change = self._plan(entries, streams)
         if isinstance(change, str):
             return Adoption(self._store.root, Change(self._action, (), (), ()), None, done=False, why_nothing=change)
-        return self._begin(number + 1, change, dry_run=dry_run, why_not_yet=why_not_yet)
+        warning = self._look_ahead(next(iter(entries.values()))) if self._action == "adopt" else None
+        return self._begin(number + 1, change, dry_run=dry_run, why_not_yet=why_not_yet, warning=warning)
 
     def undo(self, *, dry_run: bool, stopped: bool) -> Adoption:
         number, last = self._last_change()
@@ -386,6 +393,17 @@ class _Checkpoint:
         if dry_run:
             return f"{fact}; {hint}"
         raise self._refused(fact, hint)
+
+    def _look_ahead(self, newest: OffsetEntry) -> str | None:
+        """A timestamp of the future has put native Spark's watermark there, and no watermark goes back."""
+        [name] = self._batches("offsets")[:1]
+        reached_ms = (newest.watermark_ms, next_watermark_ms(self._store.read(f"commits/{name}") or ""))
+        at_us = max((ms * 1_000 for ms in reached_ms if ms is not None), default=0)
+        where = ahead_of_clock(at_us, now_us=time.time_ns() // 1_000)
+        return where and (
+            f"Spark's watermark in it {where}. It does not go back: Spark drops all rows of before, with lowmark, too. "
+            f"Start with a new checkpoint, where `lowmark offsets {shlex.quote(self._given)}` says."
+        )
 
     def _sign_of_a_query(self) -> tuple[str, str] | None:
         """What looks as if one ran on it somewhere, and what to do then."""
@@ -557,10 +575,18 @@ class _Checkpoint:
             )
         return self._begin(number, last, dry_run=dry_run)
 
-    def _begin(self, number: int, change: Change, *, dry_run: bool, why_not_yet: str | None = None) -> Adoption:
+    def _begin(
+        self,
+        number: int,
+        change: Change,
+        *,
+        dry_run: bool,
+        why_not_yet: str | None = None,
+        warning: str | None = None,
+    ) -> Adoption:
         if not dry_run:
             self._apply(number, change)
-        return Adoption(self._store.root, change, number, done=not dry_run, why_not_yet=why_not_yet)
+        return Adoption(self._store.root, change, number, done=not dry_run, why_not_yet=why_not_yet, warning=warning)
 
     def _apply(self, number: int, change: Change) -> None:
         """Do all of it; where a part is done already, the rest."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 from .checkpoint import kafka_starting_offsets
 from .checkpoint_store import LocalStore, local_path
 from .kafka_offsets import kafka_positions
-from .offset_log import OffsetEntry
+from .offset_log import OffsetEntry, ahead_of_clock
 
 __all__ = ["Beside", "reach_back"]
 
@@ -103,6 +104,12 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     watermark_ms = entries[done].watermark_ms
     if watermark_ms is None:
         return Beside(_initial(store, entries[done], stopped), stopped, None, None)
+    if (where := ahead_of_clock(watermark_ms * 1_000, now_us=time.time_ns() // 1_000)) is not None:
+        raise CheckpointUnreadable(
+            store.root,
+            f"its watermark {where}, so it does not say which windows are open",
+            "start where it stopped, as `lowmark offsets` says without --window; a new checkpoint begins without it.",
+        )
     open_us = watermark_ms * 1_000 - window_us
     passed = [
         batch

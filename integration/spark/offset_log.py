@@ -20,8 +20,11 @@ from typing import Any
 
 from lowmark.integration.errors import UnknownFormat
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.watermark.duration import rough_duration_us
+from lowmark.watermark.splits.status import format_time_us
+from lowmark.watermark.strategy import FUTURE_GUARD_US
 
-__all__ = ["EVOLUTION", "OffsetEntry"]
+__all__ = ["EVOLUTION", "OffsetEntry", "ahead_of_clock", "next_watermark_ms"]
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _NONE = "-"
@@ -164,3 +167,35 @@ class OffsetEntry:
 
 def _some(line: str) -> str | None:
     return None if line == _NONE else line
+
+
+def next_watermark_ms(commit: str) -> int | None:
+    r"""The watermark that a batch led to, from its entry in the commit log; None where it says none.
+
+    Source: `org.apache.spark.sql.execution.streaming.checkpointing.CommitMetadata`.
+
+    >>> next_watermark_ms('v1\n{"nextBatchWatermarkMs":5}'), next_watermark_ms("")
+    (5, None)
+    """
+    _, _, metadata = commit.partition("\n")
+    try:
+        found = json.loads(metadata)
+    except (ValueError, RecursionError):
+        return None
+    at_ms = found.get("nextBatchWatermarkMs") if isinstance(found, dict) else None
+    return at_ms if type(at_ms) is int and at_ms > 0 else None
+
+
+def ahead_of_clock(watermark_us: int, now_us: int) -> str | None:
+    """Say where a native query's watermark stands, if that is further ahead of the clock than event times can be.
+
+    >>> ahead_of_clock(86_400_000_000, now_us=0)
+    'stands at 1970-01-02 00:00:00.000 UTC, 1d ahead of the clock, where a timestamp of the future has put it'
+    """
+    ahead_us = watermark_us - now_us
+    if ahead_us <= FUTURE_GUARD_US:
+        return None
+    return (
+        f"stands at {format_time_us(watermark_us)}, {rough_duration_us(ahead_us)} ahead of the clock, where a "
+        "timestamp of the future has put it"
+    )

@@ -262,6 +262,19 @@ def test_sources_that_stand_at_the_same_offset_are_adopted_and_left(tmp_path: Pa
     assert contents(root) == before
 
 
+@pytest.mark.parametrize("batch_ms", [5, 4_102_444_800_000], ids=["in the commit log", "in the offset log"])
+def test_a_watermark_ahead_of_the_clock_is_told_before_all_rows_are_late(tmp_path: Path, batch_ms: int) -> None:
+    """One timestamp of the year 2100 has put native Spark's watermark there, and with lowmark it stays there."""
+    root = written(tmp_path, {0: ["1"]}, batchWatermarkMs=batch_ms)
+    (root / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":4102444800000}')
+    for dry_run in (True, False):
+        done = adopt(root, "orders", dry_run=dry_run, stopped=True)
+        last = str(done).splitlines()[-1]
+        assert last.startswith("mind: Spark's watermark in it stands at 2100-01-01 00:00:00.000 UTC, 2")
+        assert last.endswith(f"Start with a new checkpoint, where `lowmark offsets {root}` says.")
+    assert "mind" not in str(leave(root, stopped=True))
+
+
 def test_what_service_read_wrote_cannot_be_left(tmp_path: Path) -> None:
     root = written(tmp_path, {0: [json.dumps(BatchOffset("orders", 1, "token").to_json()), HEARTBEAT]})
     with pytest.raises(AdoptionRefused, match=r'stream "orders" is read by service.read'):

@@ -133,6 +133,15 @@ def test_windows_of_a_checkpoint_that_is_not_whole(folder: Path) -> None:
         reach_back(folder, window_us=1, delay_us=0)
 
 
+def test_windows_of_a_checkpoint_whose_watermark_is_ahead_of_the_clock(folder: Path) -> None:
+    """The filter for windows that were told of would leave out all until the year 2100."""
+    (folder / "offsets" / "0").write_text(f'v1\n{{"batchWatermarkMs":4102444800000}}\n{KAFKA}')
+    with pytest.raises(
+        CheckpointUnreadable, match=r"stands at 2100-01-01 .* not say which windows are open. Hint: sta"
+    ):
+        reach_back(folder, window_us=1, delay_us=0)
+
+
 def test_where_a_checkpoint_lies(folder: Path) -> None:
     assert kafka_starting_offsets(f"file://{folder}/") == kafka_starting_offsets(folder)
     with pytest.raises(CheckpointUnreadable, match=r'"s3a://bucket/orders": it is not on this machine. Hint: copy'):
