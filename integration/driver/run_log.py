@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lowmark.integration.spark.offset_log import ahead_of_clock
 from lowmark.watermark import NotifyNewLowWatermark, SplitId, format_duration_us
 from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
 
@@ -54,6 +55,18 @@ def log_unmeasured(stream: Stream, query: str, batch_id: int) -> None:
         query,
         batch_id,
     )
+
+
+def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
+    """Spark's watermark in the first batch is what the checkpoint says, and a native query's may be anywhere."""
+    where = None if watermark_us is None else ahead_of_clock(watermark_us, now_us)
+    if where is not None:
+        log.warning(
+            'stream "%s": Spark\'s watermark %s. It does not go back: Spark drops all rows of before. '
+            "Hint: start with a new checkpoint, where `lowmark offsets CHECKPOINT` says.",
+            stream.name,
+            where,
+        )
 
 
 @dataclass

@@ -28,6 +28,7 @@ from .cooperation import Cooperation
 from .ending_queries import EndingQueries
 from .known_planner import KnownPlanner, Planners
 from .planned_splits import PlannedSplits, planned_to
+from .run_log import log_ahead
 from .stream import Stream
 from .stream_run import StreamRun
 from .streams import Streams
@@ -243,6 +244,7 @@ class Runs:
             run.checked, run.places = True, query.stream_sources()
             if (fault := query.fault()) is not None:
                 run.refuse(f'stream "{run.stream.name}": {fault}')
+            log_ahead(run.stream, progress.watermark_us, self.clock.now_us())
         progress = self._with_starts(run, progress)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):

@@ -18,11 +18,12 @@ from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable
 from lowmark.integration.spark.adoption import adopt, leave
 from lowmark.integration.spark.checkpoint_store import HadoopStore
 from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.status import format_time_us
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.integration.feed import Feed, Ran, Row, start, windows
+from tests.integration.feed import Feed, Ran, Row, start, us, windows
 from tests.integration.test_adoption import contents, startable, written
 from tests.integration.test_stateful import alarms
 from tests.sparks import since
@@ -149,8 +150,6 @@ def test_windows_of_distinct_rows_in_turns(spark: SparkSession, feed: Feed, chec
 def test_timers_in_turns(spark: SparkSession, feed: Feed, checkpoint: str, store: str) -> None:
     """transformWithState: the timers that one kind of query set, the other lets fire."""
     rows, _ = in_turns(spark, feed, alarms, checkpoint)
-    from tests.integration.feed import us
-
     assert sorted(rows) == sorted({(split, us(at + 10) // 1_000) for split, _, at in COUNTED})
 
 
@@ -289,6 +288,29 @@ def test_version_2_of_the_offset_log_and_named_sources(
         for key in settings:
             spark.conf.unset(key)
     assert sorted(rows) == expected_windows(COUNTED)
+
+
+def test_what_a_timestamp_of_the_future_left_behind_is_told(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Native Spark's watermark is decades ahead; the wrapped query drops all rows, and says why once."""
+    there = f"stands at {format_time_us(us(4_102_444_800))}, "
+    ran = start(counted_windows(native(feed.df)), checkpoint)
+    for batch in ([("fast", 1, 4_102_444_810)], [("slow", 1, 100)]):
+        feed.put(*batch)
+        ran.settle()
+    ran.query.stop()
+    assert f"mind: Spark's watermark in it {there}" in str(adopt(checkpoint, "orders", stopped=True))
+
+    ran = start(counted_windows(wrapped(service, feed.df)), checkpoint)
+    for v in (2, 3):
+        feed.put(("fast", v, 200), ("slow", v, 200))
+        ran.settle()
+    ran.query.stop()
+    assert ran.dropped > 0
+    said = [record.getMessage() for record in caplog.records if "ahead of the clock" in record.getMessage()]
+    assert len(said) == 1, said
+    assert said[0].startswith(f'stream "orders": Spark\'s watermark {there}')
 
 
 def test_through_a_session_an_entry_is_replaced_in_one_step(spark: SparkSession, tmp_path: Path) -> None:
