@@ -63,7 +63,7 @@ def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
     if where is not None:
         log.warning(
             'stream "%s": Spark\'s watermark %s. It does not go back: Spark drops all rows of before. '
-            "Hint: start with a new checkpoint, where `lowmark offsets CHECKPOINT` says.",
+            "Hint: start with a new checkpoint; for Kafka, `lowmark offsets CHECKPOINT` says where.",
             stream.name,
             where,
         )

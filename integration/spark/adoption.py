@@ -402,7 +402,7 @@ class _Checkpoint:
         where = ahead_of_clock(at_us, now_us=time.time_ns() // 1_000)
         return where and (
             f"Spark's watermark in it {where}. It does not go back: Spark drops all rows of before, with lowmark, too. "
-            f"Start with a new checkpoint, where `lowmark offsets {shlex.quote(self._given)}` says."
+            f"Start with a new checkpoint; for Kafka, `lowmark offsets {shlex.quote(self._given)}` says where."
         )
 
     def _sign_of_a_query(self) -> tuple[str, str] | None:

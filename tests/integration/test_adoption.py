@@ -271,7 +271,7 @@ def test_a_watermark_ahead_of_the_clock_is_told_before_all_rows_are_late(tmp_pat
         done = adopt(root, "orders", dry_run=dry_run, stopped=True)
         last = str(done).splitlines()[-1]
         assert last.startswith("mind: Spark's watermark in it stands at 2100-01-01 00:00:00.000 UTC, 2")
-        assert last.endswith(f"Start with a new checkpoint, where `lowmark offsets {root}` says.")
+        assert last.endswith(f"Start with a new checkpoint; for Kafka, `lowmark offsets {root}` says where.")
     assert "mind" not in str(leave(root, stopped=True))
 
 
