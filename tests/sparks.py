@@ -1,8 +1,9 @@
-"""Which Spark the tests run on, where it matters to one of them: `make test SPARK=4.0.5`."""
+"""Which Spark the tests run on and how it is set, where that matters to one of them: `make test SPARK=4.0.5`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -11,11 +12,23 @@ from lowmark.sources.spark.versions import PASSES_LIMITS, major_minor
 from pyspark.errors import StreamingQueryException
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["CONNECTOR_FAULT", "OBSERVES", "run_to_the_end", "since", "start_again"]
+__all__ = [
+    "CONNECTOR_FAULT",
+    "OBSERVES",
+    "ROCKSDB",
+    "STATE_STORE",
+    "run_to_the_end",
+    "settings",
+    "since",
+    "start_again",
+]
 
+STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CONNECTOR_FAULT = 'the return value of "scala.Option.get()" is null'
 """What a query ends with when Spark's Kafka connector 4.1 reports a batch that a restart ran again (SPARK-55271).
 
@@ -31,6 +44,18 @@ def since(version: str, what: str) -> pytest.MarkDecorator:
     """
     older = major_minor(pyspark.__version__) < major_minor(version)
     return pytest.mark.skipif(older, reason=f"Spark has {what} since {version}")
+
+
+@contextmanager
+def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Let the session have these settings, and after it none of them: it is shared by all tests."""
+    for key, value in values.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in values:
+            spark.conf.unset(key)
 
 
 def run_to_the_end(run: Callable[[], None], seen: Sized) -> None:

@@ -34,6 +34,15 @@ _FAULTS = (
             "without). The batch is committed, and nothing is lost: start the query again."
         ),
     ),
+    # Of Spark 4.2, which looks for a setting that this version of the offset log lacks.
+    (
+        ("OfflineStateRepartitionUtils$.isRepartitionBatch",),
+        (
+            "Spark 4.2 cannot run a batch again that was not committed if spark.sql.streaming.offsetLog.formatVersion "
+            "is 2 (SPARK-59662, with lowmark or without). Nothing is lost: start it with Spark 4.3; or remove the "
+            "newest entry of offsets/ in its checkpoint, and that batch is planned anew, maybe with other rows."
+        ),
+    ),
 )
 """Signs in what Spark says, and what they mean."""
 _explaining = threading.Lock()
@@ -82,14 +91,16 @@ def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | Non
         # Sources that have names may come and go.
         if written is None or written.named or len(own) < len(placed):
             return None
+        kinds = query.source_kinds()
         if written.version == 2:  # has a line for a source, not for each place where it is used
             own = [each for n, each in enumerate(own) if each[0] not in [stream for stream, _ in own[:n]]]
         return conflict(
-            [offset or "" for _, offset in written.in_order],
+            [offset or "" for offset in written.placed(len(kinds))],
             [stream.name for stream, _ in own if not stream.reads],
             [stream.name for stream, _ in own if stream.reads],
             checkpoint=query.farewells.checkpoint,
             sources={stream.name: numbers for stream, numbers in own},
+            kinds=kinds,
         )
     except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
         log.debug("query %s: its checkpoint could not be looked at: %s", query.query_id, failed)

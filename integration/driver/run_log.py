@@ -50,7 +50,8 @@ def log_unmeasured(stream: Stream, query: str, batch_id: int) -> None:
     """A batch had rows and no measurement."""
     log.warning(
         'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. '
-        "Hint: a foreachBatch function must run an action on the batch it is given.",
+        "Hint: a foreachBatch function must read the whole batch it is given, in every branch; take, limit and isEmpty "
+        "read a part.",
         stream.name,
         query,
         batch_id,

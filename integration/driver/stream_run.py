@@ -249,8 +249,8 @@ class StreamRun:
         return [effect for event in events for effect in self.handle(event, now_us)]
 
     def _note_unmeasured(self, progress: Progress, sources: Sequence[SourceProgress]) -> None:
-        """A batch with rows but no measurement: `foreachBatch` ran no action, or the plan lost the observation."""
-        if sum(source.num_input_rows for source in sources) > 0 or progress.num_input_rows > 1:
+        """Its sources had rows, and none was measured: `foreachBatch` read a part, or the plan lost the observation."""
+        if any(source.num_input_rows > 0 for source in sources):
             self.unmeasured_batches += 1
             log_unmeasured(
                 self.stream, self.query_name if self.query_name is not None else progress.id, progress.batch_id

@@ -153,3 +153,11 @@ def run(df: DataFrame, feed: Feed, batches: Sequence[Sequence[Row]], checkpoint:
         feed.put(*batch)
         ran.settle()
     return ran
+
+
+def lose_commit(checkpoint: str | Path) -> int:
+    """Take away the newest commit, as if the query had been killed just before it; returns its batch."""
+    newest = max((file for file in Path(checkpoint, "commits").glob("[0-9]*")), key=lambda file: int(file.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink()
+    return int(newest.name)

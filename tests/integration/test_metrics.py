@@ -38,6 +38,7 @@ from pyspark.sql import functions as F
 
 from tests.integration.feed import ZERO, Feed, start, windows
 from tests.live.servers import http_get, port_open, wait_until
+from tests.sparks import settings
 
 SECOND_US = 1_000_000
 ONE_ROW = BatchCounts(rows=1)
@@ -847,9 +848,7 @@ def test_a_query_without_data_gives_signs_of_life(
     service: LowWatermarkService, spark: SparkSession, feed: Feed, checkpoint: str
 ) -> None:
     seen = Scraper(StreamCollector(service))
-    setting = "spark.sql.streaming.noDataProgressEventInterval"
-    spark.conf.set(setting, "50ms")
-    try:
+    with settings(spark, {"spark.sql.streaming.noDataProgressEventInterval": "50ms"}):
         feed.put(("fast", 1, 500), ("slow", 1, 20))
         ran = start(windows(_wrapped(service, feed)), checkpoint)
         ran.settle()
@@ -859,8 +858,6 @@ def test_a_query_without_data_gives_signs_of_life(
             lambda: (seen.one("lowmark_last_seen_timestamp_seconds") or 0) > reported + 0.2, "signs of life", seconds=20
         )
         assert seen.one("lowmark_last_report_timestamp_seconds") == reported
-    finally:
-        spark.conf.unset(setting)
 
 
 def test_a_loop_that_is_busy_does_not_make_the_scrape_wait(service: LowWatermarkService) -> None:

@@ -180,18 +180,24 @@ def test_a_listener_hears_every_new_low_watermark(service: LowWatermarkService, 
     assert [seconds(low) for low in heard] == [n - 0.001 for n in (10, 20, 30, 40)]
 
 
-def test_a_timestamp_assigner_and_a_generator_in_python(
-    service: LowWatermarkService, feed: Feed, checkpoint: str
-) -> None:
-    """Event time is v seconds after 0; the generator's watermark stays 5 s behind and says so on every event."""
+def in_python() -> WatermarkStrategy:
+    """A strategy whose rows pass through Python, on every Spark: 5 seconds behind, and it says so on every event."""
 
-    class Punctuated:
+    class Behind:
         def on_event(self, event: object, timestamp_us: int, output: object) -> None:
             output.emit_watermark(timestamp_us - 5_000_000)  # type: ignore[attr-defined]
 
         def on_periodic_emit(self, output: object) -> None: ...
 
-    strategy = WatermarkStrategy.for_generator(Punctuated).with_timestamp_assigner(lambda row, _: us(row["v"]))
+    return WatermarkStrategy.for_generator(Behind)
+
+
+def test_a_timestamp_assigner_and_a_generator_in_python(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    """Event time is v seconds after 0; the generator's watermark stays 5 s behind and says so on every event."""
+
+    strategy = in_python().with_timestamp_assigner(lambda row, _: us(row["v"]))
     ran = run(
         windows(wrapped(service, feed, strategy), "split"),
         feed,
@@ -202,6 +208,41 @@ def test_a_timestamp_assigner_and_a_generator_in_python(
     assert ran.rows == [(20, "slow", 1)]
     assert ran.low == 95
     assert service.status("orders").counts.rows == 4
+
+
+def test_a_batch_of_heartbeats_alone_is_not_one_that_was_not_measured(
+    service: LowWatermarkService, spark: SparkSession, tmp_path: Path, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a query with several wrapped streams it has several rows, and a batch of one stream has none of the other."""
+    feeds = [Feed(spark, tmp_path / name) for name in "ab"]
+    a, b = (
+        service.wrap(feed.df, name=feed.folder.name, event_time="ts", split="split", strategy=in_python())
+        for feed in feeds
+    )
+    ran = start(a.join(b.select("v", F.col("ts").alias("t2")), "v"), checkpoint)
+    for n in range(3):
+        feeds[0].put(("x", n, 100 + n), ("x", n, 100 + n))
+        if n:
+            feeds[1].put(("x", n, 100 + n))
+        ran.settle()
+    rows = [[source.num_input_rows for source in progress.sources] for progress in ran.progress]
+    assert [0, 1, 0, 1] in rows, f"a batch of heartbeats alone: {rows}"
+    assert [2, 0, 0, 0] in rows, f"a batch of one stream alone: {rows}"
+    assert "not measured" not in caplog.text
+
+
+def test_a_batch_that_is_read_in_part_is_not_measured_and_that_is_told(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def take(batch: DataFrame, _batch_id: int) -> None:
+        batch.take(1)
+
+    df = wrapped(service, feed, in_python())
+    query = df.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint).start()
+    feed.put(*[("x", n, 100 + n) for n in range(50_000)])
+    query.processAllAvailable()
+    assert service.status("orders").counts.rows == 0
+    assert "the batch was not measured, so the watermark holds" in caplog.text
 
 
 def test_rows_and_earliest_times_per_split_on_demand(service: LowWatermarkService, feed: Feed, checkpoint: str) -> None:
