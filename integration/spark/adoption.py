@@ -35,7 +35,7 @@ from lowmark.watermark.printable import printable
 
 from .checkpoint import CHANGES
 from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, is_elsewhere, local_path
-from .offset_log import OffsetEntry, ahead_of_clock, next_watermark_ms
+from .offset_log import LEFT_OUT, OffsetEntry, ahead_of_clock, next_watermark_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -230,7 +230,7 @@ class _Checkpoint:
         change = self._plan(entries, streams)
         if isinstance(change, str):
             return Adoption(self._store.root, Change(self._action, (), (), ()), None, done=False, why_nothing=change)
-        warning = self._look_ahead(next(iter(entries.values()))) if self._action == "adopt" else None
+        warning = self._look_ahead(entries) if self._action == "adopt" else None
         return self._begin(number + 1, change, dry_run=dry_run, why_not_yet=why_not_yet, warning=warning)
 
     def undo(self, *, dry_run: bool, stopped: bool) -> Adoption:
@@ -394,9 +394,9 @@ class _Checkpoint:
             return f"{fact}; {hint}"
         raise self._refused(fact, hint)
 
-    def _look_ahead(self, newest: OffsetEntry) -> str | None:
+    def _look_ahead(self, entries: Mapping[str, OffsetEntry]) -> str | None:
         """A timestamp of the future has put native Spark's watermark there, and no watermark goes back."""
-        [name] = self._batches("offsets")[:1]
+        name, newest = next(iter(entries.items()))
         reached_ms = (newest.watermark_ms, next_watermark_ms(self._store.read(f"commits/{name}") or ""))
         at_us = max((ms * 1_000 for ms in reached_ms if ms is not None), default=0)
         where = ahead_of_clock(at_us, now_us=time.time_ns() // 1_000)
@@ -444,7 +444,9 @@ class _Checkpoint:
         if len(counts) > 1:
             raise self._refused(
                 f"offsets/{' and offsets/'.join(entries)} are of another number of sources each",
-                "was a query started that was then changed? Use a copy of the checkpoint from before.",
+                LEFT_OUT
+                if newest.version == 2
+                else "was a query started that was then changed? Use a copy of the checkpoint from before.",
             )
         layouts = {_layout(entry) for entry in entries.values()}
         if streams is None:
@@ -505,7 +507,8 @@ class _Checkpoint:
             if not mine or mine != list(range(mine[0], mine[0] + len(mine))) or mine[0] < 0 or mine[-1] >= count:
                 raise self._refused(
                     f"the sources of {name} are {', '.join(map(str, mine)) or 'none'}, and it has 0 to {count - 1}",
-                    "a stream is made of sources that follow each other in the query.",
+                    "a stream is made of sources that follow each other in the query."
+                    + (f" {LEFT_OUT.capitalize()}" if newest.version == 2 else ""),
                 )
             if taken & set(mine):
                 raise self._refused(f"source {min(taken & set(mine))} is of two streams", "give each to one.")
@@ -525,7 +528,7 @@ class _Checkpoint:
         twice = [place for n, (place, offset) in enumerate(lines) if offset is not None and offset in offsets[:n]]
         if not twice:
             return
-        folders = {int(name) for name in self._store.names("sources") if name.isdecimal()}
+        folders = self._folders()
         if lines[-1][0] in folders:
             return
         if folders and (self._action == "adopt" or max(folders) >= twice[0]):
@@ -551,18 +554,24 @@ class _Checkpoint:
             (old, new) for old, new in zip(_spots(count, before), _spots(count, wanted), strict=True) if old != new
         ]
         pairs.sort(key=lambda pair: pair[0], reverse=bool(wanted))
-        folders = {name for name in self._store.names("sources") if name.isdecimal()}
+        folders = self._folders() if pairs else set()
         moves = []
         for old, new in pairs:
-            if str(new) in folders:
+            if new in folders:
                 raise self._refused(
                     f"sources/{new} is there and of no source that is known",
-                    f"look into it; if it is empty, remove it and run `lowmark {self._action}` again.",
+                    f"a query that was started on it by mistake may have left it; look into it, move it away, and run "
+                    f"`lowmark {self._action}` again.",
                 )
-            if str(old) in folders:
+            if old in folders:
                 moves.append((str(old), str(new)))
-                folders = folders - {str(old)} | {str(new)}
+                folders = folders - {old} | {new}
         return moves
+
+    def _folders(self) -> set[int]:
+        """Numbers of the sources that have written there: one whose query is refused at its start leaves it empty."""
+        numbers = [name for name in self._store.names("sources") if name.isdecimal()]
+        return {int(name) for name in numbers if self._store.names(f"sources/{name}")}
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
@@ -596,7 +605,7 @@ class _Checkpoint:
         for done, (one, to) in enumerate(change.moves):
             if done < change.moved:
                 continue
-            if self._store.exists(f"sources/{one}"):
+            if self._store.names(f"sources/{one}"):  # else it was moved; an empty one is nobody's
                 self._store.move(f"sources/{one}", f"sources/{to}")
             change = msgspec.structs.replace(change, moved=done + 1)
             self._keep(number, change)

@@ -9,7 +9,6 @@ only into the next batch, so a query that ends after one batch (`Trigger.Once`) 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -21,13 +20,13 @@ from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 
 from .checkpoint_store import is_elsewhere, local_path
 from .kafka_offsets import kafka_positions
-from .offset_log import OffsetEntry
+from .offset_log import OffsetEntry, json_object
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["CHANGES", "Farewell", "FarewellFiles", "json_object", "kafka_starting_offsets", "last_offsets"]
+__all__ = ["CHANGES", "Farewell", "FarewellFiles", "kafka_starting_offsets", "last_offsets"]
 
 CHANGES = "changes"  # the folder of what `adopt` and `leave` have done, beside the farewells
 _BATCH = re.compile(r"[0-9]{1,19}")
@@ -269,14 +268,3 @@ def _unreadable(folder: Path, name: str, failed: OSError | UnicodeDecodeError) -
     return CheckpointUnreadable(
         str(folder), f"{name} cannot be read ({why})", "check that the folder is whole and yours to read."
     )
-
-
-def json_object(text: str | None) -> Mapping[str, Any] | None:
-    """Return an offset that is a JSON object; None for another one, and for none."""
-    if text is None:
-        return None
-    try:
-        offset = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return offset if isinstance(offset, dict) else None

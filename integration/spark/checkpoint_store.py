@@ -58,7 +58,7 @@ class CheckpointStore(Protocol):
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Give a folder another name; may be repeated where it was cut short."""
+        """Give a folder another name, also that of an empty one; may be repeated where it was cut short."""
         ...
 
     def age_seconds(self, path: str) -> float | None:
@@ -260,7 +260,10 @@ class HadoopStore:
 
     def _move(self, source: str, target: str) -> None:
         old, new = self._path(source), self._path(target)
-        if not self._files.exists(new):
+        is_there = self._files.exists(new)
+        if is_there and not self._files.listStatus(new):
+            is_there = not self._files.delete(new, False)
+        if not is_there:
             if not self._files.rename(old, new):
                 raise OSError(f"could not rename {old} to {new}")
             return

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
 
-from .checkpoint import json_object
 from .checkpoint_store import is_elsewhere
+from .offset_log import json_object
 
 __all__ = ["adopt_command", "conflict", "leave_command"]
 
@@ -25,6 +25,7 @@ def conflict(
     *,
     checkpoint: str = "CHECKPOINT",
     sources: Mapping[str, Sequence[int]] | None = None,
+    kinds: Sequence[bool] | None = None,
 ) -> str | None:
     """Say why a query cannot go on from a checkpoint, where the reason is lowmark's.
 
@@ -34,12 +35,14 @@ def conflict(
         read: names of those it reads by `LowWatermarkService.read`.
         checkpoint: where it is.
         sources: the numbers of the sources of each wrapped stream, where they are known.
+        kinds: for each place where the query uses a source whether it is a heartbeat, where that is known.
 
     Returns:
         What is in the checkpoint, what in the query, and a hint; None where lowmark has nothing to do with it.
     """
     offsets = [json_object(text) for text in written]
-    before = [found.stream for offset in offsets if (found := HeartbeatOffset.find(offset)) is not None]
+    heartbeats = [HeartbeatOffset.find(offset) for offset in offsets]
+    before = [found.stream for found in heartbeats if found is not None]
     read_before = any((batch := BatchOffset.find(offset)) is not None and batch.source in before for offset in offsets)
     now = [*wrapped, *read]
     if not before and not now:
@@ -87,6 +90,16 @@ def conflict(
             f"its checkpoint is of {was}, in this order, and this query has {is_now}, so each would go on from what is "
             "the other's. Hint: put them in the order of before, or start with a new checkpoint."
         )
+    # Of another length: Spark refuses it.
+    if kinds is not None and len(kinds) == len(heartbeats) and _is_misplaced(heartbeats, kinds):
+        hint = "put the sources in the order of before, or start with a new checkpoint."
+        if not read:
+            back, over = leave_command(checkpoint), adopt_command(checkpoint, wrapped, sources)
+            hint = f"run {back}, then {over}, and start it again, all state stays; or {hint}"
+        return (
+            f"its checkpoint has {was} over other sources than this query: a heartbeat stands where a source of the "
+            f"query should. Hint: {hint}"
+        )
     return None
 
 
@@ -116,6 +129,11 @@ def leave_command(checkpoint: str) -> str:
     if is_elsewhere(checkpoint):
         return f"`lowmark.leave({checkpoint!r}, spark=spark)`"
     return f"`lowmark leave {_path(checkpoint)}`"
+
+
+def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[bool]) -> bool:
+    """Whether a heartbeat is where the query has a source of Spark's."""
+    return any(found is not None and not kind for found, kind in zip(heartbeats, kinds, strict=True))
 
 
 def _path(checkpoint: str) -> str:

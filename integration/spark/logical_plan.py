@@ -23,6 +23,7 @@ __all__ = [
     "heartbeats",
     "joins_streams",
     "kafka_columns",
+    "source_kinds",
     "stream_ids",
     "stream_sources",
     "withholds_rows",
@@ -70,6 +71,11 @@ def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
             own.append(native)
             native += 1
     return found
+
+
+def source_kinds(plan: JavaObject) -> list[bool]:
+    """For each place where a source is used in a plan, in the order of its leaves: whether it is a heartbeat."""
+    return [_is_heartbeat(leaf) for leaf in _streaming_leaves(plan)]
 
 
 def count_watermarks(plan: JavaObject) -> int:

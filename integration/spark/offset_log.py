@@ -24,9 +24,14 @@ from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.splits.status import format_time_us
 from lowmark.watermark.strategy import FUTURE_GUARD_US
 
-__all__ = ["EVOLUTION", "OffsetEntry", "ahead_of_clock", "next_watermark_ms"]
+__all__ = ["EVOLUTION", "LEFT_OUT", "OffsetEntry", "ahead_of_clock", "json_object", "next_watermark_ms"]
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+LEFT_OUT = (
+    "version 2 of the offset log leaves out a source that has read nothing yet: run the query as it was, until two "
+    "batches after each has."
+)
+"""What to do where the number of sources is not in an entry."""
 _NONE = "-"
 _VERSIONS = ("v1", "v2")
 _METADATA = {"batchWatermarkMs", "batchTimestampMs", "conf"}
@@ -92,22 +97,29 @@ class OffsetEntry:
     @property
     def watermark_ms(self) -> int | None:
         """The watermark in force in the batch, None where there is none."""
-        at_ms = self._metadata().get("batchWatermarkMs")
-        return at_ms if type(at_ms) is int and at_ms > 0 else None
+        return _risen(self._metadata().get("batchWatermarkMs"))
 
     @property
     def named(self) -> bool:
         """The query's sources have names, so that it may gain and lose some."""
         return self.version == 2 and self.conf.get(EVOLUTION) == "true"
 
-    @property
-    def in_order(self) -> tuple[tuple[str, str | None], ...]:
-        r"""The sources as the query has them: version 2 writes its lines in any order. Only where they have no names.
+    def placed(self, count: int) -> list[str | None]:
+        r"""The offset of each place where a query uses a source; None: none that is written. Not where they have names.
 
-        >>> [id_ for id_, _ in OffsetEntry.parse('v2\n{}\n1:{}\n10:{}\n0:{}').in_order]
-        ['0', '1', '10']
+        Version 2 writes its lines in any order: none for a source that has read nothing yet, one for a source that is
+        used twice.
+
+        Args:
+            count: of such places.
+
+        >>> OffsetEntry.parse('v2\n{}\n2:{"c":1}\n0:{"a":1}').placed(4)
+        ['{"a":1}', None, '{"c":1}', None]
         """
-        return tuple(sorted(self.sources, key=lambda source: int(source[0])))
+        if self.version == 1:
+            return [offset for _, offset in self.sources]
+        offsets = dict(self.sources)
+        return [offsets.get(str(n)) for n in range(max([count, *(int(id_) + 1 for id_ in offsets)]))]
 
     @property
     def heartbeats(self) -> dict[str, HeartbeatOffset]:
@@ -142,7 +154,7 @@ class OffsetEntry:
         if not ids:
             raise UnknownFormat("has no source")
         if not self.named and {*ids} != {str(n) for n in range(len(ids))}:
-            raise UnknownFormat(f"numbers its sources {', '.join(ids)}, expected 0 to {len(ids) - 1}")
+            raise UnknownFormat(f"numbers its sources {', '.join(ids)}, expected 0 to {len(ids) - 1}; {LEFT_OUT}")
 
     def renumbered(self, places: Mapping[str, int], added: Mapping[int, str]) -> OffsetEntry:
         """Return the entry with other sources.
@@ -157,16 +169,28 @@ class OffsetEntry:
             sources = sorted(sources, key=lambda source: source[0])
         return replace(self, sources=tuple((str(place), offset) for place, offset in sources))
 
-    def _metadata(self) -> dict[str, Any]:
-        try:
-            metadata = json.loads(self.metadata)
-        except (ValueError, RecursionError):
-            return {}
-        return metadata if isinstance(metadata, dict) else {}
+    def _metadata(self) -> Mapping[str, Any]:
+        return json_object(self.metadata) or {}
 
 
 def _some(line: str) -> str | None:
     return None if line == _NONE else line
+
+
+def json_object(text: str | None) -> Mapping[str, Any] | None:
+    """Return the JSON object that a text is, such as an offset; None if it is another text, or none."""
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _risen(watermark_ms: object) -> int | None:
+    """A watermark of Spark's; None where it is still at 0, or none."""
+    return watermark_ms if type(watermark_ms) is int and watermark_ms > 0 else None
 
 
 def next_watermark_ms(commit: str) -> int | None:
@@ -178,12 +202,7 @@ def next_watermark_ms(commit: str) -> int | None:
     (5, None)
     """
     _, _, metadata = commit.partition("\n")
-    try:
-        found = json.loads(metadata)
-    except (ValueError, RecursionError):
-        return None
-    at_ms = found.get("nextBatchWatermarkMs") if isinstance(found, dict) else None
-    return at_ms if type(at_ms) is int and at_ms > 0 else None
+    return _risen((json_object(metadata) or {}).get("nextBatchWatermarkMs"))
 
 
 def ahead_of_clock(watermark_us: int, now_us: int) -> str | None:

@@ -76,6 +76,10 @@ class RunningQuery:
         """
         return logical_plan.heartbeats(self._query.streamingQuery().analyzedPlan())
 
+    def source_kinds(self) -> list[bool]:
+        """For each place where it uses a source: whether that is a heartbeat."""
+        return logical_plan.source_kinds(self._query.streamingQuery().analyzedPlan())
+
     def stream_sources(self) -> dict[int, list[int]]:
         """Number of each heartbeat among its sources -> numbers of the sources of that stream."""
         return logical_plan.stream_sources(self._query.streamingQuery().analyzedPlan())

@@ -1,6 +1,6 @@
 """`lowmark adopt` and `leave` on checkpoints as Spark writes them, without Spark: what is changed, refused, survived.
 
-That real queries go on from what is changed here is in `test_adopted_queries.py`.
+That real queries go on from what is changed here is in `test_adopted_queries.py` and `test_adoption_walks.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable, CheckpointUnwritable
 from lowmark.integration.spark import adoption
 from lowmark.integration.spark.adoption import adopt, leave
+from lowmark.integration.spark.checkpoint_store import CheckpointStore, LocalStore
 from lowmark.integration.spark.offset_log import EVOLUTION
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.planning.offset import BatchOffset
@@ -284,8 +286,40 @@ def test_what_service_read_wrote_cannot_be_left(tmp_path: Path) -> None:
 def test_a_folder_in_the_place_of_a_source_is_not_written_over(tmp_path: Path) -> None:
     root = written(tmp_path, {0: ["1", "2"]})
     (root / "sources/2").mkdir()
+    (root / "sources/2/0").touch()
     with pytest.raises(AdoptionRefused, match="sources/2 is there and of no source that is known"):
         adopt(root, ["a", "b"])
+
+
+def test_an_empty_folder_is_of_a_query_that_was_refused_at_its_start(tmp_path: Path) -> None:
+    root = written(tmp_path, {0: ["1", "2"]})
+    before = contents(root)
+    (root / "sources/2").mkdir()
+    adopt(root, ["a", "b"])
+    assert (root / "sources/2/0").read_text() == "of source 1"
+    (root / "sources/1").mkdir()
+    leave(root)
+    assert contents(root) == before
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the move", "after it"])
+def test_an_empty_folder_is_not_moved_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    root = written(tmp_path, {0: ["1", "2"]})
+    before = contents(root)
+    (root / "sources/2").mkdir()
+    move = LocalStore.move
+
+    def cut(store: LocalStore, source: str, target: str) -> None:
+        if after:
+            move(store, source, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "move", cut)
+        with pytest.raises(KeyboardInterrupt):
+            adopt(root, ["a", "b"])
+    adopt(root, undo=True)
+    assert contents(root) == before
 
 
 def test_a_log_that_was_just_written_may_have_a_query(native: Path) -> None:
@@ -406,6 +440,34 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "it failed by itself"
     return os.WIFSIGNALED(status)
+
+
+@contextmanager
+def cut_short(store: type[CheckpointStore], moment: int) -> Iterator[Callable[[], bool]]:
+    """Interrupt what is done inside before or after one of its writes and moves; yields whether it was.
+
+    Args:
+        store: whose writes and moves.
+        moment: which, of two for each of them; past the last, nothing is interrupted.
+    """
+    left = moment
+
+    def cutting(step: Callable[..., None]) -> Callable[..., None]:
+        def cut(*args: str) -> None:
+            nonlocal left
+            for done in (False, True):
+                left -= 1
+                if left < 0:
+                    raise KeyboardInterrupt
+                if not done:
+                    step(*args)
+
+        return cut
+
+    with pytest.MonkeyPatch.context() as patched, suppress(KeyboardInterrupt):
+        for step in ("write", "move"):
+            patched.setattr(store, step, cutting(getattr(store, step)))
+        yield lambda: left < 0
 
 
 def startable(root: Path) -> int | None:

@@ -116,6 +116,7 @@ def test_a_folder_is_moved_and_in_a_bucket_what_was_left_of_it(
     log = {name: f"offset {name}" for name in ("0", "1", "2")}
     for name, text in log.items():
         store.write(f"sources/1/{name}", text)
+    store._files.mkdirs(store._path("sources/2"))  # as a query does that is refused at its start
     store.move("sources/1", "sources/2")
     assert {name: store.read(f"sources/2/{name}") for name in store.names("sources/2")} == log
 
