@@ -25,6 +25,8 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
+from tests.sparks import ROCKSDB, STATE_STORE
+
 KEY_BYTES = 1_000
 SCHEMA = "split int, ts timestamp, key string"
 
@@ -39,9 +41,7 @@ def session(folder: Path) -> SparkSession:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
+        STATE_STORE: ROCKSDB,
     }
     return SparkSession.builder.master("local[2]").appName("lowmark-adopt").config(map=settings).getOrCreate()
 

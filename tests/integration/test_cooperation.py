@@ -113,7 +113,7 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
                 feed.put(("a", 1, at))
                 frame = windows(wrapped(service, feed, "orders"), "split")
                 rans.append(start(frame, str(tmp_path / f"{at}-checkpoint")))
-            fast, slow = rans
+            fast, _ = rans
             for ran in rans:
                 eventually_low(ran, 100 - STEP)  # the fast one, too
             assert fast.rows == []  # its windows are open: rows of the other application may still belong there
@@ -131,7 +131,8 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
             for ran in rans:
                 eventually_low(ran, 900 - STEP)
         assert [ran.dropped for ran in rans] == [0, 0]
-        assert [low for ran in rans for low in lows(ran)] == sorted(lows(fast)) + sorted(lows(slow))
+        histories = [lows(ran) for ran in rans]  # once: they still run
+        assert histories == [sorted(history) for history in histories]
 
 
 @pytest.mark.usefixtures("queries")

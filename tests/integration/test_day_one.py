@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.integration.feed import ZERO_US, Feed, Row, run, start, windows
+from tests.sparks import ROCKSDB, STATE_STORE, settings
 
 SPLITS = ["fast", "slow"]
 BATCHES: list[list[Row]] = [[("fast", 1, 500 + at), ("slow", 1, at), ("slow", 1, at + 2)] for at in (0, 10, 20, 30)]
@@ -62,17 +63,9 @@ class Totals(StatefulProcessor):
 @pytest.fixture
 def rocksdb(spark: SparkSession) -> Iterator[None]:
     """State in RocksDB, with its changelog."""
-    settings = {
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    }
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    yield
-    for name in settings:
-        spark.conf.unset(name)
+    changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    with settings(spark, {STATE_STORE: ROCKSDB, changelog: "true"}):
+        yield
 
 
 def wrapped(service: LowWatermarkService, df: DataFrame) -> DataFrame:

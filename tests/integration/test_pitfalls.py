@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, Ran, Row, run, seconds, start, us, windows
+from tests.sparks import settings
 
 TEN_SECONDS = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
 
@@ -46,8 +47,7 @@ def test_pitfall_01_and_02_user_filters_do_not_freeze_the_watermark(
 ) -> None:
     """Filters the heartbeat row cannot pass: on a data column, on a literal, and on both."""
     conf = "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan"
-    spark.conf.set(conf, prune)
-    try:
+    with settings(spark, {conf: prune}):
         df = (
             orders(service, feed)
             .withColumn("kind", F.lit("order"))
@@ -55,8 +55,6 @@ def test_pitfall_01_and_02_user_filters_do_not_freeze_the_watermark(
             .filter("kind = 'order' and v < 100")
         )
         ran = run(windows(df, "split"), feed, both(100, 200, 300), checkpoint)
-    finally:
-        spark.conf.unset(conf)
 
     assert ran.watermark == ran.low == 300 - 0.001
     assert sorted(ran.rows) == [(100, "a", 1), (100, "b", 1), (200, "a", 1), (200, "b", 1)]
@@ -480,12 +478,8 @@ def test_pitfall_37_disabled_no_data_batches_are_warned_of(
     service: LowWatermarkService, spark: SparkSession, feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     conf = "spark.sql.streaming.noDataMicroBatches.enabled"
-    spark.conf.set(conf, "false")
-    try:
-        with caplog.at_level(logging.WARNING, "lowmark"):
-            orders(service, feed)
-    finally:
-        spark.conf.unset(conf)
+    with settings(spark, {conf: "false"}), caplog.at_level(logging.WARNING, "lowmark"):
+        orders(service, feed)
 
     assert f'stream "orders": {conf} is false' in caplog.text
 

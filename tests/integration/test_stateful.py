@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tests.integration.feed import ZERO_US, Feed, run
+from tests.sparks import ROCKSDB, STATE_STORE, settings
 
 
 class Alarms(StatefulProcessor):
@@ -73,10 +74,8 @@ def tallied(key: tuple[Any, ...], frames: Iterator[Any], state: Any) -> Iterator
 @pytest.fixture
 def rocksdb(spark: SparkSession) -> Iterator[None]:
     """transformWithState keeps its state in RocksDB only."""
-    conf = "spark.sql.streaming.stateStore.providerClass"
-    spark.conf.set(conf, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
-    yield
-    spark.conf.unset(conf)
+    with settings(spark, {STATE_STORE: ROCKSDB}):
+        yield
 
 
 @pytest.mark.usefixtures("rocksdb")

@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.live.servers import Broker, Record
+from tests.sparks import settings
 
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
@@ -210,12 +211,8 @@ class Batches:
 @contextmanager
 def remembered(spark: SparkSession, batches: int) -> Iterator[None]:
     """Let Spark remember the progress of so many batches (100 by default)."""
-    key = "spark.sql.streaming.numRecentProgressUpdates"
-    spark.conf.set(key, str(batches))
-    try:
+    with settings(spark, {"spark.sql.streaming.numRecentProgressUpdates": str(batches)}):
         yield
-    finally:
-        spark.conf.unset(key)
 
 
 def history(query: StreamingQuery) -> list[Progress]:

@@ -31,9 +31,9 @@ from tests.live.kafka_scenarios import (
     source,
 )
 from tests.live.servers import Broker, Process
+from tests.sparks import ROCKSDB, STATE_STORE
 
 OTHER = "payments"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 How = Literal["wrapped", "read", "prepared", "native"]
 """Spark's Kafka source wrapped; ours, by the records' timestamps; ours, by the event time in their values; none."""
 Query = Literal["windows", "distinct", "timers", "joined"]
@@ -88,7 +88,7 @@ class KafkaQuery(Driven[Config]):
         self._log, self._other = Log(broker, config.topic), Log(broker, config.other_topic)
 
     def settings(self) -> Mapping[str, str]:
-        state = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB} if self.config.rocksdb else {}
+        state = {STATE_STORE: ROCKSDB} if self.config.rocksdb else {}
         return {"spark.jars": self.config.jars, **state}
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
