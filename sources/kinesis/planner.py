@@ -83,7 +83,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         self._retention: dict[str, tuple[float, int]] = {}
         self._dropped: set[str] = set()
         self._asked = AskedAbout(now_seconds)
-        self._answered_seconds = now_seconds()
+        self._silent_since_seconds: float | None = None  # nobody has answered since, of those that were asked
         self._complained_seconds: float | None = None
         self._trouble = Trouble(f"Kinesis at {settings.place}", "shards")
         self._pool: ThreadPoolExecutor | None = None
@@ -113,8 +113,9 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         """
         ends: dict[str, SplitEnd] = {}
         asked = [split for split in splits if not self._is_over(split, ends)]
+        began_seconds = self._now_seconds()
         failures = [failed for failed in self._at_once(self._look, asked) if failed is not None]
-        self._check_failures(failures, len(asked))
+        self._check_failures(failures, len(asked), began_seconds)
         failed = {name for name, _ in failures}
         known = {split.split_id for split in splits}
         self._forget(known)
@@ -211,17 +212,21 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         rows = 0 if position == split.start else look.rows_before(position)
         return SplitEnd(position, rows=rows, size_bytes=look.bytes_before(position), finished=finished)
 
-    def _check_failures(self, failures: Sequence[tuple[str, KinesisUnavailable]], asked: int) -> None:
+    def _check_failures(
+        self, failures: Sequence[tuple[str, KinesisUnavailable]], asked: int, began_seconds: float
+    ) -> None:
         now = self._now_seconds()
         if len(failures) < asked or not asked:
-            self._answered_seconds = now
+            self._silent_since_seconds = None
+        elif self._silent_since_seconds is None:  # not since the last answer: a batch may have taken long meanwhile
+            self._silent_since_seconds = began_seconds
         if not failures:
             self._trouble.see(0, asked)
             return
         name, error = failures[0]
         self._trouble.see(len(failures), asked, name, error.cause)
         self._unanswered.inc(len(failures))
-        silent_seconds = now - self._answered_seconds
+        silent_seconds = 0.0 if self._silent_since_seconds is None else now - self._silent_since_seconds
         if silent_seconds > self._settings.give_up_seconds:
             raise KinesisUnavailable(error.place, error.action, silent_seconds, error.cause)
         if self._complained_seconds is None or now > self._complained_seconds + COMPLAIN_SECONDS:

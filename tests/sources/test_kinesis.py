@@ -296,6 +296,31 @@ def test_a_first_look_that_is_throttled_goes_on_where_it_was() -> None:
     assert client.asked == [TRIM_HORIZON, "0", "1", "1", "2"]
 
 
+def test_a_look_that_fails_after_a_long_batch_is_repeated() -> None:
+    """A batch may take longer than the service may be away: who was not asked was not silent."""
+    answers, seconds = True, 0.0
+
+    def records(*asked: Any, **options: Any) -> Page:
+        if not answers:
+            raise KinesisUnavailable("here", "read", 2.0, "throttled")
+        return Page([], "0", 0)
+
+    client: Any = SimpleNamespace(
+        now_ms=lambda: 10_000, throttled=0, iterator=lambda *asked, **options: "0", records=records
+    )
+    settings, [split] = KinesisSettings(region="eu-west-1", give_up_seconds=60.0), splits_of({"0": ()})
+    planner = KinesisPlanner(settings, go_on=False, client=client, now_seconds=lambda: seconds)
+    for long_ago in (0.0, 600.0):  # each time anew
+        seconds, answers = long_ago, True
+        assert planner.latest([split])
+        answers = False
+        for seconds in (long_ago + 300.0, long_ago + 360.0):
+            assert planner.latest([split]) == {}, "a minute since the first look that failed, and not more"
+    seconds += 1.0
+    with pytest.raises(KinesisUnavailable, match=r"tried for 61 s"):
+        planner.latest([split])
+
+
 class Busy:
     """A shard that was written to until a minute ago, and how much of it was read."""
 
