@@ -116,7 +116,9 @@ def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str,
     if is_elsewhere(checkpoint):
         named = {name: list(numbers.get(name, ())) for name in streams}
         return f"`lowmark.adopt({checkpoint!r}, {streams[0] if plain else named!r}, spark=spark)`"
-    given = [name if plain else f"{name}={','.join(map(str, numbers[name]))}" for name in streams]
+    # "a=1" would be taken for stream "a" over source 1.
+    bare = plain and not (numbers and "=" in streams[0])
+    given = [name if bare else f"{name}={','.join(map(str, numbers[name]))}" for name in streams]
     return f"`lowmark adopt {_path(checkpoint)} {' '.join(f'--stream {shlex.quote(each)}' for each in given)}`"
 
 

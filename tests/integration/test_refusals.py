@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lowmark.integration.errors import (
     UnknownStream,
     WrapRefused,
 )
-from lowmark.integration.spark.conflict import conflict
+from lowmark.integration.spark.conflict import adopt_command, conflict, leave_command
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.generator import GeneratorSource
 from lowmark.sources.planning.offset import BatchOffset
@@ -348,6 +349,16 @@ def test_the_command_for_a_checkpoint_elsewhere_is_a_call_in_the_session() -> No
     why = conflict(["{}", "{}"], ["a", "b"], [], checkpoint="hdfs://nn/x", sources={"a": [0], "b": [1]})
     assert why is not None
     assert "`lowmark.adopt('hdfs://nn/x', {'a': [0], 'b': [1]}, spark=spark)`" in why
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("orders", "orders"), ("it's 5 o'clock", "it's 5 o'clock"), ('say "$HOME"', 'say "$HOME"'), ("a=1", "a=1=0")],
+)
+def test_a_command_that_is_pasted_into_a_shell_means_the_checkpoint_and_the_stream(name: str, argument: str) -> None:
+    adopting = adopt_command("/a folder/it's", [name], {name: [0]})
+    assert shlex.split(adopting.strip("`")) == ["lowmark", "adopt", "/a folder/it's", "--stream", argument]
+    assert shlex.split(leave_command("/a folder/it's").strip("`")) == ["lowmark", "leave", "/a folder/it's"]
 
 
 def test_a_restart_with_other_split_columns_is_refused_and_the_reason_comes_first(
