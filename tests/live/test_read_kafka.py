@@ -49,6 +49,8 @@ def test_a_skewed_topic_is_read_whole_and_every_window_is_what_a_batch_query_giv
     # One row each at the very end, so that all windows before are over.
     last_ms = START_MS + 2 * PER_PARTITION * STEP_MS
     kafka.produce(topic, sent + [Record("end", p, timestamp_ms=last_ms) for p in range(PARTITIONS)])
+    on_broker = [PER_PARTITION + 1] * (PARTITIONS - 1) + [1]
+    assert kafka.end_offsets(topic) == dict(enumerate(on_broker))
     expected: dict[tuple[int, int], int] = {}
     for record in sent:
         assert record.timestamp_ms is not None
@@ -68,10 +70,11 @@ def test_a_skewed_topic_is_read_whole_and_every_window_is_what_a_batch_query_giv
         writer = windows(df).writeStream.outputMode("append").trigger(availableNow=True)
         writer = writer.foreachBatch(lambda batch, _: emitted.extend(((r[0], r[1]), r[2]) for r in batch.collect()))
         query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
-        query.awaitTermination(240)
+        assert query.awaitTermination(240)
         status = service.status("orders")
 
     progress = [dict(p) for p in query.recentProgress]
+    assert status.counts.rows == sum(on_broker), "each was read, and once"
     dropped = sum(op["numRowsDroppedByWatermark"] for p in progress for op in p["stateOperators"])
     assert (dropped, status.returned_late) == (0, 0)
     assert len(emitted) == len(dict(emitted)), "no window twice"
