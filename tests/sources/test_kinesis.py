@@ -314,7 +314,8 @@ def test_a_look_that_fails_after_a_long_batch_is_repeated() -> None:
         seconds, answers = long_ago, True
         assert planner.latest([split])
         answers = False
-        for seconds in (long_ago + 300.0, long_ago + 360.0):
+        for since in (300.0, 360.0):
+            seconds = long_ago + since
             assert planner.latest([split]) == {}, "a minute since the first look that failed, and not more"
     seconds += 1.0
     with pytest.raises(KinesisUnavailable, match=r"tried for 61 s"):
