@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from lowmark.sources.kit.discovery import DiscoveryFailed
 from lowmark.sources.testing import check_source
 
 from tests.live.kafka_reading import Reading, source_of, text_of
+from tests.live.kafka_scenarios import seed
 from tests.live.reading import read_tables
 from tests.live.servers import Broker, Record, wait_until
 
@@ -414,6 +417,26 @@ def test_the_laws_hold_over_large_batches_of_several_topics(kafka: Broker) -> No
             assert rows["offset"].to_pylist() == list(range(4_321))
             assert rows["value"].to_pylist() == [f"{at}-{2 * n + partition}".encode() for n in range(4_321)]
             assert set(rows["topic"].to_pylist()) == {topic}
+
+
+@pytest.mark.parametrize("topics", [4, pytest.param(150, marks=pytest.mark.torture)])
+def test_small_slices_of_fresh_topics_bring_every_row_once(kafka: Broker, topics: int) -> None:
+    """A consumer is used again for topics that it does not know, at offsets before those it was at."""
+    drawn, partitions, records = seed(), 16, 40
+    rng = random.Random(drawn)
+    for _ in range(topics):
+        topic = kafka.create_topic(partitions=partitions)
+        kafka.produce(topic, [Record(str(n), p) for n in range(records) for p in range(partitions)])
+        assert set(kafka.end_offsets(topic).values()) == {records}, "all are on the broker"
+        source, at = source_of(kafka, topic, columns=["offset"]), [0] * partitions
+        while min(at) < records:
+            most = rng.choice([2, 10, records])
+            stops = [min(records, begin + rng.randint(0, most)) for begin in at]
+            slices = [replace(whole(topic, stop, p), start=at[p]) for p, stop in enumerate(stops)]
+            for name, table in read_tables(source, slices).items():
+                p = int(name.rpartition("/")[2])
+                assert table["offset"].to_pylist() == list(range(at[p], stops[p])), f"seed {drawn}, partition {p}"
+            at = stops
 
 
 def test_the_options_of_spark(kafka: Broker, ten: str, reading: Read) -> None:
