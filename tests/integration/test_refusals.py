@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -245,30 +246,35 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
     queries = {"native": feed.df.select("v"), "wrapped": wrapped, "read": read}
     for name, df in queries.items():
         assert start(df, str(tmp_path / name), trigger={"availableNow": True}).query.awaitTermination(60)
-    said, raised = {}, {}
-    with LowWatermarkService(spark, beside=True) as other:
+
+    def errors() -> list[str]:
+        return [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.levelno == logging.ERROR]
+
+    said: dict[tuple[str, str], str] = {}
+    raised: dict[tuple[str, str], str] = {}
+    with LowWatermarkService(spark, beside=True):
         for name, of in (("wrapped", "native"), ("native", "wrapped"), ("wrapped", "read"), ("read", "wrapped")):
-            caplog.clear()
             ran = start(queries[name], str(tmp_path / of))
             with pytest.raises(StreamingQueryException) as failed:
                 ran.query.awaitTermination(60)
             raised[name, of] = str(failed.value)
-            for each in (service, other):
-                wait_until(lambda each=each: not len(each._runs._queries), "its end was heard")  # type: ignore[misc]
+            wait_until(lambda: len(errors()) > len(said), "the reason is in the log")
+            said[name, of] = errors()[-1]
             if name != "native":
-                stream = "orders" if name == "wrapped" else "read"
-                assert f"a query could not begin: {caplog.messages[-1].split(': ', 1)[1]}" in service.explain(stream)
-            said[name, of] = [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.levelno == logging.ERROR]
+                text = f"a query could not begin: {said[name, of]}"
+                explain = partial(service.explain, "orders" if name == "wrapped" else "read")
+                wait_until(lambda text=text, explain=explain: text in explain(), "the stream says it")  # type: ignore[misc]
 
+    assert errors() == list(said.values()), "each once, though two services heard of it"
     at = {name: str(tmp_path / name) for name in queries}
     assert said == {
-        ("wrapped", "native"): [conflict(["{}"], ["orders"], [], checkpoint=at["native"])],
-        ("native", "wrapped"): [conflict([heartbeat_of("orders")], [], [], checkpoint=at["wrapped"])],
-        ("wrapped", "read"): [conflict([heartbeat_of("read"), PLANNED], ["orders"], [], checkpoint=at["read"])],
-        ("read", "wrapped"): [conflict([heartbeat_of("orders")], [], ["read"], checkpoint=at["wrapped"])],
+        ("wrapped", "native"): conflict(["{}"], ["orders"], [], checkpoint=at["native"]),
+        ("native", "wrapped"): conflict([heartbeat_of("orders")], [], [], checkpoint=at["wrapped"]),
+        ("wrapped", "read"): conflict([heartbeat_of("read"), PLANNED], ["orders"], [], checkpoint=at["read"]),
+        ("read", "wrapped"): conflict([heartbeat_of("orders")], [], ["read"], checkpoint=at["wrapped"]),
     }
     # Where the query has a heartbeat, Spark's own error says so, too.
-    assert {pair for pair, text in raised.items() if str(said[pair][0]) in text} == {*said} - {("native", "wrapped")}
+    assert {pair for pair, text in raised.items() if said[pair] in text} == {*said} - {("native", "wrapped")}
 
 
 PLANNED = json.dumps(BatchOffset("read", 1, "token").to_json())
