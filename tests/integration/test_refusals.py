@@ -252,13 +252,15 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
 
     said: dict[tuple[str, str], str] = {}
     raised: dict[tuple[str, str], str] = {}
-    with LowWatermarkService(spark, beside=True):
+    with LowWatermarkService(spark, beside=True) as other:
         for name, of in (("wrapped", "native"), ("native", "wrapped"), ("wrapped", "read"), ("read", "wrapped")):
             ran = start(queries[name], str(tmp_path / of))
             with pytest.raises(StreamingQueryException) as failed:
                 ran.query.awaitTermination(60)
             raised[name, of] = str(failed.value)
-            wait_until(lambda: len(errors()) > len(said), "the reason is in the log")
+            for each in (service, other):
+                wait_until(lambda each=each: not len(each._runs._queries), "its end was heard")  # type: ignore[misc]
+            wait_until(lambda: len(errors()) > len(said), "the reason is in the log, a moment later")
             said[name, of] = errors()[-1]
             if name != "native":
                 text = f"a query could not begin: {said[name, of]}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.live.servers import KINESIS_ACCESS, LOCALHOST, Process, free_ports, http_get, require_jars, started
+from tests.sparks import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ def s3a(spark: SparkSession, folder: Path) -> Iterator[tuple[str, Path]]:
         return port, log, server
 
     port, log, server = started(start)
-    settings = {
+    client = {
         "fs.s3a.impl": _S3A,
         "fs.s3a.endpoint": f"http://{LOCALHOST}:{port}",
         "fs.s3a.endpoint.region": KINESIS_ACCESS["region_name"],
@@ -49,12 +50,9 @@ def s3a(spark: SparkSession, folder: Path) -> Iterator[tuple[str, Path]]:
     try:
         _create_bucket(port, "checkpoints")
         _add_to_class_path(spark, jars)
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        yield "s3a://checkpoints", log
+        with settings(spark, client):
+            yield "s3a://checkpoints", log
     finally:
-        for key in settings:
-            spark.conf.unset(key)
         server.stop()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -432,7 +431,7 @@ def test_small_slices_of_fresh_topics_bring_every_row_once(kafka: Broker, topics
         while min(at) < records:
             most = rng.choice([2, 10, records])
             stops = [min(records, begin + rng.randint(0, most)) for begin in at]
-            slices = [replace(whole(topic, stop, p), start=at[p]) for p, stop in enumerate(stops)]
+            slices = [whole(topic, stop, p, at[p]) for p, stop in enumerate(stops)]
             for name, table in read_tables(source, slices).items():
                 p = int(name.rpartition("/")[2])
                 assert table["offset"].to_pylist() == list(range(at[p], stops[p])), f"seed {drawn}, partition {p}"
