@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from lowmark.integration.process.clock import monotonic_us
+from lowmark.sources.worker import Worker
 
 __all__ = ["Loop", "LoopTimes"]
 
@@ -46,12 +47,17 @@ class Loop:
     def __init__(self, name: str) -> None:
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._times = LoopTimes()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._worker = Worker(name, self._run)
+        self._worker.start()
 
     def post(self, work: Callable[[], object]) -> None:
-        """Have something run, and return at once. It must not raise."""
-        self._work.put(work)
+        """Have something run, and return at once.
+
+        If the work raises, the loop ends with that error and runs nothing any more, because what the work was changing
+        may be half changed.
+        """
+        if not self._worker.ended:  # else nobody would ever take it out
+            self._work.put(work)
 
     def call(self, work: Callable[[], Result], action: str, *, seconds: float) -> Result:
         """Have something run, and return what it returns.
@@ -63,6 +69,7 @@ class Loop:
 
         Raises:
             TimeoutError: the loop was busy for longer.
+            WorkerDied: the loop has ended, by an error or by ``stop``.
         """
         done: Future[Result] = Future()
 
@@ -76,7 +83,7 @@ class Loop:
 
         self.post(task)
         try:
-            return done.result(timeout=seconds)
+            return self._worker.wait(done, action, seconds=seconds)
         except FutureTimeout:
             if done.done():
                 raise  # the work itself timed out
@@ -88,12 +95,25 @@ class Loop:
         """How busy it is; may be asked from any thread, also while it is busy."""
         return replace(self._times, waiting=self._work.qsize())
 
+    @property
+    def failed(self) -> BaseException | None:
+        """The error that ended the loop; None if none did."""
+        return self._worker.failed
+
     def stop(self) -> None:
         """Run what is waiting, then end; wait for that, but not for ever."""
         self._work.put(None)
-        self._thread.join(timeout=10)
+        self._worker.join(10)
 
     def _run(self) -> None:
+        try:
+            self._take_all()
+        finally:
+            with suppress(queue.Empty):  # what was given and does not run any more keeps nothing alive
+                while True:
+                    self._work.get_nowait()
+
+    def _take_all(self) -> None:
         while (work := self._work.get()) is not None:
             began_us = monotonic_us()
             work()

@@ -35,6 +35,7 @@ from typing import Any, Generic, TypeVar
 from lowmark.sources.api import ReaderInfo, Source, SourceEvent, SplitEnumerator, SplitT, StateT
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.serializer import described
+from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.duration import rough_duration_us
 
@@ -161,7 +162,9 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._failover = Failover(failover if failover is not None else FailoverPolicy())
         self._timeout_seconds, self._worker_threads = timeout_seconds, worker_threads
         self._clock: WaitingClock = clock if clock is not None else MonotonicClock()
-        self._queue = ActionQueue(f"lowmark {name} coordinator", clock=self._clock, uncaught=self._recover)
+        self._queue = ActionQueue(
+            f"lowmark {name} coordinator", clock=self._clock, uncaught=self._recover, died=self._die
+        )
         self._metrics = MetricGroup()
         self._restored = 0
         self._lock = threading.Lock()  # guards the next three
@@ -333,7 +336,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     def wait(self, asked: Future[ResultT], action: str) -> ResultT:
         """Wait for a future of this coordinator, at most `timeout_seconds`; see `run`."""
         try:
-            return asked.result(self._timeout_seconds)
+            return self._queue.wait(asked, action, seconds=self._timeout_seconds)
+        except WorkerDied:
+            self._check(action)  # which says why
+            raise
         except FutureTimeout:
             if asked.done():
                 raise  # the work itself timed out
@@ -370,6 +376,8 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- handing over
 
     def _check(self, action: str) -> None:
+        if (error := self._queue.failed) is not None:
+            self._die(error)  # once more, if it could not be said there
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if self._closed:
@@ -571,13 +579,19 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                 _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
 
     def _give_up(self, action: str, error: BaseException, cause: str) -> None:
-        restored = self._failover.failures - 1
+        restored = max(0, self._failover.failures - 1)
         failure = SourceFailed(self._name, action, cause, restored, str(self._failover.policy.window))
         failure.__cause__ = error
         self.failure = failure
         _log.error("%s", failure, exc_info=error)
         self._queue.close()
         self._drop_asked()
+
+    def _die(self, error: BaseException) -> None:
+        """The coordinator's thread was ended by an error, so there is nobody who could restore the enumerator."""
+        if self.failure is None and not self._closed:
+            self._give_up("go on, because its thread has ended", error, f"{type(error).__name__}: {error}")
+            self._discard_enumerator()
 
     def _close_enumerator(self, done: Future[None]) -> None:
         self._discard_enumerator()

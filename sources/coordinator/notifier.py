@@ -20,11 +20,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from lowmark.sources.worker import Worker
 from lowmark.watermark import LowmarkError
 
 __all__ = ["ActionQueue", "CallAbandoned", "ExecutorNotifier", "MonotonicClock", "WaitingClock"]
@@ -75,6 +78,8 @@ class ActionQueue:
         clock: what "due" is measured by.
         threads: how many at most; they are started when there is something for them to do.
         uncaught: gets (action, error) for what an action raises, on its thread; None: it is logged.
+        died: gets the error that ended a thread of the queue, on that thread: one of the queue itself, or of
+            `uncaught`. The queue is closed then.
 
     >>> from concurrent.futures import Future
     >>> queue, done = ActionQueue("example", clock=MonotonicClock()), Future()
@@ -93,13 +98,14 @@ class ActionQueue:
         clock: WaitingClock,
         threads: int = 1,
         uncaught: Callable[[str, BaseException], None] | None = None,
+        died: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._name, self._clock, self._most, self._uncaught = name, clock, threads, uncaught
+        self._name, self._clock, self._most, self._uncaught, self._told = name, clock, threads, uncaught, died
         self._condition = threading.Condition()
         self._ready: deque[tuple[str, Callable[[], object]]] = deque()
         self._later: list[tuple[int, int, str, Callable[[], object]]] = []
         self._number = count()
-        self._threads: list[threading.Thread] = []
+        self._workers: list[Worker] = []
         self._live = self._waiting = 0
         self._running: dict[int, str] = {}  # thread -> action
         self._closed = False
@@ -153,6 +159,17 @@ class ActionQueue:
             return action, " < ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls[::-1])
         return None
 
+    @property
+    def failed(self) -> BaseException | None:
+        """The error that ended a thread of the queue; None if none did."""
+        return next((worker.failed for worker in self._workers if worker.failed is not None), None)
+
+    def wait(self, done: Future[ResultT], action: str, *, seconds: float) -> ResultT:
+        """Wait for what an action of this queue, which has one thread, is to bring; see `Worker.wait`."""
+        if not self._workers:  # it was closed before it had anything to do
+            return done.result(seconds)
+        return self._workers[-1].wait(done, action, seconds=seconds)
+
     def close(self, *, last: tuple[str, Callable[[], object]] | None = None) -> None:
         """Drop what waits, run `last` if given, and let the threads end. Does not wait for what runs."""
         with self._condition:
@@ -168,17 +185,25 @@ class ActionQueue:
     def join(self, seconds: float) -> bool:
         """Wait for the threads to end, but for the calling one; say whether they did."""
         deadline = time.monotonic() + seconds
-        others = [thread for thread in self._threads if thread is not threading.current_thread()]
-        for thread in others:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in others)
+        others = [worker for worker in self._workers if not worker.is_current]
+        return all(worker.join(deadline - time.monotonic()) for worker in others)
 
     def _need_thread(self) -> None:
         if not self._waiting and self._live < self._most:
+            worker = Worker(self._name, self._run, died=self._die)
+            worker.start()  # it waits for the condition, which the caller holds
             self._live += 1
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._workers.append(worker)
+
+    def _die(self, error: BaseException) -> None:
+        """Close the queue: a thread has ended, and the action that it had taken is lost."""
+        try:
+            with self._condition:
+                self._live -= 1  # a last action gets a thread
+                self.close()
+        finally:
+            if self._told is not None:
+                self._told(error)
 
     def _next(self) -> tuple[str, Callable[[], object]] | None:
         with self._condition:
@@ -191,8 +216,10 @@ class ActionQueue:
                         self._need_thread()
                     return item
                 self._waiting += 1
-                self._clock.wait_until(self._condition, self._later[0][0] if self._later else None)
-                self._waiting -= 1
+                try:
+                    self._clock.wait_until(self._condition, self._later[0][0] if self._later else None)
+                finally:
+                    self._waiting -= 1
             self._live -= 1
             return None
 
@@ -237,7 +264,13 @@ class ExecutorNotifier:
         self, name: str, post: Callable[[str, Callable[[], None]], None], *, clock: WaitingClock, threads: int = 2
     ) -> None:
         self._post, self._clock = post, clock
-        self._workers = ActionQueue(name, clock=clock, threads=threads)
+        self._workers = ActionQueue(
+            name,
+            clock=clock,
+            threads=threads,
+            uncaught=self._lose,
+            died=partial(self._lose, "run calls"),
+        )
         self._running: dict[_Call, Callable[[None, BaseException], None]] = {}
         self._closed = False
 
@@ -258,10 +291,10 @@ class ExecutorNotifier:
         def work() -> None:
             if self._closed:
                 return
-            one.started_us = self._clock.now_us()
             self._running[one] = handler
             result, error = None, None
             try:
+                one.started_us = self._clock.now_us()
                 result = call()
             except BaseException as failed:  # noqa: BLE001  # the handler decides what it means
                 error = failed
@@ -276,6 +309,15 @@ class ExecutorNotifier:
 
         due_us = self._clock.now_us() + initial_delay_us if initial_delay_us else None
         self._workers.post(one.name, work, due_us=due_us)
+
+    def _lose(self, action: str, error: BaseException) -> None:
+        """A call has no result, and no handler hears of that: fail on the coordinator's thread, which restores all."""
+
+        def fail() -> None:
+            raise error
+
+        if not self._closed:
+            self._post(action, fail)
 
     def close(self) -> None:
         """Start no further call, and give up those that run. Runs on the coordinator's thread; raises nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -633,6 +634,41 @@ def test_a_handler_that_raises_fails_the_enumerator_and_the_old_one_is_heard_no_
         assert late == [None]  # it was given up
         assert gateway.sent == before
         assert coordinator.failure is None
+
+
+class BreaksOnce(ManualClock):
+    """A clock that raises once on the coordinator's thread, where the queue itself asks for the time."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__()
+        self._error, self.breaks = error, threading.Event()
+
+    def now_us(self) -> int:
+        if self.breaks.is_set() and threading.current_thread().name == "lowmark orders coordinator":
+            self.breaks.clear()
+            raise self._error("in the middle")
+        return super().now_us()
+
+
+@pytest.mark.parametrize("error", [OSError, MemoryError, SystemExit])
+def test_an_error_that_ends_the_thread_fails_the_source_and_all_who_wait_at_once(error: type[BaseException]) -> None:
+    source, clock = ListSource(), BreaksOnce(error)
+    coordinator = make(source, Gateway(), clock=clock, timeout_seconds=10 * DEADLINE_SECONDS)
+    coordinator.start()
+    settle(coordinator)
+    began = time.monotonic()
+    coordinator._queue.post("do it later", lambda: None, due_us=10)  # so that the time is asked for
+    clock.await_waiter(10)
+    clock.breaks.set()
+    with pytest.raises(SourceFailed, match=f"thread has ended .*{error.__name__}: in the middle") as failed:
+        coordinator.run("count", lambda: 1)
+    with pytest.raises(SourceFailed):
+        coordinator.run("count again", lambda: 1)
+    coordinator.close()
+
+    assert isinstance(failed.value.__cause__, error)
+    assert time.monotonic() - began < DEADLINE_SECONDS
+    assert source.newest.closed.wait(DEADLINE_SECONDS)
 
 
 def test_closing_ends_a_pause() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
@@ -291,3 +292,34 @@ def test_a_future_can_be_awaited_across_the_threads() -> None:
 
     assert done.result(DEADLINE_SECONDS) == 42
     calls.close()
+
+
+@pytest.mark.parametrize("where", ["a call", "the threads"])
+def test_a_call_that_is_lost_fails_on_the_coordinators_thread(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else a periodic call, such as a discovery, would never begin again, and nobody would know.
+    clock, heard, uncaught = ManualClock(), threading.Event(), list[BaseException]()
+
+    def take(_action: str, error: BaseException) -> None:
+        uncaught.append(error)
+        heard.set()
+
+    queue = ActionQueue("main", clock=clock, uncaught=take)
+    broken = OSError("no thread")
+
+    def post(action: str, work: Callable[[], None]) -> None:
+        if action.startswith("handle the result") and where == "a call":
+            raise broken
+        queue.post(action, work)
+
+    def fail() -> None:
+        raise broken
+
+    notifier = ExecutorNotifier("workers", post, clock=clock, threads=2)
+    if where == "the threads":
+        monkeypatch.setattr(notifier._workers, "_next", fail)
+    notifier.notify_ready_async(lambda: 42, lambda *_: None, period_us=10)
+
+    assert heard.wait(DEADLINE_SECONDS)
+    assert uncaught == [broken]
+    notifier.close()
+    queue.close()

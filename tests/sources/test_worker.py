@@ -1,0 +1,97 @@
+"""A thread that ends is known to everybody who waits for it, with the error that ended it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
+import pytest
+from lowmark.sources.worker import Worker, WorkerDied
+
+from tests.sources.coordinating import DEADLINE_SECONDS
+
+
+@pytest.mark.parametrize("error", [OSError, MemoryError, SystemExit, KeyboardInterrupt])
+def test_who_waits_gets_the_error_at_once_and_so_does_who_comes_later(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    hold, told = threading.Event(), list[BaseException]()
+
+    def fail() -> None:
+        hold.wait(DEADLINE_SECONDS)
+        raise error("no more")
+
+    worker, began = Worker("example", fail, died=told.append), time.monotonic()
+    worker.start()
+    assert (worker.ended, worker.failed) == (False, None)
+    worker.check("work")
+    hold.set()
+    for _ in range(2):
+        with pytest.raises(WorkerDied) as died:
+            worker.wait(Future[None](), "work", seconds=10 * DEADLINE_SECONDS)
+        assert isinstance(died.value.__cause__, error)
+        assert str(died.value).startswith(
+            f"cannot work: the thread example was ended by an error: {error.__name__}: no more. Hint: "
+        )
+
+    assert time.monotonic() - began < DEADLINE_SECONDS
+    assert worker.join(DEADLINE_SECONDS)
+    assert told == [worker.failed]
+    assert "the thread example was ended by an error" in caplog.text
+    assert "in fail" in caplog.text  # its stack
+
+
+def test_an_end_in_good_order_is_no_failure_and_no_reason_to_wait() -> None:
+    worker = Worker("example", lambda: None)
+    worker.start()
+    assert worker.join(DEADLINE_SECONDS)
+
+    assert worker.failed is None
+    with pytest.raises(WorkerDied, match="cannot work: the thread example was stopped"):
+        worker.wait(Future[None](), "work", seconds=DEADLINE_SECONDS)
+
+
+def test_a_result_counts_although_the_thread_has_ended() -> None:
+    done: Future[int] = Future()
+    worker = Worker("example", lambda: done.set_result(42))
+    worker.start()
+    assert worker.join(DEADLINE_SECONDS)
+
+    assert worker.wait(done, "work", seconds=0) == 42
+
+
+def test_a_thread_that_is_busy_is_waited_for_until_the_time_is_over() -> None:
+    hold = threading.Event()
+    worker = Worker("example", hold.wait)
+    worker.start()
+    with pytest.raises(FutureTimeout):
+        worker.wait(Future[None](), "work", seconds=0.01)
+    hold.set()
+
+
+def test_an_error_in_the_guard_itself_is_a_death_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("before the guard")
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    worker = Worker("example", lambda: None)
+    worker._thread = threading.Thread(target=fail)
+    worker.start()
+
+    with pytest.raises(WorkerDied, match="ended without a word"):
+        worker.wait(Future[None](), "work", seconds=DEADLINE_SECONDS)
+
+
+def test_what_is_told_of_the_death_may_fail_and_everybody_else_still_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def fail(*_: object) -> None:
+        raise OSError("no more")
+
+    worker = Worker("example", fail, died=fail)
+    worker.start()
+    assert worker.join(DEADLINE_SECONDS)
+
+    assert isinstance(worker.failed, OSError)
