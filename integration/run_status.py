@@ -93,6 +93,8 @@ class RunStatus:
         spent_us: how long splits have been in each state, by its name, all of them added up.
         gaps: the times between its reports.
         others: what it has to do with others, one sentence as `explain` has it, or None.
+        now_us: when this was so; None: not said. The service's clock never steps, so its times are compared with this
+            time, and not with a wall clock.
     """
 
     token: str
@@ -115,6 +117,7 @@ class RunStatus:
     spent_us: Mapping[str, int] = field(default_factory=dict)
     gaps: ReportGaps = ReportGaps()
     others: str | None = None
+    now_us: int | None = None
 
 
 def run_json(run: RunStatus) -> dict[str, object]:
@@ -130,6 +133,7 @@ def run_json(run: RunStatus) -> dict[str, object]:
             "refused": run.refused,
             "unmeasured_batches": run.unmeasured_batches,
             "backlog_rows": run.backlog_rows,
+            "now": _time(run.now_us),
             "asked_at": _time(run.asked_at_us),
             "reported_at": _time(run.reported_at_us),
             "rows_at": _time(run.rows_at_us),

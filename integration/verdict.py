@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["PATIENCE", "VERDICTS", "WANTS_A_PERSON", "newest", "verdict"]
+__all__ = ["PATIENCE", "VERDICTS", "WANTS_A_PERSON", "newest", "told_at", "verdict"]
 
 PATIENCE = timedelta(minutes=5)
 """How long a low watermark may stand before rows that wait make it stuck."""
@@ -49,6 +49,7 @@ class _Run(msgspec.Struct, frozen=True):
     ended: bool = False
     emits: bool = True
     backlog_rows: int | msgspec.UnsetType | None = msgspec.UNSET  # an earlier version tells it by split only
+    now: datetime | None = None
     rows_at: datetime | None = None
     batch_since: datetime | None = None
     alignment: _Alignment | None = None
@@ -83,12 +84,22 @@ class _Stream(msgspec.Struct, frozen=True):
         return ago < patience and stood - ago > patience / 2
 
 
+def told_at(stream: Mapping[str, Any], now: datetime) -> datetime:
+    """When a service told of a stream, by its own clock: its times do not follow a wall clock that is set.
+
+    Args:
+        stream: as `run_json` made it, in this version or another.
+        now: what to return where the service does not say.
+    """
+    return msgspec.convert(stream, _Stream).run.now or now
+
+
 def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATIENCE) -> str:
     """How a stream is doing in its query.
 
     Args:
         stream: as `run_json` made it, in this version or another.
-        now: now, UTC.
+        now: now, UTC; the service's own time goes before it.
         patience: how long a low watermark may stand.
 
     Returns:
@@ -100,7 +111,7 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
     ('moving', 'stuck')
     """
     seen = msgspec.convert(stream, _Stream)
-    run = seen.run
+    run, now = seen.run, seen.run.now or now
     if run.failed or run.refused:
         return "failed"
     if run.ended:

@@ -39,7 +39,7 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Say whether low watermarks move, in one line each and by the exit code: for cron, and for probes."""
-    from lowmark.integration.verdict import WANTS_A_PERSON, newest, verdict
+    from lowmark.integration.verdict import WANTS_A_PERSON, newest, told_at, verdict
     from lowmark.watermark import duration_us
     from lowmark.watermark.printable import printable
 
@@ -61,7 +61,7 @@ def check(
     else:
         for stream, word in words:
             names = printable(f"{stream['name']}, query {stream['query']}")  # one line, whatever they hold
-            print_lines(f"{names}: {word}{_because(stream, word, now)}")
+            print_lines(f"{names}: {word}{_because(stream, word, told_at(stream, now))}")
     if not words:
         print_error("services answer, and none of them has a query with a wrapped stream")
         raise typer.Exit(_UNREACHABLE)

@@ -179,6 +179,7 @@ class Standing:
             spent_us={state.value: us for state, us in spent_us.items()},
             gaps=run.gaps,
             others=None if run.ended else cooperation.explain(run),
+            now_us=now_us,
         )
 
 

@@ -78,6 +78,10 @@ def _clock_us() -> int:
     return time.time_ns() // 1_000
 
 
+def _steady_us() -> int:
+    return time.monotonic_ns() // 1_000
+
+
 class FileSource(SimpleSource[FileSplit]):
     r"""Reads files of one format.
 
@@ -92,13 +96,15 @@ class FileSource(SimpleSource[FileSplit]):
         bounded: whether to read what is there at the start, and end.
         discover_every: how often to look for new files, a duration.
         modified_after: only files modified after this, an aware `datetime` or microseconds since the epoch.
-        min_age: only files not modified for this long, a duration: for writers that do not rename.
+        min_age: only files not modified for this long, a duration: for writers that do not rename. A file whose time of
+            modification is ahead of the clock is read once it was seen unchanged for as long.
         max_age: files this much older than the newest are never new, a duration.
         on_unreadable: "error", or "skip": log a warning and go on without the file's (remaining) rows. An error of the
             network is skipped too, so rows can be lost.
         on_vanished: the same for files that are gone or have changed since they were found.
         filesystem: where the paths are, if they are no URIs; Arrow's, picklable.
-        now_us: clock for `min_age`; picklable.
+        now_us: the wall clock, for `min_age`; picklable.
+        steady_us: a clock that never steps, for `min_age`; picklable.
 
     Raises:
         InvalidFileOption: an option that makes no sense.
@@ -136,6 +142,7 @@ class FileSource(SimpleSource[FileSplit]):
         on_vanished: OnTrouble = "error",
         filesystem: fs.FileSystem | None = None,
         now_us: Callable[[], int] = _clock_us,
+        steady_us: Callable[[], int] = _steady_us,
     ) -> None:
         if format not in FORMATS:
             raise InvalidFileOption("format", shown(format), f"one of {sorted(FORMATS)}", "name what the files are.")
@@ -148,7 +155,9 @@ class FileSource(SimpleSource[FileSplit]):
         self.bounded, self.discover_every = bounded, discover_every
         duration_us(discover_every, what="discover_every")  # refused now rather than later
         self._format, self._event_time, self._columns, self._recursive = format, event_time, columns, recursive
-        self._given_schema, self._filesystem, self._now_us = schema, filesystem, now_us
+        self._given_schema, self._filesystem = schema, filesystem
+        self._now_us, self._steady_us = now_us, steady_us
+        self._young: dict[FileFacts, int] = {}  # files that are too young by their times, and since when they are known
         self._modified_after_us = _instant_us(modified_after)
         self._min_age_us = None if min_age is None else duration_us(min_age, what="min_age")
         self._max_age_us = None if max_age is None else duration_us(max_age, what="max_age")
@@ -248,9 +257,17 @@ class FileSource(SimpleSource[FileSplit]):
         if self._modified_after_us is not None:
             files = [file for file in files if file.modified_us > self._modified_after_us]
         if self._min_age_us is not None:
-            youngest_us = self._now_us() - self._min_age_us
-            files = [file for file in files if file.modified_us <= youngest_us]
+            files = self._settled(files, self._min_age_us)
         return files
+
+    def _settled(self, files: Sequence[FileFacts], min_age_us: int) -> list[FileFacts]:
+        """The files that were not modified for long enough: by their times, or as far as they were watched.
+
+        A file that is watched does not wait for a wall clock that was set back, or is behind that of its writer.
+        """
+        youngest_us, steady_us = self._now_us() - min_age_us, self._steady_us()
+        self._young = {file: self._young.get(file, steady_us) for file in files if file.modified_us > youngest_us}
+        return [file for file in files if steady_us - self._young.get(file, steady_us - min_age_us) >= min_age_us]
 
     def _first_schema(self) -> pa.Schema:
         first = next((file for file in self._files() if file.size_bytes), None)

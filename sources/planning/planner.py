@@ -82,8 +82,9 @@ class BatchPlanner(Generic[SplitT]):
         source: what to read.
         name: of the stream, for logs, errors and offsets.
         options: how to cut.
-        now_us: the wall clock, microseconds since the epoch: bad clocks are compared with it.
+        now_us: the wall clock, microseconds since the epoch: event times are compared with it, and people read it.
         peer: others who have a say; None: nobody.
+        steady_us: a clock that never steps, microseconds: waits and the rate go by it.
 
     Raises (from every call):
         SourceFailed: the enumerator gave up, with the cause; or what the source's planner raised.
@@ -97,9 +98,10 @@ class BatchPlanner(Generic[SplitT]):
         options: PlanOptions,
         now_us: Callable[[], int],
         peer: PlanPeer | None = None,
+        steady_us: Callable[[], int] = lambda: time.monotonic_ns() // 1_000,
     ) -> None:
         self._source, self._name, self._options = source, name, options
-        self._now_us, self._peer = now_us, peer
+        self._now_us, self._steady_us, self._peer = now_us, steady_us, peer
         self._token = uuid.uuid4().hex
         self._slots: Slots[SplitT] = Slots()
         self._coordinator: SourceCoordinator[SplitT, Any] | None = None
@@ -114,7 +116,7 @@ class BatchPlanner(Generic[SplitT]):
         self._targets: dict[str, int] | None = None
         self._available_now = False
         self._waits = False  # the newest plan left rows unread that alignment or the rate held back
-        self._empty_until_us: int | None = None
+        self._empty_until_us: int | None = None  # by the steady clock
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
         self._told: Planned | None = None
         self._reading_again = ExitStack()  # what is told of the batch of a query that was started again
@@ -156,10 +158,10 @@ class BatchPlanner(Generic[SplitT]):
 
     def _plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
         self._reading_again.close()
-        now_us = self._now_us()
+        now_us, steady_us = self._now_us(), self._steady_us()
         if self._at is None or start.checkpoint != self._at.checkpoint:
             self._restore(start)
-        elif self._empty_until_us is not None and now_us < self._empty_until_us:
+        elif self._empty_until_us is not None and steady_us < self._empty_until_us:
             return start
         guidance = Guidance() if self._peer is None else self._peer.ask(self._token)
         if guidance.available_now and not self._available_now:
@@ -169,7 +171,7 @@ class BatchPlanner(Generic[SplitT]):
         candidates = self._live | self._slots.arrived()
         if candidates:
             self._searched_us = None
-        rated = self._budget.grant(now_us)
+        rated = self._budget.grant(steady_us)
         self._waits = rated == 0
         if rated == 0:
             return start
@@ -183,7 +185,7 @@ class BatchPlanner(Generic[SplitT]):
         self._budget.take(plan.rows, more=plan.more)
         self._waits = guidance.hold or NoRowsReason.CAP in plan.without_rows.values()
         if not self._moves(plan, candidates, guidance):
-            self._empty_until_us = now_us + _EMPTY_PLAN_LASTS_US
+            self._empty_until_us = steady_us + _EMPTY_PLAN_LASTS_US
             self._tell(start.checkpoint, candidates, plan, next_us)
             return start
         self._empty_until_us = None

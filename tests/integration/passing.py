@@ -100,7 +100,12 @@ class Passing:
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.query_id, self.run.splits.planner = "q", self.known
         self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
-            folder, name="files", options=PlanOptions(slots=4), now_us=lambda: self.now_us, peer=self
+            folder,
+            name="files",
+            options=PlanOptions(slots=4),
+            now_us=lambda: self.now_us,
+            peer=self,
+            steady_us=lambda: self.now_us,
         )
         found = None if at is None else BatchOffset.find(at)
         self.at = self.planner.initial() if found is None else found

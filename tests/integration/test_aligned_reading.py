@@ -89,7 +89,12 @@ class Query:
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.query_id, self.run.splits.planner = name, self.known
         self.planner: BatchPlanner[SourceSplit] = BatchPlanner(
-            source, name=name, options=PlanOptions(future_guard_us=None), now_us=lambda: streams.now_us, peer=self
+            source,
+            name=name,
+            options=PlanOptions(future_guard_us=None),
+            now_us=lambda: streams.now_us,
+            peer=self,
+            steady_us=lambda: streams.now_us,
         )
         self.at, self.rows = self.planner.initial(), list[int]()
         self.asked_us: int | None = None

@@ -52,6 +52,7 @@ class Shown(FakeRun):
             status=replace(status.status, since=self.now - self.stands),
             backlog_rows=self.unread,
             rows_at_us=None if self.rows_ago is None else now_us - int(self.rows_ago.total_seconds()) * SECOND_US,
+            now_us=now_us,
             **self.more,
         )
 
@@ -76,7 +77,8 @@ class Driver:
 def _run(run: FakeRun) -> dict[str, Any]:
     rows_at_us = run.status().rows_at_us
     at = None if rows_at_us is None else datetime.fromtimestamp(rows_at_us / 1e6, timezone.utc).isoformat()
-    return {"backlog_rows": run.status().backlog_rows, "rows_at": at}
+    assert isinstance(run, Shown)
+    return {"backlog_rows": run.status().backlog_rows, "rows_at": at, "now": run.now.isoformat()}
 
 
 @pytest.fixture
@@ -128,6 +130,13 @@ def test_what_is_stuck_is_told_with_what_holds_it(driver: Driver) -> None:
     _, out, _ = call("check")
     assert out.startswith("orders, query q: stuck, for 10m")
     assert ", 4,711 rows unread, split b has the smallest watermark of 2 live splits." in out
+
+
+def test_a_wall_clock_that_is_set_back_hides_nothing_that_is_stuck(driver: Driver) -> None:
+    """The service's clock does not follow: what stands since ten minutes stands since then, by the service's time."""
+    driver.runs.append(run(stands=10 * MINUTE, unread=9, now=datetime.now(timezone.utc) + timedelta(hours=1)))
+    code, out, _ = call("check")
+    assert (code, out.startswith("orders, query q: stuck, for 10m,")) == (1, True)
 
 
 def test_patience_is_the_user_s(driver: Driver) -> None:

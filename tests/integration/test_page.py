@@ -276,6 +276,17 @@ def test_the_word_for_a_stream(stream: dict[str, Any], run: dict[str, Any], word
     assert word in VERDICTS
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_the_word_goes_by_the_service_s_own_time_when_the_wall_clock_was_set(hours: int) -> None:
+    def known(minutes: float) -> dict[str, Any]:
+        run = {"backlog_rows": 3, "now": NOON.isoformat()}
+        return {"since": at(minutes), "low_watermark_us": 0, "splits": {}, "run": run}
+
+    wall = NOON + timedelta(hours=hours)
+    assert verdict(known(-6), wall) == "stuck"
+    assert verdict(known(-4), wall) == "moving"
+
+
 def test_a_service_of_before_says_less_and_is_judged_by_its_splits() -> None:
     stream = {"since": at(-6), "low_watermark_us": 0, "splits": {"a": {"backlog_rows": 3}}}
     assert verdict(stream, NOON) == "stuck"

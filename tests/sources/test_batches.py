@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -114,9 +115,14 @@ def planners() -> Iterator[list[BatchPlanner[Any]]]:
 @pytest.fixture
 def make(planners: list[BatchPlanner[Any]]) -> Any:
     def make(source: Any, peer: Peer | None = None, **options: Any) -> BatchPlanner[Any]:
-        clock = iter(range(20_000 * SECOND, 2_000_000 * SECOND, SECOND))
+        clock = itertools.count(step=SECOND)
         planner: BatchPlanner[Any] = BatchPlanner(
-            source, name="rows", options=PlanOptions(**options), now_us=lambda: next(clock), peer=peer
+            source,
+            name="rows",
+            options=PlanOptions(**options),
+            now_us=lambda: 20_000 * SECOND,
+            steady_us=lambda: next(clock),
+            peer=peer,
         )
         planners.append(planner)
         return planner
@@ -247,7 +253,9 @@ def test_nothing_new_changes_no_offset_and_is_not_asked_for_every_time(make: Any
 def test_an_idle_source_is_asked_ten_times_a_second_at_most(make: Any) -> None:
     source = Rows(a=[])
     now = [10**15]
-    planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=PlanOptions(), now_us=lambda: now[0])
+    planner: BatchPlanner[Any] = BatchPlanner(
+        source, name="rows", options=PlanOptions(), now_us=lambda: now[0], steady_us=lambda: now[0]
+    )
     end = planner.plan(planner.initial(), None)
     asked = source.asked
     for _ in range(1_000):
@@ -256,6 +264,45 @@ def test_an_idle_source_is_asked_ten_times_a_second_at_most(make: Any) -> None:
     planner.close()
 
     assert source.asked - asked <= 11
+
+
+@pytest.mark.parametrize("rate", [RateLimiterStrategy.no_op(), RateLimiterStrategy.per_second(100)])
+def test_a_wall_clock_that_is_set_back_delays_no_batch(rate: RateLimiterStrategy) -> None:
+    """NTP corrects a clock by an hour, or a virtual machine is restored: rows that come then are planned at once."""
+    source = Rows(a=[1])
+    wall, steady = [10**15], [0]
+    planner: BatchPlanner[Any] = BatchPlanner(
+        source, name="rows", options=PlanOptions(rate=rate), now_us=lambda: wall[0], steady_us=lambda: steady[0]
+    )
+    end = planner.plan(planner.initial(), None)
+    steady[0] += SECOND
+    assert planner.plan(end, None) == end, "nothing is there"
+    wall[0] -= 3_600 * SECOND
+    steady[0] += 200_000
+    source.times["a"] += [2, 3]
+    later = planner.plan(end, None)
+    planner.close()
+
+    assert later.positions == {"a": 3}
+
+
+def test_a_wall_clock_that_is_set_forward_brings_no_rows_beyond_the_rate() -> None:
+    source = Rows(a=range(1_000))
+    wall, steady = [10**15], [0]
+    planner: BatchPlanner[Any] = BatchPlanner(
+        source,
+        name="rows",
+        options=PlanOptions(rate=RateLimiterStrategy.per_second(10)),
+        now_us=lambda: wall[0],
+        steady_us=lambda: steady[0],
+    )
+    end = planner.plan(planner.initial(), None)
+    wall[0] += 3_600 * SECOND
+    steady[0] += 2 * SECOND
+    later = planner.plan(end, None)
+    planner.close()
+
+    assert later.positions["a"] <= 40
 
 
 def test_a_split_that_ends_is_gone_from_the_offset_and_told(make: Any) -> None:
@@ -347,7 +394,9 @@ def test_a_rate_bounds_what_is_read_and_saves_nothing_up(make: Any) -> None:
     source = Rows(a=range(100))
     now = [1_000 * SECOND]
     options = PlanOptions(rate=RateLimiterStrategy.per_second(10))
-    planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=options, now_us=lambda: now[0])
+    planner: BatchPlanner[Any] = BatchPlanner(
+        source, name="rows", options=options, now_us=lambda: now[0], steady_us=lambda: now[0]
+    )
     ends = [planner.plan(planner.initial(), None)]
     for step_us in (10_000, 1_990_000, 2_000_000):
         now[0] += step_us
@@ -366,7 +415,9 @@ def test_a_rate_is_kept_over_a_minute_whatever_the_trigger_is(trigger_ms: int, r
     source = Rows(a=range(0, 6_000, 2), b=range(1_000, 4_000), c=range(5))
     now = [1_000_000 * SECOND]
     options = PlanOptions(rate=RateLimiterStrategy.per_second(rate))
-    planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=options, now_us=lambda: now[0])
+    planner: BatchPlanner[Any] = BatchPlanner(
+        source, name="rows", options=options, now_us=lambda: now[0], steady_us=lambda: now[0]
+    )
     end, taken = planner.initial(), [0]
     for _ in range(0, 60_000, trigger_ms):
         end = planner.plan(end, None)
@@ -429,7 +480,9 @@ def test_a_rate_is_not_saved_up_while_there_is_nothing_to_read(make: Any) -> Non
     source = Rows(a=range(5))
     now = [1_000 * SECOND]
     options = PlanOptions(rate=RateLimiterStrategy.per_second(10))
-    planner: BatchPlanner[Any] = BatchPlanner(source, name="rows", options=options, now_us=lambda: now[0])
+    planner: BatchPlanner[Any] = BatchPlanner(
+        source, name="rows", options=options, now_us=lambda: now[0], steady_us=lambda: now[0]
+    )
     end = planner.plan(planner.initial(), None)
     now[0] += 100 * SECOND
     assert planner.plan(end, None) == end

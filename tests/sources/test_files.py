@@ -310,6 +310,22 @@ def test_modified_after_and_min_age_leave_files_out(tree: Path) -> None:
     assert names(young) == ["b.csv", "a.csv"]
 
 
+def test_a_wall_clock_that_is_set_back_keeps_no_file_too_young(tree: Path) -> None:
+    """A file that was seen unchanged for `min_age` is old enough whatever the wall clock says; a changed one is not."""
+    steady = [0]
+    source = FileSource(
+        str(tree), format="csv", min_age="10 seconds", now_us=lambda: 900 * SECOND_US, steady_us=lambda: steady[0]
+    )
+    assert names(source) == []
+    steady[0] = 10 * SECOND_US - 1
+    assert names(source) == []
+    touch(tree / "x.txt", 1_003)
+    steady[0] += 1
+    assert names(source) == ["b.csv", "a.csv"]
+    steady[0] += 10 * SECOND_US
+    assert names(source) == ["b.csv", "a.csv", "x.txt"]
+
+
 # -- columns
 
 
