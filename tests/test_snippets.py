@@ -89,6 +89,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
     "jobs.md": [
         ("lowmark serve ", SERVES),
         ("lowmark serve --address 0.0.0.0:7461", SERVES),
+        ("lowmark serve --address 0.0.0.0:7461", SERVES),
         ("livenessProbe:", Unrun("its command is checked below")),
     ],
     "kinesis.md": [

@@ -27,6 +27,8 @@ __all__ = [
     "Name",
     "Terminated",
     "TlsCa",
+    "TlsCert",
+    "TlsKey",
     "TokenFile",
 ]
 
@@ -105,6 +107,13 @@ TlsCa = Annotated[
     Path | None,
     typer.Option(help="PEM file with the coordinator's certificate (with HOST:PORT).", show_default=False),
 ]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        help="PEM file with your own certificate (for a coordinator with --tls-client-ca).", show_default=False
+    ),
+]
+TlsKey = Annotated[Path | None, typer.Option(help="PEM file with its private key.", show_default=False)]
 TokenFile = Annotated[
     Path | None, typer.Option(help="File with the coordinator's token (with HOST:PORT).", show_default=False)
 ]

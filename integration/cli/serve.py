@@ -39,6 +39,13 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file of an authority; only callers with a certificate of it get in (mutual TLS).",
+            show_default=False,
+        ),
+    ] = None,
     journal: Annotated[
         Path | None,
         typer.Option(
@@ -58,6 +65,8 @@ def serve(
 
     Applications come with LowWatermarkService(..., coordinator=ADDRESS). One that restarts goes on from its journal.
     """
+    # gRPC writes a line for each connection that it refuses, so strangers would fill the log. It reads this on import.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from lowmark.integration.coordinator.access import Door, default_address
     from lowmark.integration.coordinator.serving import run_coordinator
 
@@ -75,7 +84,7 @@ def serve(
         sys.stdout.flush()
 
     ended_by = run_coordinator(
-        Door(default_address() if address is None else address, tls_cert, tls_key, token_file),
+        Door(default_address() if address is None else address, tls_cert, tls_key, token_file, tls_client_ca),
         journal=journal,
         interval_us=_span_us(interval, "--interval"),
         lease_us=_lease_us(lease),

@@ -12,7 +12,7 @@ from lowmark.integration.errors import CoordinatorUnreachable, NoService, Servic
 from lowmark.watermark.printable import printable
 from rich.text import Text
 
-from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TokenFile
+from .common import SHOWN, AtCoordinator, Connect, Debug, Json, Limit, Name, TlsCa, TlsCert, TlsKey, TokenFile
 from .show_streams import only_stream, stream_json, stream_table
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def status(
     coordinator: AtCoordinator = None,
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     limit: Limit = SHOWN,
     watch: Annotated[bool, typer.Option("--watch", help="Show it anew every second, until Ctrl-C.")] = False,
     as_json: Json = False,
@@ -66,7 +68,8 @@ def status(
     if coordinator is not None:
         from .show_coordinator import show_coordinator, status_json
 
-        answer = _ask_coordinator(coordinator, name, connect, tls_ca, token_file, most)
+        files = tls_ca, token_file, tls_cert, tls_key
+        answer = _ask_coordinator(coordinator, name, connect, files, most)
         if as_json:
             print_json(status_json(coordinator, answer))
         else:
@@ -120,6 +123,8 @@ def explain(
     coordinator: AtCoordinator = None,
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
@@ -127,7 +132,8 @@ def explain(
     if coordinator is not None:
         from .show_coordinator import explanations
 
-        said = explanations(_ask_coordinator(coordinator, name, connect, tls_ca, token_file, SHOWN).coordinator)
+        files = tls_ca, token_file, tls_cert, tls_key
+        said = explanations(_ask_coordinator(coordinator, name, connect, files, SHOWN).coordinator)
         if as_json:
             print_json({"coordinator": coordinator, **said})
         else:
@@ -227,11 +233,17 @@ def _ask_coordinator(
     address: str,
     name: str | None,
     connect: str | None,
-    tls_ca: Path | None,
-    token_file: Path | None,
+    files: tuple[Path | None, Path | None, Path | None, Path | None],
     limit: int | None,
 ) -> StatusAnswer:
     """Ask a coordinator; only the sources of that name, where one is named.
+
+    Args:
+        address: the coordinator's.
+        name: of the stream, or None.
+        connect: a service's address, which must not be given beside a coordinator's.
+        files: its certificate, the token, the caller's certificate and key.
+        limit: how many tasks and members.
 
     Raises:
         CoordinatorUnreachable: nobody answers, or the caller is not let in.
@@ -243,5 +255,6 @@ def _ask_coordinator(
 
     if connect is not None:
         raise typer.BadParameter("--connect asks a service and --coordinator a coordinator; pass one of them")
-    answer = ask_status(address, tls_ca=tls_ca, token_file=token_file, limit=limit)
+    tls_ca, token_file, tls_cert, tls_key = files
+    answer = ask_status(address, tls_ca=tls_ca, token_file=token_file, tls_cert=tls_cert, tls_key=tls_key, limit=limit)
     return answer if name is None else only(name, answer)

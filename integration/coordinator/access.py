@@ -3,6 +3,9 @@
     unix:/path/of/socket     the folder is 0700, which is the lock on the door
     host:port                only with TLS, and with a token that every call carries
 
+Mutual TLS comes on top where strangers can reach the port: the handshake then refuses whoever has no certificate of the
+named authority, before gRPC reads a byte of a call.
+
 Anything less is refused before a port is opened. A token is compared in constant time, and never shown.
 """
 
@@ -82,12 +85,14 @@ class Door:
         address: ``unix:/path`` or ``host:port``.
         tls_cert, tls_key: PEM files; both or none.
         token_file: what every call must carry; needed with ``host:port``.
+        client_ca: PEM file; only callers with a certificate of this authority finish the TLS handshake.
     """
 
     address: str
     tls_cert: Path | None = None
     tls_key: Path | None = None
     token_file: Path | None = None
+    client_ca: Path | None = None
 
     def token(self) -> str | None:
         """The token every call must carry. Raises TokenRefused."""
@@ -120,7 +125,14 @@ class Door:
             return self._open_unix(server)
         pair = self._check_tcp()
         try:
-            bound = server.add_secure_port(self.address, grpc.ssl_server_credentials([pair]))
+            bound = server.add_secure_port(
+                self.address,
+                grpc.ssl_server_credentials(
+                    [pair],
+                    root_certificates=None if self.client_ca is None else _read(self.address, self.client_ca),
+                    require_client_auth=self.client_ca is not None,
+                ),
+            )
         except RuntimeError as failed:
             raise AddressRefused(
                 self.address,
@@ -173,18 +185,21 @@ class Door:
         try:
             # A key with a password is refused, not asked for.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, password="")
+            if self.client_ca is not None:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self.client_ca)
         except (OSError, ValueError) as failed:  # ssl's own errors are of the first kind
             raise AddressRefused(
                 self.address,
-                f"{self.tls_cert} and {self.tls_key} cannot be used ({failed})",
-                "name a certificate and its key, both PEM and without a password.",
+                f"{' and '.join(str(file) for file in (self.tls_cert, self.tls_key, self.client_ca) if file)} "
+                f"cannot be used ({failed})",
+                "name a certificate and its key, both PEM and without a password, and a PEM file for --tls-client-ca.",
             ) from failed
 
     def _check_unix(self) -> Path:
         """Returns the path of the socket."""
-        if self.tls_cert is not None or self.tls_key is not None:
+        if (self.tls_cert, self.tls_key, self.client_ca) != (None, None, None):
             raise AddressRefused(
-                self.address, "TLS is for host:port; a socket's folder is its lock", "leave both TLS options out."
+                self.address, "TLS is for host:port; a socket's folder is its lock", "leave the TLS options out."
             )
         path = Path(self.address.removeprefix(_UNIX))
         if not path.is_absolute():
@@ -230,11 +245,15 @@ class Caller:
         tls_ca: PEM file with the certificate, or its authority's, that the coordinator must show; needed with
             ``host:port``.
         token_file: needed with ``host:port``.
+        tls_cert, tls_key: PEM files, the caller's own certificate and its key, for a coordinator with
+            ``--tls-client-ca``; both or none.
     """
 
     address: str
     tls_ca: Path | None = None
     token_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.address.startswith(_UNIX):
@@ -247,6 +266,10 @@ class Caller:
                 f"{'is' if len(missing) == 1 else 'are'} missing",
                 "name the file of the coordinator's certificate and the token file it was started with.",
             )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise AddressRefused(
+                self.address, "tls_cert and tls_key belong together, and one is missing", "name both files, or none."
+            )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What every call carries. Raises TokenRefused."""
@@ -257,7 +280,11 @@ class Caller:
         if self.address.startswith(_UNIX):
             return grpc.insecure_channel(sockets.target(self.address), options=_CLIENT_OPTIONS)
         assert self.tls_ca is not None  # __post_init__
-        trusted = grpc.ssl_channel_credentials(_read(self.address, self.tls_ca))
+        trusted = grpc.ssl_channel_credentials(
+            _read(self.address, self.tls_ca),
+            None if self.tls_key is None else _read(self.address, self.tls_key),
+            None if self.tls_cert is None else _read(self.address, self.tls_cert),
+        )
         return grpc.secure_channel(self.address, trusted, options=_CLIENT_OPTIONS)
 
 

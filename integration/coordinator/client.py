@@ -60,6 +60,7 @@ class Member:
         address: ``unix:/path`` or ``host:port``.
         tls_ca: PEM file with the certificate that the coordinator must show; needed with ``host:port``.
         token_file: the coordinator's token; needed with ``host:port``.
+        tls_cert, tls_key: PEM files, the application's own certificate and key, where the coordinator asks for one.
         on_low: called with a task and the new low watermark of its source, microseconds; it only ever rises.
         on_given_up: called with a task that the coordinator refuses for good: its run was replaced by another
             process, or its group has other parameters.
@@ -82,6 +83,8 @@ class Member:
         *,
         tls_ca: Path | None = None,
         token_file: Path | None = None,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
         on_low: Callable[[TaskId, int], None] | None = None,
         on_given_up: Callable[[TaskId, RefusedByCoordinator], None] | None = None,
         deadline_seconds: float = 5.0,
@@ -89,7 +92,7 @@ class Member:
         now_us: Callable[[], int] | None = None,
     ) -> None:
         self.address = address
-        self._caller = Caller(address, tls_ca, token_file)
+        self._caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
         self._caller.metadata()
         self._caller.channel().close()
         self._on_low, self._on_given_up = on_low, on_given_up
@@ -397,6 +400,8 @@ def ask_status(
     *,
     tls_ca: Path | None = None,
     token_file: Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
     deadline_seconds: float = 10.0,
     limit: int | None = None,
 ) -> StatusAnswer:
@@ -406,6 +411,8 @@ def ask_status(
         address: ``unix:/path`` or ``host:port``.
         tls_ca: as for `Member`.
         token_file: as for `Member`.
+        tls_cert: as for `Member`.
+        tls_key: as for `Member`.
         deadline_seconds: how long to wait.
         limit: how many tasks of each source and members of each group, those that need attention first; None: all.
 
@@ -413,7 +420,7 @@ def ask_status(
         AddressRefused, TokenRefused: the address needs more than was given, or a file cannot be used.
         CoordinatorUnreachable: nobody answers in time, or the caller is not let in.
     """
-    caller = Caller(address, tls_ca, token_file)
+    caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
     with caller.channel() as channel:
         ask = channel.unary_unary(STATUS.path, request_serializer=encode, response_deserializer=STATUS.decode_answer)
         try:

@@ -96,7 +96,7 @@ _SERVER_OPTIONS = [
     # Anybody who reaches the port can connect. A connection without handshake, or without a call, does not stay, and
     # one connection has few calls; `serve` bounds their number, too.
     ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_connection_idle_ms", 10_000),
     ("grpc.max_concurrent_streams", 100),
     # Nobody compresses: what is small and unpacks to much is refused before it is unpacked.
     ("grpc.compression_enabled_algorithms_bitset", 1),

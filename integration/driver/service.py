@@ -86,6 +86,9 @@ class LowWatermarkService:
             ``host:port``; None: alignment groups are kept in this driver.
         coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
         coordinator_token_file: file with its token; needed with ``host:port``.
+        coordinator_cert: PEM file with this application's own certificate, for a coordinator that was started with
+            ``--tls-client-ca``.
+        coordinator_key: PEM file with its private key.
         require_coordinator: refuse to begin without it. False: a coordinator that does not answer is warned of, asked
             again, and until it answers low watermarks are held.
         job: the job this application is a part of, needs a coordinator. All queries of one job on streams of one name
@@ -130,6 +133,8 @@ class LowWatermarkService:
         coordinator: str | None = None,
         coordinator_ca: str | os.PathLike[str] | None = None,
         coordinator_token_file: str | os.PathLike[str] | None = None,
+        coordinator_cert: str | os.PathLike[str] | None = None,
+        coordinator_key: str | os.PathLike[str] | None = None,
         require_coordinator: bool = False,
         job: str | None = None,
         job_queries: int = 1,
@@ -151,8 +156,10 @@ class LowWatermarkService:
 
             self._member = Member(
                 coordinator,
-                tls_ca=None if coordinator_ca is None else Path(coordinator_ca),
-                token_file=None if coordinator_token_file is None else Path(coordinator_token_file),
+                tls_ca=_path(coordinator_ca),
+                token_file=_path(coordinator_token_file),
+                tls_cert=_path(coordinator_cert),
+                tls_key=_path(coordinator_key),
                 on_low=lambda *_: self._low_heard.set(),
                 on_given_up=self._enqueue_refusal,
             )
@@ -558,6 +565,10 @@ class LowWatermarkService:
     def _release(self, name: str) -> None:
         self._runs.release(name)
         self._audits.release(name)
+
+
+def _path(given: str | os.PathLike[str] | None) -> Path | None:
+    return None if given is None else Path(given)
 
 
 def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:

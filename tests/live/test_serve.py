@@ -32,6 +32,7 @@ from lowmark.watermark.tasks.status import TaskStatus, run_mark
 from tests.integration.feed import Feed, us
 from tests.integration.serving import certificate, private_folder, reply, task, token_file
 from tests.live.servers import require_java, wait_until
+from tests.live.strangers import BEHAVIOURS, knock, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,8 +55,15 @@ class Served:
 
     def peak_mib(self) -> int:
         """The most memory it had so far."""
+        return self._memory_mib("VmHWM:")
+
+    def resident_mib(self) -> int:
+        """The memory it has now."""
+        return self._memory_mib("VmRSS:")
+
+    def _memory_mib(self, field: str) -> int:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(text.partition("VmHWM:")[2].split()[0]) >> 10
+        return int(text.partition(field)[2].split()[0]) >> 10
 
 
 @contextmanager
@@ -377,6 +385,38 @@ def test_calls_without_the_token_that_never_say_anything_are_not_kept(folder: Pa
         assert codes <= {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE}
         assert coordinator.peak_mib() - before_mib < 25  # kept they are 57
         assert ask_status(coordinator.address, tls_ca=cert, token_file=token).applications == 0
+
+
+def test_a_connection_that_makes_no_call_is_cut(folder: Path, tmp_path: Path) -> None:
+    with served_to_all(folder, tmp_path) as (coordinator, _, _):
+        ended = knock(int(coordinator.address.rpartition(":")[2]), silent, connections=1, seconds=15)
+        assert ended["cut"] == 1
+
+
+@pytest.mark.parametrize("behaviour", ["indexed", "endless"])
+def test_where_callers_need_a_certificate_a_stranger_costs_no_memory_and_delays_nobody(
+    folder: Path, tmp_path: Path, behaviour: str
+) -> None:
+    (cert, key), token = certificate(tmp_path), token_file(tmp_path)
+    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--token-file", str(token), "--tls-client-ca", str(cert))
+    with (
+        served(folder, *options, address="127.0.0.1:0") as coordinator,
+        Member(coordinator.address, tls_ca=cert, token_file=token, tls_cert=cert, tls_key=key) as member,
+    ):
+        member.register(task(0))
+        member.report(task(0), 1)
+        wait_until(lambda: member.low_us(task(0)) == 1, "it works", seconds=SECONDS)
+        before_mib = coordinator.peak_mib()
+        knock(int(coordinator.address.rpartition(":")[2]), BEHAVIOURS[behaviour], connections=20, seconds=4)
+        assert coordinator.peak_mib() - before_mib < 100  # with the token alone about 600
+        member.report(task(0), 2)
+        wait_until(lambda: member.low_us(task(0)) == 2, "and goes on working", seconds=SECONDS)
+
+        with pytest.raises(CoordinatorUnreachable, match=r"UNAVAILABLE|DEADLINE_EXCEEDED"):
+            ask_status(coordinator.address, tls_ca=cert, token_file=token, deadline_seconds=2)
+        shown = ("--tls-ca", cert, "--token-file", token, "--tls-cert", cert, "--tls-key", key)
+        probe = [*LOWMARK, "status", "--coordinator", coordinator.address, *map(str, shown)]
+        assert subprocess.run(probe, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 def test_a_small_message_that_unpacks_to_much_is_refused_before_it_is_unpacked(folder: Path, tmp_path: Path) -> None:
