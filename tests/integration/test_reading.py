@@ -260,7 +260,7 @@ class Wire:
     @property
     def status(self) -> RunStatus:
         (run,) = self.standing.run_statuses()
-        return replace(run, status=replace(run.status, held=()), spent_us={})  # both go on with the clock
+        return replace(run, status=replace(run.status, held=()), spent_us={}, now_us=None)  # these go on with the clock
 
 
 class JavaProgress:
