@@ -108,7 +108,7 @@ class FilesAudit:
         if unread > 3:
             self._notes.append(f"{unread} files in all cannot be read")
         self._check(audit, len(files))
-        notes = [*self._notes, *([] if self.reader.note is None else [self.reader.note])]
+        notes = [*self._notes, *self.reader.notes]
         if self.stop():
             notes.append("interrupted: this is what was read by then")
         return audit.report(

@@ -245,6 +245,7 @@ def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Pat
         (["2023-11-14T22:13:20Z", "2023-11-14T23:13:20+01:00"], TimeReader(), [START_US, START_US]),
         (["2023-11-14 22:13:20", "soon", None], TimeReader(), [START_US, None, None]),
         (["1700000000"], TimeReader(), [START_US]),
+        (["1700000000", "soon", None, "9" * 400], TimeReader(), [START_US, None, None, None]),
         (["14.11.2023 22:13"], TimeReader(pattern="%d.%m.%Y %H:%M"), [START_US - 20 * SECOND_US]),
         ([1_700_000_000, "2023-11-14T22:13:20Z", True, {}], TimeReader(), [START_US, START_US, None, None]),
         ([2**70, 1_700_000_000], TimeReader(Unit.SECONDS), [None, START_US]),
@@ -266,7 +267,36 @@ def test_a_payload_that_is_no_json_costs_itself_alone() -> None:
     assert (times.null_rows, times.unreadable_rows) == (2, 4)
 
 
-@pytest.mark.parametrize("text", ["$", "", "$.a[0]", "$..a", "a b[", "$.a]"])
+def test_a_path_may_lead_through_arrays() -> None:
+    payloads = [
+        b'{"items": [{"at": 1}, {"at": 1700000000}]}',
+        b'{"items": []}',
+        b'{"items": [null, null]}',
+        b'{"items": null}',
+        b"{}",
+        b'{"items": {"at": 1}}',
+    ]
+    times = TimeReader(Unit.SECONDS).payloads(payloads, json_path("$.items[1].at"))
+    assert times.timed.tolist() == [True] + [False] * 5
+    assert times.times_us[0] == START_US
+    assert (times.null_rows, times.unreadable_rows) == (4, 1)  # an object is no array
+
+
+@pytest.mark.parametrize("in_values", [True, False])
+def test_numbers_of_two_units_are_named_and_the_smaller_part_is_not_taken(in_values: bool) -> None:
+    seconds, milliseconds = [1_700_000_000] * 3, [1_700_000_000_000] * 7
+    reader = TimeReader()
+    mixed: list[Any] = [*milliseconds, *seconds, 0]
+    times = reader.values([*mixed, "no time"]) if in_values else reader.column(pa.array(mixed))
+    assert times.timed.tolist()[:11] == [True] * 7 + [False] * 3 + [True]  # of 0 nobody can tell
+    assert times.unreadable_rows == 3 + in_values
+    assert any("3 rows have a time that looks like seconds among milliseconds" in note for note in reader.notes)
+    named = TimeReader(Unit.MILLISECONDS)
+    assert named.column(pa.array(mixed)).timed.all()  # whoever names the unit is believed
+    assert named.notes == []
+
+
+@pytest.mark.parametrize("text", ["$", "", "$.a[-1]", "$.a[x]", "$..a", "a b[", "$.a]"])
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(AuditImpossible, match="no path into JSON"):
         json_path(text)
