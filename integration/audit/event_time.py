@@ -191,7 +191,7 @@ class TimeReader:
         return self.column(pa.array(texts, pa.string()))
 
     def values(self, values: Sequence[Any]) -> EventTimes:
-        """The times that values of JSON are: numbers, and texts."""
+        """The times that values of records are: numbers, texts, and what a decoder made times of already."""
         kinds = set(map(type, values)) - {type(None)}
         if kinds <= {int} or kinds == {float}:
             try:
@@ -200,6 +200,8 @@ class TimeReader:
                 pass
         elif kinds == {str}:
             return self.column(pa.array(values, pa.string()))
+        elif kinds == {dt.datetime}:
+            return self.column(pa.array(values, pa.timestamp("us", "UTC")))
         made = [self._single(value) for value in values]
         return _gathered(made, sum(value is None for value in values))
 
@@ -285,6 +287,8 @@ class TimeReader:
     def _single(self, value: Any) -> int | None:
         """One value by itself, where not all of a column are of a kind."""
         try:
+            if isinstance(value, dt.datetime):
+                return (value - _EPOCH) // dt.timedelta(microseconds=1)
             if isinstance(value, str):
                 if self.pattern is not None:
                     at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC where no zone is said
@@ -301,7 +305,7 @@ class TimeReader:
                     return None
                 time_us = math.floor(value * _US_PER[self.unit])
                 return time_us if abs(time_us) < _MOST_US else None
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, TypeError):  # the last: a time without a zone
             return None
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from .audit import Audit, Question
 from .cuts import ByRows, ByTime, Cut, Proportional
 from .event_time import EventTimes, Header, JsonPath, TimeReader, shown_place
 from .kafka_range import Offsets, TopicRange, Topics, Wanted
+from .schema import Schema, schema_id, unframed
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -61,6 +62,7 @@ class KafkaAudit:
         wanted: how much is read.
         place: where event time is, in the JSON of the value or in a header; None: it is the record's timestamp.
         reader: what it is written in.
+        schema: decodes the values; None: they are JSON.
         options: more properties of librdkafka.
         now_us: now, microseconds since the epoch.
         give_up_after_seconds: how long a broker that does not answer is waited for.
@@ -76,6 +78,7 @@ class KafkaAudit:
     reader: TimeReader
     options: Mapping[str, object]
     now_us: int
+    schema: Schema | None = None
     give_up_after_seconds: float = 30.0
     stop: Callable[[], bool] = bool
     progress: Callable[[int, int], None] = lambda _read, _total: None
@@ -131,8 +134,15 @@ class KafkaAudit:
             )
         audit = reading.audit
         if not any(profile.first_us is not None for profile in audit.profiles):
-            raise AuditImpossible(self._no_times(audit, reading), _NO_TIMES_HINT)
+            framed = reading.schema_id is not None and self.schema is None
+            raise AuditImpossible(self._no_times(audit, reading), _SCHEMA_HINT if framed else _NO_TIMES_HINT)
         notes = [*self._notes, *self.reader.notes]
+        if self.schema is not None and len(self.schema.ids) > 1:
+            ids = ", ".join(map(str, sorted(self.schema.ids)[:20]))
+            notes.append(
+                f"values name {len(self.schema.ids)} schemas (ids {ids}), and all were decoded by the one of --schema: "
+                "where they differ before the event time, times are wrong"
+            )
         if reading.empty:
             notes.append(f"no row of it in what was read: {', '.join(self.name(each) for each in reading.empty[:20])}")
         if reading.why_short is not None:
@@ -150,6 +160,12 @@ class KafkaAudit:
             notes=notes,
         )
 
+    def times_in(self, values: Sequence[bytes | None], path: JsonPath) -> EventTimes:
+        """The event times in the values of records."""
+        if self.schema is None:
+            return self.reader.payloads([unframed(value) for value in values], path)
+        return self.reader.values(self.schema.values(values, path))
+
     def name(self, partition: TopicPartitionId) -> str:
         return split_name(partition)
 
@@ -159,6 +175,8 @@ class KafkaAudit:
         broken = sum(profile.unreadable_rows for profile in audit.profiles)
         far = audit.rows - nulls - broken
         sample = "" if reading.sample is None else f"; the first record begins with {reading.sample!r}"
+        if reading.schema_id is not None and self.schema is None:
+            sample = f"; the first record is Avro or Protobuf of schema {reading.schema_id} of a schema registry"
         return (
             f"none of the {audit.rows:,} rows of {self.topics} has a usable event time at {where}: {nulls:,} "
             f"have none, {broken:,} one that cannot be read, {far:,} one from before 1970 or from the future{sample}"
@@ -167,6 +185,11 @@ class KafkaAudit:
 
 _NO_TIMES_HINT = (
     "name where event time is with --event-time '$.paid_at', and how it is written with --unit or --format."
+)
+
+
+_SCHEMA_HINT = (
+    "pass that schema with --schema FILE: the .avsc, or what protoc --include_imports --descriptor_set_out wrote."
 )
 
 
@@ -190,6 +213,7 @@ class _Reading:
         self.audit: Audit | None = None
         self.order = self.event_time = ""
         self.sample: str | None = None
+        self.schema_id: int | None = None  # that the first record names, and that is needed to read it
         self.why_short: str | None = None
         self.empty: list[TopicPartitionId] = sorted(set(begins) - self._left)
 
@@ -271,8 +295,7 @@ class _Reading:
             if isinstance(place, Header):
                 times = self._of.reader.headers([_header(message, place.name) for message in wanted])
             else:
-                values: list[Any] = [message.value() for message in wanted]
-                times = self._of.reader.payloads(values, place)
+                times = self._of.times_in([cast("bytes | None", message.value()) for message in wanted], place)
         self.audit.add(
             self._numbers[partition],
             written_us if self._appended else offsets[rows],
@@ -286,9 +309,9 @@ class _Reading:
         of, question = self._of, self._of.question
         self._appended = kind == _APPENDED
         value: Any = first.value()
-        self.sample = (
-            None if value is None or not isinstance(of.place, tuple) else bytes(value)[:60].decode(errors="replace")
-        )
+        if value is not None and isinstance(of.place, tuple):
+            self.sample = bytes(value)[:60].decode(errors="replace")
+            self.schema_id = schema_id(value) if unframed(value) is value else None
         with_rows = sorted(self._left)
         known = [*with_rows, *(self.empty if self._appended else [])]
         self._numbers = {partition: number for number, partition in enumerate(known)}
@@ -327,7 +350,9 @@ class _Reading:
         if rows is None:
             rows = min(ROWS_PER_BATCH, max(1, self._total // BATCHES))
         if question.trigger_us is not None:
-            self._of._notes.append("--trigger needs append times, which the topic has not; it has no effect")
+            self._of._notes.append(
+                "--trigger has no effect, because the topic has no append times: batches are cut by --rows-per-batch"
+            )
         self.order = (
             "as Spark's rate limiting reads a backlog, of each partition in proportion (the topic has no append time), "
             f"maxOffsetsPerTrigger={rows}"

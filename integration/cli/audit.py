@@ -98,6 +98,14 @@ def kafka(
             show_default=False,
         ),
     ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="The schema of values that are Avro (.avsc) or Protobuf (what protoc --descriptor_set_out wrote); "
+            "their head of a schema registry is skipped. Needs lowmark[audit].",
+            show_default=False,
+        ),
+    ] = None,
     unit: Unit = None,
     pattern: Format = None,
     delay: Delay = None,
@@ -136,8 +144,10 @@ def kafka(
     from lowmark.integration.audit.event_time import record_place
     from lowmark.integration.audit.kafka import KafkaAudit
     from lowmark.integration.audit.kafka_range import Wanted
+    from lowmark.integration.audit.schema import Schema
 
     topics = _topics(topic, topic_pattern)
+    described = None if schema is None else Schema.read(schema)
     place = None if event_time is None else record_place(event_time)
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
     wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
@@ -145,7 +155,7 @@ def kafka(
     with _Watch() as watch:
         found = KafkaAudit(
             bootstrap_servers, topics, question, wanted, place, reader, options, time.time_ns() // 1_000,
-            stop=watch.stopped, progress=watch.progress,
+            schema=described, stop=watch.stopped, progress=watch.progress,
         ).run()  # fmt: skip
     _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from lowmark.integration.audit.audit import Question
@@ -135,6 +138,32 @@ def test_event_time_may_stand_in_a_header(kafka: Broker) -> None:
     first, second = answer["splits"].values()
     assert (first["first_us"], second["last_us"]) == (1_700_000_000_000_000, 1_700_000_999_000_000)
     assert (first["unreadable_rows"], second["null_rows"]) == (1, 1)
+
+
+def test_values_of_a_schema_registry_are_decoded_or_refused_for_what_they_are(kafka: Broker, tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "at", "type": "long"}]}
+    (tmp_path / "order.avsc").write_text(json.dumps(schema))
+    parsed, topic = fastavro.parse_schema(schema), kafka.create_topic()
+
+    def value(at: int, number: int) -> bytes:
+        out = io.BytesIO(struct.pack(">bI", 0, number))
+        out.seek(5)
+        fastavro.schemaless_writer(out, parsed, {"at": at})
+        return out.getvalue()
+
+    kafka.produce(topic, (Record(value(1_700_000_000_000 + row, 7 + row // 500)) for row in range(1_000)))
+    code, out, err = call("--bootstrap-servers", kafka.bootstrap, "--topic", topic, "--event-time", "$.at")
+    assert (code, out) == (2, "")
+    assert "the first record is Avro or Protobuf of schema 7 of a schema registry" in err
+    assert "--schema FILE" in err
+    answer = told(kafka, topic, "--event-time", "$.at", "--schema", str(tmp_path / "order.avsc"), "--trigger", "10s")
+    [split] = answer["splits"].values()
+    assert (split["rows"], split["last_us"]) == (1_000, 1_700_000_000_999_000)
+    assert any("values name 2 schemas (ids 7, 8)" in note for note in answer["notes"])
+    assert any("--trigger has no effect" in note for note in answer["notes"])
+    framed = kafka.create_topic()
+    kafka.produce(framed, [Record(struct.pack(">bI", 0, 7) + b'{"at": 1700000000}')])
+    assert told(kafka, framed, "--event-time", "$.at")["rows"] == 1
 
 
 def test_append_times_order_all_partitions(kafka: Broker) -> None:
