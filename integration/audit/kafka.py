@@ -311,7 +311,7 @@ class _Reading:
         value: Any = first.value()
         if value is not None and isinstance(of.place, tuple):
             self.sample = bytes(value)[:60].decode(errors="replace")
-            self.schema_id = schema_id(value) if unframed(value) is value else None
+            self.schema_id = schema_id(bytes(value)) if unframed(value) is value else None
         with_rows = sorted(self._left)
         known = [*with_rows, *(self.empty if self._appended else [])]
         self._numbers = {partition: number for number, partition in enumerate(known)}
