@@ -310,8 +310,9 @@ class _Reading:
         self._appended = kind == _APPENDED
         value: Any = first.value()
         if value is not None and isinstance(of.place, tuple):
-            self.sample = bytes(value)[:60].decode(errors="replace")
-            self.schema_id = schema_id(bytes(value)) if unframed(value) is value else None
+            whole = bytes(value)
+            self.sample = whole[:60].decode(errors="replace")
+            self.schema_id = schema_id(whole) if unframed(whole) is whole else None
         with_rows = sorted(self._left)
         known = [*with_rows, *(self.empty if self._appended else [])]
         self._numbers = {partition: number for number, partition in enumerate(known)}
