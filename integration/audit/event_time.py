@@ -249,7 +249,7 @@ class TimeReader:
         return EventTimes(times_us, fits, nulls, len(values) - nulls - int(fits.sum()))
 
     def _another(self, values: npt.NDArray[Any], valid: Flags, unit: Unit) -> Flags:
-        """Which numbers are, by their size, of another unit than the others, shape (n,). They are counted."""
+        """Find and count the numbers whose size fits another unit than ``unit``; shape (n,)."""
         sizes = np.abs(values.astype(np.float64))
         units = np.searchsorted(_LIMITS, sizes, side="right")
         another: Flags = valid & (sizes >= _LEAST_OF_OUR_DAYS) & (units != list(Unit).index(unit))
@@ -262,7 +262,7 @@ class TimeReader:
     def _texts(self, column: pa.Array[Any]) -> EventTimes:
         nulls = column.null_count
         if self.pattern is None and _NUMBER.fullmatch(next((v for v in column.slice(0, 100).to_pylist() if v), "")):
-            # Numbers as texts, as in CSV; one text that is none costs itself alone.
+            # Numbers as texts, as in CSV. A text that is no number makes no other row unreadable.
             numbers = pc.if_else(pc.match_substring_regex(column, _NUMBER_TEXT), column, pa.scalar(None, pa.string()))
             whole = pc.all(pc.match_substring_regex(numbers, r"^-?\d{1,18}$"), skip_nulls=True).as_py()
             read = self._numbers(numbers.cast(pa.int64() if whole else pa.float64()))

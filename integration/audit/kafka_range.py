@@ -40,7 +40,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which topics are audited: those of some names, or those whose whole name matches a pattern.
+    """The topics that are audited, given by name or by a pattern for whole names.
 
     >>> str(Topics(("orders",))), str(Topics(("orders", "returns"))), str(Topics(pattern="orders-.*"))
     ("topic 'orders'", "topics 'orders', 'returns'", "topics like 'orders-.*'")

@@ -39,7 +39,7 @@ def schema_id(value: bytes) -> int | None:
 
 
 def unframed(value: bytes | None) -> bytes | None:
-    """The JSON in a framed value; any other value as it is."""
+    """Return the JSON in a framed value. Other values are returned unchanged."""
     framed = value is not None and schema_id(value) is not None and value[_HEAD.size] in _JSON
     return value[_HEAD.size :] if framed and value is not None else value
 
@@ -76,7 +76,7 @@ class Schema(ABC):
         return _Avro(content, file) if content.lstrip()[:1] in (b"{", b"[", b'"') else _Protobuf(content, file)
 
     def values(self, payloads: Sequence[bytes | None], path: JsonPath) -> list[Any]:
-        """The field in each payload: None where there is none, `BROKEN` where the payload cannot be decoded."""
+        """Return the field of each payload: None if the payload has no such field, `BROKEN` if it cannot be decoded."""
         return [None if payload is None else self._value(payload, path) for payload in payloads]
 
     def _value(self, payload: bytes, path: JsonPath) -> Any:

@@ -162,7 +162,9 @@ def kafka(
 
 @audit.command("files", epilog=EXIT_CODES)
 def files(
-    path: Annotated[Path, typer.Argument(help="A file, or a folder with all that is below it.", show_default=False)],
+    path: Annotated[
+        str, typer.Argument(help="A file, a folder with all that is below it, or a Delta table.", show_default=False)
+    ],
     *,
     event_time: Annotated[
         str | None,
@@ -192,6 +194,8 @@ def files(
 ) -> None:
     """Replay files (parquet, CSV, JSON lines) as Spark's file source reads them: by age, one file a batch.
 
+    Folders like day=2026-11-24 give columns, as in Spark. A Delta table is read by its log (needs lowmark[audit]).
+
     Ctrl-C ends the reading, and the answer is of what was read by then.
     """
     _log_to_stderr(debug)
@@ -202,7 +206,7 @@ def files(
     wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
     with _Watch() as watch:
         found = FilesAudit(
-            path, question, wanted, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
+            _local(path), question, wanted, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
             stop=watch.stopped, progress=watch.progress,
         ).run()  # fmt: skip
     _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
@@ -269,6 +273,23 @@ def _us(text: str, option: str) -> int:
     if us < 1_000:
         raise typer.BadParameter(f"{option}: expected a millisecond or more, got {text}")
     return us
+
+
+def _local(text: str) -> Path:
+    """The path of a file on this machine, which may be given as a URI."""
+    from urllib.parse import unquote, urlsplit
+
+    from lowmark.integration.errors import AuditImpossible
+
+    scheme, colon, rest = text.partition("://")
+    if not colon:
+        return Path(text)
+    if scheme.lower() == "file":
+        return Path(unquote(urlsplit(text).path))
+    raise AuditImpossible(
+        f"{scheme}://{rest.rpartition('@')[2]:.200} is not on this machine",
+        "copy some of its files here, or audit it in a session: lowmark.audit_table(spark.read.parquet(...), ...).",
+    )
 
 
 def _topics(names: list[str] | None, pattern: str | None) -> Topics:
