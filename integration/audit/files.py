@@ -275,7 +275,7 @@ class FilesAudit:
                     yield self.reader.payloads(rows, path), _named(columns) if columns else None
 
     def _columns(self, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
-        """Return the columns to read from a file. The first file decides which; columns in folder names are left out."""
+        """Return the columns to read from a file, without those in folder names. The first file decides which."""
         if self.event_time is not None and self.event_time.startswith("$."):
             self.event_time = self.event_time[2:]
         if self.event_time is None:
