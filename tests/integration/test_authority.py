@@ -22,7 +22,7 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Statement, Taken, Told
 from lowmark.integration.coordinator.server import Coordinator, Watcher, restore, serve
 from lowmark.integration.coordinator.serving import run_coordinator
-from lowmark.integration.errors import AddressRefused, JournalRefused, TokenRefused
+from lowmark.integration.errors import AddressRefused, CoordinatorFailed, JournalRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
 from lowmark.watermark import (
     AlignmentParams,
@@ -840,8 +840,9 @@ def test_an_error_of_its_own_ends_it_and_does_not_leave_it_dead_and_serving(
                 monkeypatch.setattr(Coordinator, "_tell", wrong)
             wait_until(lambda: not answers(Path(address.removeprefix("unix:"))), "it has ended", seconds=20)
 
-    with pytest.raises(AssertionError, match="a bug"):
+    with pytest.raises(CoordinatorFailed, match="a bug") as failed:
         serve_until_it_ends()
+    assert isinstance(failed.value.__cause__, AssertionError)
 
 
 def test_a_timer_is_not_put_off_by_messages_that_keep_coming() -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -18,7 +19,15 @@ from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.client import Member, ask_status
-from lowmark.integration.coordinator.client_state import BackOff, GivenUp, MemberState, NewLow
+from lowmark.integration.coordinator.client_state import (
+    BackOff,
+    GivenUp,
+    Holdings,
+    Left,
+    MemberState,
+    NewLow,
+    RunRenewed,
+)
 from lowmark.integration.coordinator.messages import Refused, Say, Statement, Taken
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
 from lowmark.watermark import (
@@ -217,7 +226,7 @@ def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
     assert isinstance(registration, TaskRegistered)
     assert registration.run != "run-0"
     assert registration.low_watermark_us == 77
-    assert state.heard() == []
+    assert state.heard() == [RunRenewed(task(0), "run-0", registration.run)]
 
 
 def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
@@ -240,7 +249,8 @@ def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error
     state.report(task(1), 1)
     said(state, SECOND)
     state.answered([refused(error), Taken()], SECOND)
-    [heard] = state.heard()
+    left, heard = state.heard()
+    assert left == Left(task(0), "run-0")
     assert isinstance(heard, GivenUp)
     assert str(heard.error) == f"task job/orders/0 was refused by its coordinator ({error}): a sentence"
     state.report(task(0), 2)
@@ -338,11 +348,15 @@ class Lossy:
     def __init__(self, seed: int) -> None:
         self.seed, self.random, self.now_us = seed, Random(seed), 0
         self.coordinator = LowWatermarkCoordinator(interval_us=SECOND, lease_us=5 * SECOND)
+        self.holdings = [Holdings() for _ in range(2)]
         self.states = [MemberState(f"app-{n}", Random(seed + n)) for n in range(2)]
+        self.lives = 1
         self.newest = {task(n): 0 for n in range(6)}
         self.lows: dict[TaskId, list[int]] = {each: [] for each in self.newest}
         for n in range(6):
-            self.states[n % 2].register(TaskRegistered(task(n), f"run-{n}"))
+            registration = TaskRegistered(task(n), f"run-{n}")
+            self.holdings[n % 2].register(registration)
+            self.states[n % 2].register(registration)
 
     def loses(self, share: float) -> bool:
         return self.random.random() < share
@@ -351,7 +365,9 @@ class Lossy:
         for n in range(6):
             if self.loses(0.3):
                 self.newest[task(n)] += self.random.randrange(1, 100)
-                self.states[n % 2].report(task(n), self.newest[task(n)])
+                say = partial(MemberState.report, task=task(n), low_us=self.newest[task(n)])
+                self.holdings[n % 2].report(task(n), say)
+                say(self.states[n % 2])
 
     def step(self, loss: float) -> None:
         """Each application says what it has to, if it can; then time does what it does."""
@@ -359,16 +375,24 @@ class Lossy:
             self.coordinator = LowWatermarkCoordinator.restore(
                 self.coordinator.snapshot(), now_us=self.now_us, interval_us=SECOND, lease_us=5 * SECOND
             )
+        for n in range(2):
+            if self.loses(0.5 * loss):  # an error may have left it half changed
+                self.states[n] = self.holdings[n].resume(f"app-{n}", Random(self.seed), life=self.lives)
+                self.states[n].detached("an error", self.now_us)
+                self.lives += 1
         for state in self.states:
             self.connect_or_cut(state, loss)
             message = state.take(self.now_us)
             if message is not None:
                 self.exchange(state, message, loss)
         self.deliver(self.coordinator.handle(Tick(), self.now_us), loss)
-        for state in self.states:
-            for heard in state.heard():
-                assert isinstance(heard, NewLow), f"seed {self.seed}: {heard}"
-                self.lows[heard.task].append(heard.low_us)
+        for n in range(2):
+            for heard in self.states[n].heard():
+                self.holdings[n].hear(heard)
+                if isinstance(heard, NewLow):
+                    self.lows[heard.task].append(heard.low_us)
+                else:
+                    assert isinstance(heard, RunRenewed), f"seed {self.seed}: {heard}"
 
     def connect_or_cut(self, state: MemberState, loss: float) -> None:
         if state.connected and self.loses(0.5 * loss):
