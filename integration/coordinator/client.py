@@ -189,6 +189,8 @@ class Member:
         )
         self._holdings.report(task, say)
         self._hand_over(lambda: say(self._state))
+        if self._worker.failed is not None:
+            self._give_up(task)
 
     def deregister(self, task: TaskId) -> None:
         """The run of the task is over: its query was stopped. Raises UnknownTask."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from lowmark.integration.coordinator.client_state import (
 )
 from lowmark.integration.coordinator.messages import Refused, Say, Statement, Taken
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
+from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -662,3 +663,106 @@ def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
             other.deregister(task(1))
         one.report(task(0), 20)
         wait_until(lambda: one.low_us(task(0)) == 20, "the other one holds nothing")
+
+
+# -- an error in its threads
+
+
+def once(error: Exception, work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same work, which raises the first time."""
+    errors = [error]
+
+    def raises(*arguments: Any, **named: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return work(*arguments, **named)
+
+    return raises
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (MemberState, "register"),
+        (MemberState, "report"),
+        (MemberState, "take"),
+        (MemberState, "told"),
+        (MemberState, "answered"),
+        (MemberState, "_statements"),
+        (MemberState, "_taken"),
+        (Member, "_wait_seconds"),
+        (Member, "_step"),
+        (Member, "_take"),
+    ],
+)
+@pytest.mark.parametrize("error", [KeyError("x"), MemoryError()], ids=lambda error: type(error).__name__)
+def test_a_link_begins_again_with_what_the_application_said(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    place: type,
+    name: str,
+    error: Exception,
+) -> None:
+    lows: list[int] = []
+    with (
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        Member(address, on_low=lambda _task, low_us: lows.append(low_us)) as one,
+    ):
+        one.register(task(0))
+        one.report(task(0), 1)
+        wait_until(lambda: lows == [1], "it is heard")
+        monkeypatch.setattr(place, name, once(error, getattr(place, name)))
+        one.register(task(1))
+        one.report(task(1), 9)
+        one.report(task(0), 7)
+        wait_until(lambda: lows[-1] == 7, "the link is back", seconds=10)
+        one.deregister(task(1))
+        one.report(task(0), 8)
+        wait_until(lambda: lows[-1] == 8, "and goes on", seconds=10)
+        assert one.connected
+        assert one.why == ""
+    assert lows == sorted(lows)
+    assert any(type(error).__name__ in record.getMessage() for record in caplog.records)
+
+
+def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up: dict[TaskId, LowmarkError] = {}
+    with (
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        Member(address, on_given_up=given_up.__setitem__) as one,
+    ):
+        one.register(task(0))
+        one.reach()
+
+        def wrong(*_arguments: Any) -> Any:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(MemberState, "take", wrong)
+        one.report(task(0), 1)
+        wait_until(lambda: task(0) in given_up, "its tasks are given up", seconds=10)
+        assert isinstance(given_up[task(0)], WorkerDied)
+        assert "KeyError: 'a bug'" in str(given_up[task(0)])
+        assert not one.connected
+        assert one.why == "the thread of this link was ended by an error: KeyError: 'a bug'"
+        assert one.since_us is not None
+        assert isinstance(one.failed, KeyError)
+        with pytest.raises(WorkerDied, match="a bug"):
+            one.reach()
+        one.register(task(1))  # a query that begins later
+        assert set(given_up) == {task(0), task(1)}
+
+
+def test_connected_means_that_what_was_said_last_was_answered(folder: Path) -> None:
+    now_us = [0]
+    with (
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        Member(address, now_us=lambda: now_us[0], deadline_seconds=5) as one,
+    ):
+        one.reach()
+        one._answer_by_us = 5 * SECOND  # it waits for an answer, and its thread looks at nothing
+        assert (one.connected, one.why) == (True, "")
+        now_us[0] = 5 * SECOND
+        assert (one.connected, one.why) == (False, "no answer within 5 seconds")
