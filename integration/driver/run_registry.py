@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
-from lowmark.integration.errors import RefusedByCoordinator, UnknownStream
+from lowmark.integration.errors import UnknownStream
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.spark.queries import Queries
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatReply, HeartbeatRequest
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.watermark import NotifyNewLowWatermark, TaskId, Tick
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId, Tick
 from lowmark.watermark.splits.events import Effect, Polled
 
 from . import beginning, failures, farewells
@@ -292,8 +292,8 @@ class Runs:
         ends = run is not None and (request.available_now or run.available_now)
         return run is not None and ends and self.cooperation.worth_waiting(run)
 
-    def refuse(self, task: TaskId, refused: RefusedByCoordinator) -> None:
-        """The coordinator does not take a run: without it the query would hold for ever, so it ends and says why."""
+    def refuse(self, task: TaskId, refused: LowmarkError) -> None:
+        """Nobody shares a run's low watermark any more: the query would hold for ever, so it ends and says why."""
         for run in self._runs.values():
             if not run.ended and self.cooperation.is_task(run, task):
                 run.refusal = f'stream "{run.stream.name}": {refused}'

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lowmark.integration.errors import (
-    RefusedByCoordinator,
     ServiceStopped,
     StreamNameTaken,
     StreamRunning,
@@ -540,7 +539,7 @@ class LowWatermarkService:
         if self._stopping:
             raise ServiceStopped(action)
 
-    def _enqueue_refusal(self, task: TaskId, refused: RefusedByCoordinator) -> None:
+    def _enqueue_refusal(self, task: TaskId, refused: LowmarkError) -> None:
         self._loop.post(lambda: self._runs.refuse(task, refused))
 
     def _enqueue_event(self, kind: str, event: JavaObject) -> None:
