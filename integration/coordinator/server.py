@@ -32,7 +32,6 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from lowmark.integration.errors import CoordinatorFailed, JournalRefused, MalformedMessage
 from lowmark.integration.process import sockets
 from lowmark.integration.process.method import Method
@@ -603,20 +602,15 @@ async def serve(
         options=[*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", sockets.room_for_connections())],
         maximum_concurrent_rpcs=_MOST_CALLS,
     )
-    healthy = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(coordinator))])
     try:
         address = door.open(server)
         await server.start()
-        for name in ("", SERVICE):
-            await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
         ready(address)
         stopped = asyncio.ensure_future(stop.wait())
         both: list[asyncio.Future[Any]] = [stopped, coordinator.failed]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        await healthy.enter_graceful_shutdown()
     finally:
         await coordinator.close()
         await server.stop(_GRACE_SECONDS)

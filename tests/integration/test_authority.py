@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from lowmark.integration.coordinator import messages, server
 from lowmark.integration.coordinator.access import Caller, Door, read_token
 from lowmark.integration.coordinator.client import ask_status
@@ -603,14 +602,7 @@ def test_an_unknown_method_is_answered(channel: grpc.Channel) -> None:
     assert status_of(raw(channel, b"", f"/{messages.SERVICE}/Steal")) is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_the_standard_health_service_answers(channel: grpc.Channel) -> None:
-    health = health_pb2_grpc.HealthStub(channel)
-    for name in ("", messages.SERVICE):
-        answer = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=20)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-@pytest.mark.parametrize("method", ["Say", "Watch", "Status", "health"])
+@pytest.mark.parametrize("method", ["Say", "Watch", "Status", "Unknown"])
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -624,7 +616,7 @@ def test_the_standard_health_service_answers(channel: grpc.Channel) -> None:
 )
 def test_without_the_token_no_method_answers(guarded: str, tmp_path: Path, method: str, metadata: Any) -> None:
     with Caller(guarded, token_file=token_file(tmp_path)).channel() as channel:
-        path = "/grpc.health.v1.Health/Check" if method == "health" else f"/{messages.SERVICE}/{method}"
+        path = f"/{messages.SERVICE}/{method}"
         call: Any = channel.unary_stream(path) if method == "Watch" else channel.unary_unary(path)
         with pytest.raises(grpc.RpcError) as failed:
             list(call(messages.encode(messages.Watch("a")), timeout=20, metadata=metadata))
