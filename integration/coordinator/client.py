@@ -67,7 +67,7 @@ class Member:
         tls_ca: PEM file with the certificate that the coordinator must show; needed with ``host:port``.
         token_file: the coordinator's token; needed with ``host:port``.
         tls_cert, tls_key: PEM files, the application's own certificate and key, where the coordinator asks for one.
-        on_low: called with a task and the new low watermark of its source, microseconds; it only ever rises.
+        on_low: called with a task and the new low watermark of its source, microseconds; it never falls.
         on_given_up: called with a task that cannot go on, and why: the coordinator refuses it for good (its run was
             replaced by another process, or its group has other parameters), or errors have ended the link.
         deadline_seconds: how long a call may take before the connection counts as lost.
@@ -358,9 +358,9 @@ class Member:
         elif now_us >= self._attach_by_us if not state.connected else self._overdue(now_us):
             self._hang_up(self._link, self._no_answer)
         for heard in state.heard():  # before anything is said: a new token is held before the coordinator hears it
-            self._holdings.hear(heard)
             if isinstance(heard, NewLow | GivenUp):
                 self._call_back(heard)
+            self._holdings.hear(heard)  # after an error before this, a new state hears it again
         say = state.take(now_us)
         if say is not None and self._link is not None:
             self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)

@@ -408,9 +408,9 @@ class MemberState:
             mine.registration, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
             self._dirty[task] = None
             return
-        self._leave(mine)
         if not unknown:  # a task that ends and is not known has ended
             self._heard.append(GivenUp(task, RefusedByCoordinator(str(task), refused.error, refused.text)))
+        self._leave(mine)
 
     def _hear_low(self, task: TaskId, mine: _Mine, low_us: int) -> None:
         if mine.low_us is None or low_us > mine.low_us:

@@ -163,13 +163,14 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._timeout_seconds, self._worker_threads = timeout_seconds, worker_threads
         self._clock: WaitingClock = clock if clock is not None else MonotonicClock()
         self._queue = ActionQueue(
-            f"lowmark {name} coordinator", clock=self._clock, uncaught=self._recover, died=self._die
+            f"lowmark {name} coordinator", clock=self._clock, uncaught=self._fail_action, died=self._die
         )
         self._metrics = MetricGroup()
         self._restored = 0
         self._lock = threading.Lock()  # guards the next three
         self._started = self._closed = self._enumerator_closed = False
         self._asked: dict[Future[Any], str] = {}
+        self._coming: dict[int, ReaderInfo] = {}  # readers that were handed over: a restore has them all
         # What follows belongs to the coordinator's thread.
         self._readers: dict[int, ReaderInfo] = {}
         self._context: SourceCoordinatorContext[SplitT] | None = None
@@ -211,7 +212,9 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             self._queue.close(last=("close the enumerator", partial(self._close_enumerator, done)))
         self._drop_asked()
         try:
-            done.result(timeout_seconds)
+            self._queue.wait(done, "close the enumerator", seconds=timeout_seconds)
+        except WorkerDied:  # an error came before it, or in it
+            self._close_enumerator(done)
         except FutureTimeout:
             hangs = self._hangs("close the enumerator", timeout_seconds)
             helper = threading.Thread(target=self._close_enumerator, args=(done,), name="lowmark close", daemon=True)
@@ -236,7 +239,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             raise ValueError(
                 f"source {self._name!r}: reader {subtask} cannot register, expected 0 to {self._num_subtasks - 1}"
             )
-        self._post(f"register reader {subtask}", lambda: self._register(ReaderInfo(subtask, location)))
+        action, info = f"register reader {subtask}", ReaderInfo(subtask, location)
+        self._check(action)
+        self._coming.setdefault(subtask, info)
+        self._queue.post(action, lambda: self._register(info))
 
     def request_splits(self) -> Future[None]:
         """Have every registered reader ask for a split, until nobody gets one any more.
@@ -515,6 +521,13 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     # -- failover, on the coordinator's thread
 
+    def _fail_action(self, action: str, error: BaseException) -> None:
+        """Tell those who wait for an action that it raised; then restore the enumerator."""
+        for done, asked in list(self._asked.items()):
+            if asked == action:
+                _fail(done, error)
+        self._recover(action, error)
+
     def _recover(self, action: str, error: BaseException) -> None:
         """Restore the enumerator, or give the source up. Called where an action failed; raises nothing."""
         while not self._closed and self.failure is None:
@@ -550,6 +563,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._queue.now_doing("restore the enumerator from " + self._origin)
         self._discard_enumerator()
         self._gateway.restored(checkpoint_id)
+        self._readers.update(self._coming)
         self._make_enumerator()
         self._queue.now_doing("start the restored enumerator")
         self._running_enumerator.start()
@@ -570,13 +584,12 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         with self._lock:
             context, enumerator = self._context, self._enumerator
             self._context = self._enumerator = None
-        if context is not None:
-            context.close()
-        if enumerator is not None:
-            try:
-                enumerator.close()
-            except BaseException:  # noqa: BLE001  # it has failed, or is not needed any more
-                _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
+        for each in (context, enumerator):
+            if each is not None:
+                try:
+                    each.close()
+                except BaseException:  # noqa: BLE001  # it has failed, or is not needed any more
+                    _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
 
     def _give_up(self, action: str, error: BaseException, cause: str) -> None:
         restored = max(0, self._failover.failures - 1)

@@ -250,7 +250,7 @@ def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error
     state.report(task(1), 1)
     said(state, SECOND)
     state.answered([refused(error), Taken()], SECOND)
-    left, heard = state.heard()
+    heard, left = state.heard()
     assert left == Left(task(0), "run-0")
     assert isinstance(heard, GivenUp)
     assert str(heard.error) == f"task job/orders/0 was refused by its coordinator ({error}): a sentence"
