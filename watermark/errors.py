@@ -249,6 +249,14 @@ class StaleRun(LowmarkError, RuntimeError):
     _hint = "if this process is the one that should run, let it register with a new run token; else stop it."
 
 
+class TaskLives(LowmarkError, RuntimeError):
+    """A task is to be excused for being away, and it is there."""
+
+    task: str  # who
+    _fact = "task {task} is not away: it is registered, and speaks"
+    _hint = "stop its query first; until then others wait for it because it is there."
+
+
 class TooManyTasks(LowmarkError, RuntimeError):
     """A task wants to register, and there is no room for another."""
 
