@@ -249,12 +249,13 @@ class StaleRun(LowmarkError, RuntimeError):
     _hint = "if this process is the one that should run, let it register with a new run token; else stop it."
 
 
-class TaskLives(LowmarkError, RuntimeError):
-    """A task is to be excused for being away, and it is there."""
+class TaskNotAway(LowmarkError, RuntimeError):
+    """A task is to be forgotten because it is away for good, and it is not away."""
 
     task: str  # who
-    _fact = "task {task} is not away: it is registered, and speaks"
-    _hint = "stop its query first; until then others wait for it because it is there."
+    fact: str  # what it is instead, one sentence without its full stop
+    _fact = "task {task} is not away: {fact}"
+    _hint = "`lowmark status --coordinator` shows who is away; a query that runs is stopped first."
 
 
 class TooManyTasks(LowmarkError, RuntimeError):

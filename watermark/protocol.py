@@ -195,7 +195,7 @@ class TaskDeregistered:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskExcused:
+class TaskForgotten:
     """A person says of a task that is away: it is gone for good, nobody is to wait for it.
 
     Attributes:

@@ -41,6 +41,7 @@ from lowmark.watermark import (
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskLost,
     TaskReturnedLate,
@@ -292,7 +293,7 @@ class Coordinator:
 
     # -- how
 
-    def _take(self, statement: Statement | LowmarkError, watcher: Watcher | None) -> Answer:
+    def _take(self, statement: Statement | TaskForgotten | LowmarkError, watcher: Watcher | None) -> Answer:
         if isinstance(statement, LowmarkError):
             return refusal(statement)
         try:
@@ -313,7 +314,7 @@ class Coordinator:
         self._unwritten += effects
         return Taken()
 
-    def _with_news(self, statement: Statement, watcher: Watcher | None) -> Taken:
+    def _with_news(self, statement: Statement | TaskForgotten, watcher: Watcher | None) -> Taken:
         task = statement.task
         low_us = self._coordinator.low_watermark_us(task.job_id, task.source_id)
         return Taken(low_us, None if watcher is None else watcher.caps.get(task))
@@ -436,8 +437,8 @@ class Coordinator:
             self._forget(effect.task)
             return
         if isinstance(effect, TaskReturnedLate):
-            behind = rough_duration_us(effect.behind_us)
-            _log.warning("task %s came in %s below the low watermark", effect.task, behind)
+            late = "task %s came in %s below the low watermark, so its rows in between are late: %s"
+            _log.warning(late, effect.task, rough_duration_us(effect.behind_us), effect.why)
             return
         task = effect.task
         if isinstance(effect, RetrieveLowWatermark):

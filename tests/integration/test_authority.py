@@ -33,6 +33,7 @@ from lowmark.watermark import (
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskRegistered,
 )
@@ -81,7 +82,9 @@ class Scene:
     async def hear(self, application: str) -> list[News]:
         return (await asyncio.wait_for(anext_(self.watches[application]), 20)).messages
 
-    async def say(self, application: str, *statements: Statement | LowmarkError) -> list[Taken | Refused]:
+    async def say(
+        self, application: str, *statements: Statement | TaskForgotten | LowmarkError
+    ) -> list[Taken | Refused]:
         return (await asyncio.wait_for(self.coordinator.say(Say(application, list(statements))), 20)).answers
 
     def pass_time(self, us: int) -> None:

@@ -27,10 +27,10 @@ from lowmark.watermark import (
     SplitState,
     StaleRun,
     TaskDeregistered,
-    TaskExcused,
+    TaskForgotten,
     TaskId,
-    TaskLives,
     TaskLost,
+    TaskNotAway,
     TaskRegistered,
     TaskReturnedLate,
     Tick,
@@ -399,10 +399,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
 
     @rule(name=splits)
     def excuse(self, name: str) -> None:
-        task, excused = self.definition.tasks.get(name), TaskExcused(task_id(name))
+        task, excused = self.definition.tasks.get(name), TaskForgotten(task_id(name))
         if task is None or not task.gone:
             before = self.coordinator.snapshot(), self.coordinator.epoch
-            with pytest.raises(UnknownTask if task is None else TaskLives):
+            with pytest.raises(TaskNotAway):
                 self.coordinator.handle(excused, self.handled_us)
             assert before == (self.coordinator.snapshot(), self.coordinator.epoch)
         else:

@@ -10,14 +10,13 @@ from lowmark.watermark import (
     ReplyLowWatermark,
     SplitState,
     TaskDeregistered,
-    TaskExcused,
+    TaskForgotten,
     TaskId,
-    TaskLives,
     TaskLost,
+    TaskNotAway,
     TaskRegistered,
     TaskReturnedLate,
     TooManyTasks,
-    UnknownTask,
 )
 from lowmark.watermark.tasks.coordinator import EMPTY_SOURCE_KEPT_US, CoordinatorEffect
 from lowmark.watermark.tasks.snapshot import decode, encode, to_json
@@ -210,7 +209,7 @@ def test_a_person_may_say_that_one_is_gone_for_good(job: Job) -> None:
     assert job.say(a=500) == 60
     assert job.away()["b"].endswith("; the others wait for it until it is back")
     job.begin()
-    job.handle(TaskExcused(B))
+    job.handle(TaskForgotten(B))
 
     assert (job.say(a=600), job.states()) == (600, [SplitState.ACTIVE, SplitState.FINISHED])
     assert job.away()["b"].endswith("UTC, and nobody waits for it any more")
@@ -223,11 +222,11 @@ def test_a_person_may_say_that_one_is_gone_for_good(job: Job) -> None:
 def test_only_who_is_away_can_be_excused(job: Job) -> None:
     begun(job)
     before = job.coordinator.snapshot()
-    with pytest.raises(TaskLives, match="job/orders/b is not away"):
-        job.handle(TaskExcused(B))
+    with pytest.raises(TaskNotAway, match="job/orders/b is not away: it is registered, and alive"):
+        job.handle(TaskForgotten(B))
     for stranger in (C, TaskId("another", "orders", "a")):
-        with pytest.raises(UnknownTask):
-            job.handle(TaskExcused(stranger))
+        with pytest.raises(TaskNotAway, match="is not away: the coordinator does not know it"):
+            job.handle(TaskForgotten(stranger))
     assert job.coordinator.snapshot() == before
 
 

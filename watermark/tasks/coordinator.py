@@ -28,14 +28,14 @@ from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
-from lowmark.watermark.errors import CorruptSnapshot, InvalidMessage, TaskLives, TooManyTasks, UnknownTask
+from lowmark.watermark.errors import CorruptSnapshot, InvalidMessage, TaskNotAway, TooManyTasks
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
-    TaskExcused,
+    TaskForgotten,
     TaskId,
     TaskLost,
     TaskRegistered,
@@ -53,7 +53,7 @@ from .rounds import Answer, SourceRounds
 from .snapshot import EncodedParts, decode, encode, json_object, to_json
 from .status import CoordinatorStatus, source_status
 
-CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered | TaskExcused | Tick
+CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered | TaskForgotten | Tick
 CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced | TaskLost | TaskReturnedLate
 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
@@ -150,7 +150,7 @@ class LowWatermarkCoordinator:
 
         Raises:
             UnknownTask: it never registered, or was lost, or deregistered; it has to register, with a new token.
-            TaskLives: it is to be excused, and is not away.
+            TaskNotAway: it is to be forgotten, and is not away.
             StaleRun: the message is of a run that was replaced or is over.
             DisagreeingGroup: it wants other parameters than its alignment group has.
             TooManyTasks: there is no room for another task.
@@ -167,7 +167,7 @@ class LowWatermarkCoordinator:
                 effects = self._register(event, now_us)
             case TaskDeregistered():
                 effects = self._deregister(event, now_us)
-            case TaskExcused():
+            case TaskForgotten():
                 effects = self._excuse(event)
             case Tick():
                 effects = []
@@ -370,13 +370,13 @@ class LowWatermarkCoordinator:
         self._epoch += 1
         return self._end_if_complete(_key(task), now_us)
 
-    def _excuse(self, event: TaskExcused) -> list[CoordinatorEffect]:
+    def _excuse(self, event: TaskForgotten) -> list[CoordinatorEffect]:
         check_task(event)
         task, rounds = event.task, self._sources.get(_key(event.task))
         if task in self._members:
-            raise TaskLives(str(task))
+            raise TaskNotAway(str(task), "it is registered, and alive")
         if rounds is None or task.task_id not in rounds.answers:
-            raise UnknownTask(str(task), "the coordinator", len(self._members))
+            raise TaskNotAway(str(task), "the coordinator does not know it")
         if not rounds.answers[task.task_id].excused:
             rounds.excuse(task.task_id)
             self._note(_key(task))

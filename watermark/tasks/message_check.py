@@ -8,7 +8,7 @@ from lowmark.watermark.protocol import (
     LeftOut,
     ReplyLowWatermark,
     TaskDeregistered,
-    TaskExcused,
+    TaskForgotten,
     TaskId,
     TaskRegistered,
 )
@@ -42,7 +42,7 @@ def check_reply(reply: ReplyLowWatermark) -> None:
         raise _invalid(reply, "left_out", reply.left_out, "a LeftOut or None")
 
 
-def check_task(message: TaskRegistered | LeaseRenewed | TaskDeregistered | TaskExcused) -> None:
+def check_task(message: TaskRegistered | LeaseRenewed | TaskDeregistered | TaskForgotten) -> None:
     """Raises InvalidMessage."""
     if not isinstance(message.task, TaskId):
         raise _invalid(message, "task", message.task, "a TaskId")
