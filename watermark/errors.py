@@ -14,6 +14,7 @@
     ├── UnknownTask       (LookupError)   a report of a task that never joined, or left
     ├── StaleRun          (RuntimeError)  a message of a run of a task that was replaced, or is over
     ├── TooManyTasks      (RuntimeError)  a registration beyond what one coordinator takes
+    ├── TaskNotAway       (RuntimeError)  a task that is to be forgotten, and is not away
     └── InvalidMessage    (ValueError)    a message with a field that cannot be
 
 Spark carries only the *text* of an error from a Python worker to the driver, so every message stands on its
