@@ -88,13 +88,13 @@ def _source_in_words(source: SourceStatus, address: str) -> str:
         )
     if source.away:
         away = [task for task in source.tasks if _is_away(task)][:_NAMED]
-        named = ", ".join(f"{task.task.task_id} ({task.why})" for task in away)
-        more = f" and {source.away - len(away):,} more" if source.away > len(away) else ""
-        lines.append(f"Away: {named}{more}.")
-        command = f"lowmark forget --coordinator {address} {source.job_id} {source.source_id} QUERY"
-        lines.append(
-            f"Hint: if one is gone for good, run `{command}`, or restart the others with a smaller job_queries."
-        )
+        shown = ", ".join(f"{task.task.task_id} ({task.why})" for task in away)
+        others = f" and {source.away - len(away):,} more" if source.away > len(away) else ""
+        forget = f"lowmark forget --coordinator {address} {source.job_id} {source.source_id} QUERY"
+        lines += [
+            f"Away: {shown}{others}.",
+            f"Hint: if one is gone for good, run `{forget}`, or restart the others with a smaller job_queries.",
+        ]
     if source.missing:
         lines.append(
             f"Hint: the low watermark stays until {source.expected} queries have begun, because one of those that "

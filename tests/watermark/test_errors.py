@@ -118,8 +118,8 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         TaskNotAway("billing/orders/0", "it is registered, and alive"),
         RuntimeError,
         (
-            "task billing/orders/0 is not away: it is registered, and alive. Hint: `lowmark status --coordinator` shows "
-            "who is away; a query that runs is stopped first."
+            "task billing/orders/0 is not away: it is registered, and alive. Hint: `lowmark status --coordinator` "
+            "shows who is away; a query that runs is stopped first."
         ),
     ),
     (
