@@ -14,6 +14,7 @@
     ├── UnknownTask       (LookupError)   a report of a task that never joined, or left
     ├── StaleRun          (RuntimeError)  a message of a run of a task that was replaced, or is over
     ├── TooManyTasks      (RuntimeError)  a registration beyond what one coordinator takes
+    ├── TaskNotAway       (RuntimeError)  a task that is to be forgotten, and is not away
     └── InvalidMessage    (ValueError)    a message with a field that cannot be
 
 Spark carries only the *text* of an error from a Python worker to the driver, so every message stands on its
@@ -247,6 +248,15 @@ class StaleRun(LowmarkError, RuntimeError):
     what: str  # what the token is, completing "run r of task t <what>"
     _fact = "run {run!r} of task {task} {what}; its message was not counted"
     _hint = "if this process is the one that should run, let it register with a new run token; else stop it."
+
+
+class TaskNotAway(LowmarkError, RuntimeError):
+    """A task is to be forgotten because it is away for good, and it is not away."""
+
+    task: str  # who
+    fact: str  # what it is instead, one sentence without its full stop
+    _fact = "task {task} is not away: {fact}"
+    _hint = "`lowmark status --coordinator` shows who is away; a query that runs is stopped first."
 
 
 class TooManyTasks(LowmarkError, RuntimeError):

@@ -73,12 +73,14 @@ class RetrieveLowWatermark:
 class LeftOut(Enum):
     """Why a task asks to be left out of the minimum.
 
-    WITHOUT_SPLITS: it has none. IDLE: it has some, and they are quiet and caught up; if it is patient, it is waited for
-        until others delivered meanwhile.
+    WITHOUT_SPLITS: it has none yet. IDLE: it has some, and they are quiet and caught up; if it is patient, it is waited
+        for until others delivered meanwhile. FINISHED: all that it had have ended, and no others come, so that nobody
+        waits for it when it is away, either.
     """
 
     WITHOUT_SPLITS = "without splits"
     IDLE = "idle"
+    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,10 @@ class TaskRegistered:
         low_watermark_us: what it restored from its checkpoint; None: it begins without one, and holds.
         alignment: the group it takes part in, or None.
         throttled: whether it obeys the group's cap.
-        expected_tasks: how many tasks its source has in all: nothing is published before so many have registered.
+        expected_tasks: how many tasks its source has in all. While fewer live, those that are away are waited for, and
+            nothing is published before so many have come.
+        away_limit_us: how long others wait for it when it is away, microseconds, 0 or more; None: until it is back.
+            Time in which nobody waits, or the coordinator does not run, is not counted.
     """
 
     task: TaskId
@@ -162,6 +167,7 @@ class TaskRegistered:
     alignment: AlignmentParams | None = None
     throttled: bool = True
     expected_tasks: int = 1
+    away_limit_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +195,19 @@ class TaskDeregistered:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskForgotten:
+    """A person says of a task that is away: it is gone for good, nobody is to wait for it.
+
+    Attributes:
+        task: who. It may come back all the same, and then takes its place.
+    """
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
 class TaskLost:
-    """A task was given up: its lease ran out. It no longer holds anything, and has to register again.
+    """A task was given up: its lease ran out. It is away, and has to register again.
 
     Attributes:
         task: who.
@@ -208,10 +225,12 @@ class TaskReturnedLate:
     Attributes:
         task: who.
         behind_us: how far below, event time, more than 0.
+        why: why the low watermark went past it, completing "task x came in below the low watermark: <why>".
     """
 
     task: TaskId
     behind_us: int
+    why: str
 
 
 # -- the roles

@@ -31,6 +31,7 @@ from .audit import audit
 from .check import CHECK_EXIT_CODES, check
 from .common import EXIT_CODES, Commands
 from .demo import demo
+from .forget import forget
 from .grafana import grafana
 from .offsets import offsets
 from .page import page
@@ -78,6 +79,7 @@ for command, what, exit_codes in (
     (check, "Tell by the exit code whether low watermarks move.", CHECK_EXIT_CODES),
     (grafana, "Write the Grafana dashboards and the alert rules into a folder.", EXIT_CODES),
     (serve, "Run a coordinator that several applications share.", EXIT_CODES),
+    (forget, "Let a job go on without a query that is gone for good.", EXIT_CODES),
 ):
     app.command(epilog=exit_codes, short_help=what)(command)
 app.add_typer(

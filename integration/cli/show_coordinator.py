@@ -38,11 +38,11 @@ def status_json(address: str, answer: StatusAnswer) -> dict[str, Any]:
     return {"address": address, **msgspec.to_builtins(answer, enc_hook=str)}
 
 
-def explanations(seen: CoordinatorStatus) -> dict[str, list[dict[str, str]]]:
-    """In words: every source, and every group."""
+def explanations(seen: CoordinatorStatus, address: str) -> dict[str, list[dict[str, str]]]:
+    """In words: every source, and every group of the coordinator at an address."""
     return {
         "sources": [
-            {"job_id": each.job_id, "source_id": each.source_id, "explanation": _source_in_words(each)}
+            {"job_id": each.job_id, "source_id": each.source_id, "explanation": _source_in_words(each, address)}
             for each in seen.sources
         ],
         "groups": [{"group": each.group, "explanation": _group_in_words(each)} for each in seen.groups],
@@ -79,7 +79,7 @@ def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, no
         console.print(_group_table(group))
 
 
-def _source_in_words(source: SourceStatus) -> str:
+def _source_in_words(source: SourceStatus, address: str) -> str:
     held = "nobody holds it" if source.holder is None else f"task {source.holder.task_id} holds it"
     low = format_time_us(source.low_watermark_us)
     since = "it has not risen yet" if source.since_us is None else f"it rose last at {format_time_us(source.since_us)}"
@@ -93,6 +93,20 @@ def _source_in_words(source: SourceStatus) -> str:
         named = [f"{task.task.task_id} ({task.why})" for task in left_out]
         lines.append(
             f"Left out: {', '.join(named)}{' and ' if named and more else ''}{f'{more:,} more' if more else ''}."
+        )
+    if source.away:
+        away = [task for task in source.tasks if _is_away(task)][:_NAMED]
+        shown = ", ".join(f"{task.task.task_id} ({task.why})" for task in away)
+        others = f" and {source.away - len(away):,} more" if source.away > len(away) else ""
+        forget = f"lowmark forget --coordinator {address} {source.job_id} {source.source_id} QUERY"
+        lines += [
+            f"Away: {shown}{others}.",
+            f"Hint: if one is gone for good, run `{forget}`, or restart the others with a smaller job_queries.",
+        ]
+    if source.missing:
+        lines.append(
+            f"Hint: the low watermark stays until {source.expected} queries have begun, because one of those that "
+            f"run says job_queries={source.expected}; restart it with a smaller number if there are fewer."
         )
     if source.returned_late:
         lines.append(f"Times a task came in below the low watermark: {source.returned_late}.")
@@ -114,7 +128,8 @@ def _source_table(source: SourceStatus, now_us: int) -> Sheet:
     for task in sorted(source.tasks, key=_need):
         low_us, group = task.low_watermark_us, "" if task.group is None else task.group
         at, behind = format_time_us(low_us).removesuffix(" UTC"), ago(low_us, now_us)
-        rows.append((task.task.task_id, task.state.value, at, behind, group, task.why))
+        state = "away" if _is_away(task) else task.state.value
+        rows.append((task.task.task_id, state, at, behind, group, task.why))
     return Sheet(
         ("task", "state", "low watermark (UTC)", "behind", "group", "why"),
         rows,
@@ -123,6 +138,11 @@ def _source_table(source: SourceStatus, now_us: int) -> Sheet:
         right=("behind",),
         left_out=source.tasks_not_shown,
     )
+
+
+def _is_away(task: TaskStatus) -> bool:
+    """Whether it is away, and waited for."""
+    return task.away_since_us is not None and task.state is not SplitState.FINISHED
 
 
 def _need(task: TaskStatus) -> tuple[int, bool, int]:

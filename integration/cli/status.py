@@ -133,7 +133,7 @@ def explain(
         from .show_coordinator import explanations
 
         files = tls_ca, token_file, tls_cert, tls_key
-        said = explanations(_ask_coordinator(coordinator, name, connect, files, SHOWN).coordinator)
+        said = explanations(_ask_coordinator(coordinator, name, connect, files, SHOWN).coordinator, coordinator)
         if as_json:
             print_json({"coordinator": coordinator, **said})
         else:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 import grpc
-from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage
+from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage, RefusedByCoordinator
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.sources.worker import Worker, WorkerDied
@@ -33,6 +33,7 @@ from lowmark.watermark import (
     LeftOut,
     LowmarkError,
     ReplyLowWatermark,
+    TaskForgotten,
     TaskId,
     TaskRegistered,
     UnknownTask,
@@ -45,6 +46,7 @@ from .messages import (
     SAY,
     STATUS,
     WATCH,
+    Refused,
     Say,
     SayAnswer,
     StatusAnswer,
@@ -54,7 +56,7 @@ from .messages import (
     encode,
 )
 
-__all__ = ["Member", "ask_status"]
+__all__ = ["Member", "ask_status", "forget_task"]
 
 _log = logging.getLogger("lowmark")
 
@@ -131,6 +133,7 @@ class Member:
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
         expected_tasks: int = 1,
+        away_limit_us: int | None = None,
     ) -> str:
         """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns at once.
 
@@ -141,7 +144,7 @@ class Member:
             InvalidMessage: a value cannot be.
         """
         run = uuid.uuid4().hex if run is None else run
-        registration = TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks)
+        registration = TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us)
         check_registration(registration)
         self._holdings.register(registration)
         self._hand_over(lambda: self._state.register(registration))
@@ -510,6 +513,44 @@ def ask_status(
         except grpc.RpcError as failed:
             raise CoordinatorUnreachable(address, "ask for the status", _cause(failed)) from failed
     return answer
+
+
+def forget_task(
+    address: str,
+    task: TaskId,
+    *,
+    tls_ca: Path | None = None,
+    token_file: Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    deadline_seconds: float = 10.0,
+) -> None:
+    """Tell a coordinator that a task which is away is gone for good: nobody waits for it any more.
+
+    Args:
+        address: ``unix:/path`` or ``host:port``.
+        task: which.
+        tls_ca: as for `Member`.
+        token_file: as for `Member`.
+        tls_cert: as for `Member`.
+        tls_key: as for `Member`.
+        deadline_seconds: how long to wait.
+
+    Raises:
+        AddressRefused, TokenRefused: the address needs more than was given, or a file cannot be used.
+        CoordinatorUnreachable: nobody answers in time, or the caller is not let in.
+        RefusedByCoordinator: it does not know the task, or the task lives.
+    """
+    caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
+    with caller.channel() as channel:
+        say = channel.unary_unary(SAY.path, request_serializer=encode, response_deserializer=SAY.decode_answer)
+        said = Say(uuid.uuid4().hex, [TaskForgotten(task)])
+        try:
+            [answer] = say(said, timeout=deadline_seconds, metadata=caller.metadata()).answers
+        except grpc.RpcError as failed:
+            raise CoordinatorUnreachable(address, f"forget task {task}", _cause(failed)) from failed
+    if isinstance(answer, Refused):
+        raise RefusedByCoordinator(str(task), answer.error, answer.text)
 
 
 def _cause(failed: Any) -> str:

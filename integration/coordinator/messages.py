@@ -36,7 +36,9 @@ from lowmark.watermark import (
     RetrieveLowWatermark,
     StaleRun,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
+    TaskNotAway,
     TaskRegistered,
     TooManyTasks,
     UnknownTask,
@@ -86,11 +88,12 @@ class Say:
 
     Attributes:
         application: the token of the application, the same as in its `Watch`: there its tasks hear what is for them.
-        statements: counted one after the other. One that was well-formed and cannot be is read as its error.
+        statements: counted one after the other. One that was well-formed and cannot be is read as its error. That a
+            task is to be forgotten says a person, of a task that is nobody's at the moment.
     """
 
     application: Token
-    statements: list[Statement | LowmarkError]
+    statements: list[Statement | TaskForgotten | LowmarkError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,7 @@ CODEC = Codec(
     Row(LeaseRenewed, "Renew"),
     Row(TaskDeregistered, "Deregister"),
     Row(TaskDeregistered, "Finished"),  # version 0.1.0 said so, too
+    Row(TaskForgotten, "Forget"),
     # what they hear
     Row(RetrieveLowWatermark, "Asked", together=_TASK, whole=Micros),
     Row(NotifyNewLowWatermark, "Lowered", together=_TASK, whole=Micros),
@@ -252,7 +256,7 @@ def refusal(error: Exception) -> Refused:
 def _status(error: Exception) -> grpc.StatusCode:
     if isinstance(error, UnknownTask):
         return grpc.StatusCode.NOT_FOUND
-    if isinstance(error, StaleRun | DisagreeingGroup):
+    if isinstance(error, StaleRun | DisagreeingGroup | TaskNotAway):
         return grpc.StatusCode.FAILED_PRECONDITION
     if isinstance(error, TooManyTasks):
         return grpc.StatusCode.RESOURCE_EXHAUSTED

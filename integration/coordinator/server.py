@@ -45,6 +45,7 @@ from lowmark.watermark import (
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskLost,
     TaskReturnedLate,
@@ -400,7 +401,7 @@ class Coordinator:
         if self.failed.done() or self.closing or self._coordinator is not state:
             raise asyncio.CancelledError
 
-    def _take(self, statement: Statement | LowmarkError, watcher: Watcher | None) -> Answer:
+    def _take(self, statement: Statement | TaskForgotten | LowmarkError, watcher: Watcher | None) -> Answer:
         if isinstance(statement, LowmarkError):
             return refusal(statement)
         try:
@@ -421,7 +422,7 @@ class Coordinator:
         self._unwritten += effects
         return Taken()
 
-    def _with_news(self, statement: Statement, watcher: Watcher | None) -> Taken:
+    def _with_news(self, statement: Statement | TaskForgotten, watcher: Watcher | None) -> Taken:
         task = statement.task
         low_us = self._coordinator.low_watermark_us(task.job_id, task.source_id)
         return Taken(low_us, None if watcher is None else watcher.caps.get(task))
@@ -537,8 +538,8 @@ class Coordinator:
             self._forget(effect.task)
             return
         if isinstance(effect, TaskReturnedLate):
-            behind = rough_duration_us(effect.behind_us)
-            _log.warning("task %s came in %s below the low watermark", effect.task, behind)
+            late = "task %s came in %s below the low watermark, so its rows in between are late: %s"
+            _log.warning(late, effect.task, rough_duration_us(effect.behind_us), effect.why)
             return
         task = effect.task
         if isinstance(effect, RetrieveLowWatermark):

@@ -50,14 +50,21 @@ class Cooperation:
         now_us: the service's clock.
         member: the way to a coordinator elsewhere; None: groups are kept here.
         job: the job whose low watermarks are shared; None: every query keeps its own.
-        job_queries: how many queries share one; nothing is published before so many are there.
+        job_queries: how many queries share one. While fewer are there, those that are away are waited for, and nothing
+            is published before so many have come.
+        job_away_us: how long the others wait for a query of this job when it is away; None: until it is back.
     """
 
     def __init__(
-        self, now_us: Callable[[], int], member: Member | None = None, job: str | None = None, job_queries: int = 1
+        self,
+        now_us: Callable[[], int],
+        member: Member | None = None,
+        job: str | None = None,
+        job_queries: int = 1,
+        job_away_us: int | None = None,
     ) -> None:
         assert job is None or member is not None, "a job is shared through a coordinator"
-        self._now_us, self._job, self._job_queries = now_us, job, job_queries
+        self._now_us, self._job, self._job_queries, self._job_away_us = now_us, job, job_queries, job_away_us
         self._kept_here = OwnGroups(now_us)
         self._kept_there = member
         self._others: Coordinating = self._kept_here if member is None else member
@@ -139,7 +146,7 @@ class Cooperation:
         return Guidance(paused=frozenset(name for name, us in observed_us.items() if not cap.allows(of_max(us))))
 
     def end(self, run: StreamRun) -> None:
-        """The run's query has ended: others do not wait for it any more."""
+        """The run's query has ended: its group does not wait for it any more, its job does as its number says."""
         task = self._tasks.pop(run.token, None)
         if task is not None and task not in self._tasks.values():  # else a restart has taken its place already
             self._others.deregister(task)
@@ -187,7 +194,7 @@ class Cooperation:
         alone = format_time_us(run.coordinator.low_watermark_us)
         return (
             f'  shared by all queries of job "{self._job}" through {where}; these splits alone would allow {alone}. '
-            f"`lowmark explain --coordinator {there.address}` names the query that holds it"
+            f"`lowmark explain --coordinator {there.address}` names the query that holds it, also one that is away"
         )
 
     def _explain_group(self, run: StreamRun) -> str:
@@ -236,6 +243,7 @@ class Cooperation:
             alignment=run.stream.strategy.alignment,
             throttled=run.stream.reads,
             expected_tasks=1 if self._job is None else self._job_queries,
+            away_limit_us=None if self._job is None else self._job_away_us,
         )
 
 
@@ -243,7 +251,7 @@ def _left_out(run: StreamRun) -> LeftOut | None:
     states = run.coordinator.states
     live = sum(states.values()) - states[SplitState.FINISHED]
     if live == 0:
-        return LeftOut.WITHOUT_SPLITS
+        return LeftOut.FINISHED if run.splits.complete else LeftOut.WITHOUT_SPLITS
     # The splits of a silent stream are not idle. Its group does not wait for it, its job only while all are silent.
     silent = states[SplitState.IDLE] == live or run.coordinator.silent_since_us is not None
     return LeftOut.IDLE if silent else None

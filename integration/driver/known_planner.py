@@ -56,6 +56,11 @@ class KnownPlanner:
         """Which splits it cannot read at present, and why."""
         return list(self.plans.values())[-1].trouble if self.plans else None
 
+    @property
+    def complete(self) -> bool:
+        """Whether it has said that no other splits will come."""
+        return bool(self.plans) and list(self.plans.values())[-1].complete
+
     def keep(self, planned: Planned) -> bool:
         """Remember a plan until its batch was reported; the newest few.
 

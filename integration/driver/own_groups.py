@@ -28,6 +28,7 @@ class Coordinating(Protocol):
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
         expected_tasks: int = 1,
+        away_limit_us: int | None = None,
     ) -> str:
         """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns its token."""
         ...
@@ -81,6 +82,7 @@ class OwnGroups:
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
         expected_tasks: int = 1,  # noqa: ARG002  # of a job, which is never kept here
+        away_limit_us: int | None = None,  # noqa: ARG002
     ) -> str:
         """Join the group, if the task wants one. A member stays one: a restart took its place."""
         if alignment is not None:

@@ -51,6 +51,10 @@ class PlannedSplits(Splits):
     _swept_checkpoint: int | None = field(default=None, init=False)
 
     @property
+    def complete(self) -> bool:
+        return self.planner is not None and self.planner.complete
+
+    @property
     def unreported_plan(self) -> int | None:
         if not self.stream.claims or self.planner is None or not self.planner.plans:
             return None

@@ -50,7 +50,7 @@ class Runs:
     Args:
         queries: Spark's running queries.
         notify: called with every new low watermark; must not block.
-        member, job, job_queries: see `Cooperation`.
+        member, job, job_queries, job_away_us: see `Cooperation`.
 
     Attributes:
         clock: the service's.
@@ -68,11 +68,12 @@ class Runs:
         member: Member | None = None,
         job: str | None = None,
         job_queries: int = 1,
+        job_away_us: int | None = None,
     ) -> None:
         self._queries, self._notify = queries, notify
         self.clock = SteadyClock()
         self.streams, self.planners, self.ending = Streams(), Planners(), EndingQueries()
-        self.cooperation = Cooperation(self.clock.now_us, member, job, job_queries)
+        self.cooperation = Cooperation(self.clock.now_us, member, job, job_queries, job_away_us)
         self.could_not_begin: dict[str, str] = {}
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
         self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most

@@ -92,8 +92,12 @@ class LowWatermarkService:
             again, and until it answers low watermarks are held.
         job: the job this application is a part of, needs a coordinator. All queries of one job on streams of one name
             share one low watermark, whichever application they run in. None: every query keeps its own.
-        job_queries: how many queries these are. Before so many have begun there is no low watermark: otherwise the
-            application that starts first would run ahead of the others.
+        job_queries: how many queries these are, for as long as the job lives. Before so many have begun there is no low
+            watermark, and while fewer run it stays at the smallest that one of those which are away has said. With 1
+            nobody waits for a query that is away.
+        job_away: how long the others wait for a query of this application once it is away, such as "2 hours"; time in
+            which none of the others runs, or the coordinator does not, is not counted. None: until it is back, or
+            until `lowmark forget` takes it out.
         beside: make one more where one runs in this session already. False: with the same arguments you get that one,
             so a notebook's cell may be run again.
 
@@ -101,6 +105,7 @@ class LowWatermarkService:
         ServiceDiffers: one runs in this session, made with other arguments.
         SessionUnfit: the session is a Spark Connect session, whose driver is another process.
         ServiceRefused: a job without a coordinator, or of no queries; a port that is none.
+        InvalidDuration: `job_away` is none.
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
         CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
         MetricsUnavailable, PageUnavailable: nothing can listen at the port.
@@ -137,6 +142,7 @@ class LowWatermarkService:
         require_coordinator: bool = False,
         job: str | None = None,
         job_queries: int = 1,
+        job_away: str | dt.timedelta | None = None,
         beside: bool = False,
     ) -> None:
         self._holders += 1
@@ -147,6 +153,7 @@ class LowWatermarkService:
         check.service(
             coordinator=coordinator, require_coordinator=require_coordinator, job=job, job_queries=job_queries
         )
+        job_away_us = None if job_away is None else duration_us(job_away, what="job_away")
         self.address = sockets.new_address()  # before anything is started: it may be refused
         self._low_heard = threading.Event()
         self._member: Member | None = None
@@ -168,7 +175,7 @@ class LowWatermarkService:
         self._stopping = False
         self._listeners = Listeners()
         self._queries = Queries(self._enqueue_event, self._enqueue_available_now)
-        self._runs = Runs(self._queries, self._listeners.notify, self._member, job, job_queries)
+        self._runs = Runs(self._queries, self._listeners.notify, self._member, job, job_queries, job_away_us)
         self._audits = Audits(self._queries, self._runs.clock)
         self._standing = Standing(self._runs, self._audits)
         self._loop = Loop("lowmark-loop")

@@ -70,6 +70,11 @@ class Splits:
         )
 
     @property
+    def complete(self) -> bool:
+        """Whether the source has said that no other splits will come."""
+        return False
+
+    @property
     def unreported_plan(self) -> int | None:
         """The newest plan that claims something, by its checkpoint, if its batch was not reported yet; else None."""
         return None

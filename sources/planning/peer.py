@@ -48,6 +48,7 @@ class Planned:
         metrics: the source's own.
         missing: what is waited for where no split was ever found, and since when; completes "no split is known yet: ".
         trouble: which splits cannot be read at present, since when and why; completes "waiting for the source: ".
+        complete: no other splits will come.
     """
 
     checkpoint: int
@@ -61,6 +62,7 @@ class Planned:
     metrics: Mapping[str, float] = field(default_factory=dict)
     missing: str | None = None
     trouble: str | None = None
+    complete: bool = False
 
 
 class PlanPeer(Protocol):

@@ -497,6 +497,7 @@ class BatchPlanner(Generic[SplitT]):
             metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
             missing=self._missing(self._coordinator),
             trouble=self._planner.trouble(),
+            complete=self._slots.complete,
         )
         if replace(planned, metrics={}) != self._told:
             self._peer.tell(self._token, planned)

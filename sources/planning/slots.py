@@ -57,6 +57,12 @@ class Slots(Generic[SplitT]):
             self._complete = True
             self._lock.notify_all()
 
+    @property
+    def complete(self) -> bool:
+        """Whether the enumerator has said that no more splits come."""
+        with self._lock:
+            return self._complete
+
     def wait(self, seconds: float) -> bool:
         """Wait for a first split, or to hear that none comes; return whether that is so."""
         with self._lock:

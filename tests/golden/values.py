@@ -39,6 +39,7 @@ from lowmark.watermark import (
     RetrieveLowWatermark,
     SplitState,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskRegistered,
     Tick,
@@ -254,7 +255,7 @@ _STATUS = CoordinatorStatus(
     clock_steps_back=2,
 )
 # In the bytes, the first has a priority and a lease, too, and the last but one says `Finished`.
-_STATEMENTS: list[messages.Statement | LowmarkError] = [
+_STATEMENTS: list[messages.Statement | TaskForgotten | LowmarkError] = [
     TaskRegistered(
         TASK,
         "run-1",

@@ -16,7 +16,7 @@ from lowmark.integration.coordinator.journal import Journal
 from lowmark.integration.coordinator.messages import News, Refused, Say, Statement, Taken, Told
 from lowmark.integration.coordinator.server import Coordinator
 from lowmark.integration.errors import JournalRefused
-from lowmark.watermark import LowmarkError, LowWatermarkCoordinator, TaskId
+from lowmark.watermark import LowmarkError, LowWatermarkCoordinator, TaskForgotten, TaskId
 
 from tests.integration.serving import task
 
@@ -61,7 +61,9 @@ class Scene:
     async def hear(self, application: str) -> list[News]:
         return (await asyncio.wait_for(anext_(self.watches[application]), 20)).messages
 
-    async def say(self, application: str, *statements: Statement | LowmarkError) -> list[Taken | Refused]:
+    async def say(
+        self, application: str, *statements: Statement | TaskForgotten | LowmarkError
+    ) -> list[Taken | Refused]:
         return (await asyncio.wait_for(self.coordinator.say(Say(application, list(statements))), 20)).answers
 
     def pass_time(self, us: int) -> None:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration.driver.cooperation import SHARED_STEP_US, Cooperation
+from lowmark.integration.driver.known_planner import KnownPlanner
+from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.transport.observed import Measurement
 from lowmark.integration.transport.split_key import SplitKey
+from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import Cap, DisagreeingGroup, LeftOut, SplitState, TaskId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
 
@@ -57,11 +60,13 @@ class FakeMember:
 
 
 class World:
-    def __init__(self, job: str | None = None, job_queries: int = 1, *, remote: bool = True) -> None:
+    def __init__(
+        self, job: str | None = None, job_queries: int = 1, job_away_us: int | None = None, *, remote: bool = True
+    ) -> None:
         self.now_us = 7 * S
         self.member = FakeMember()
         member = cast("Member", self.member) if remote else None
-        self.cooperation = Cooperation(lambda: self.now_us, member, job, job_queries)
+        self.cooperation = Cooperation(lambda: self.now_us, member, job, job_queries, job_away_us)
 
     def run(
         self,
@@ -71,8 +76,10 @@ class World:
         query: str | None = "query-1",
         token: str = "run-1",
         restored_low_us: int | None = None,
+        reads: bool = False,
     ) -> StreamRun:
-        stream = Stream(name, name, strategy, KEY, Measurement(name, KEY, "ts", None, 4, **BARE), 1, False, {}, {})
+        measurement = Measurement(name, KEY, "ts", None, 4, **BARE)
+        stream = Stream(name, name, strategy, KEY, measurement, 1, False, {}, {}, reads=reads)
         run = StreamRun.attach(
             stream, token=token, resumes=None, state=None, now_us=self.now_us, restored_low_us=restored_low_us
         )
@@ -129,18 +136,19 @@ def test_a_run_begins_as_a_task_when_its_query_is_known_and_only_once() -> None:
             "alignment": GROUPED.alignment,
             "throttled": False,
             "expected_tasks": 1,
+            "away_limit_us": None,
         },
     )
     assert reports == [("report", QUERY_TASK, None, LeftOut.WITHOUT_SPLITS, None)] * 2
 
 
 def test_a_query_of_a_job_is_a_task_of_the_job_and_names_how_many_are_expected_and_where_it_was() -> None:
-    world = World("billing", 3)
+    world = World("billing", 3, 7)
     world.cooperation.report(world.run(restored_low_us=0))
 
     [(_, task, settings), _] = world.said()
     assert (task, settings["expected_tasks"], settings["low_watermark_us"]) == (JOB_TASK, 3, 0)
-    assert settings["alignment"] is None
+    assert (settings["alignment"], settings["away_limit_us"]) == (None, 7)
 
 
 def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
@@ -162,7 +170,21 @@ def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
     run.handle(SplitsFinished((1,)), world.now_us)
     assert says()[1] is None  # one is left
     run.handle(SplitsFinished((2,)), world.now_us)
-    assert says()[1] is LeftOut.WITHOUT_SPLITS
+    assert says()[1] is LeftOut.WITHOUT_SPLITS  # others may come
+
+
+@pytest.mark.parametrize(
+    ("complete", "why"), [(False, LeftOut.WITHOUT_SPLITS), (True, LeftOut.FINISHED)], ids=["more", "none"]
+)
+def test_whether_splits_may_come_is_what_the_planner_says(complete: bool, why: LeftOut) -> None:
+    world = World("billing")
+    run = world.run(reads=True)
+    planner = KnownPlanner(run.stream.stream_id)
+    planner.keep(Planned(1, {}, complete=complete))
+    assert isinstance(run.splits, PlannedSplits)
+    run.splits.planner = planner
+    world.cooperation.report(run)
+    assert world.said()[-1][3] is why
 
 
 @pytest.mark.parametrize(("clock", "idle"), [("time", 1), ("flow", 0)])

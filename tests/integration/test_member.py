@@ -42,6 +42,7 @@ from lowmark.watermark import (
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     RetrieveLowWatermark,
+    TaskForgotten,
     TaskId,
     TaskRegistered,
     Tick,
@@ -74,7 +75,7 @@ def said(state: MemberState, now_us: int) -> list[Statement]:
 
 
 def said_in(message: Say) -> list[Statement]:
-    return [each for each in message.statements if not isinstance(each, LowmarkError)]
+    return [each for each in message.statements if not isinstance(each, TaskForgotten | LowmarkError)]
 
 
 def names(statements: list[Statement]) -> list[str]:
@@ -448,7 +449,7 @@ def exchange(coordinator: LowWatermarkCoordinator, message: Say, now_us: int) ->
     answers: list[Any] = []
     effects: list[Any] = []
     for statement in messages.SAY.decode_question(messages.encode(message)).statements:
-        assert not isinstance(statement, LowmarkError)
+        assert not isinstance(statement, TaskForgotten | LowmarkError)
         try:
             effects += coordinator.handle(statement, now_us)
             answers.append(Taken(coordinator.low_watermark_us(*key(statement))))

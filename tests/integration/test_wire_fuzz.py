@@ -32,6 +32,7 @@ from lowmark.watermark import (
     RetrieveLowWatermark,
     StaleRun,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskRegistered,
     UnknownTask,
@@ -259,7 +260,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
     ("message", "wire"),
     [
         (
-            TaskRegistered(WHO, "run", 1, AlignmentParams("g", 2, 3), False, 6),
+            TaskRegistered(WHO, "run", 1, AlignmentParams("g", 2, 3), False, 6, 7),
             {
                 "type": "Register",
                 "run": "run",
@@ -267,6 +268,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
                 "alignment": {"group": "g", "max_drift_us": 2, "update_interval_us": 3},
                 "throttled": False,
                 "expected_tasks": 6,
+                "away_limit_us": 7,
             },
         ),
         (
@@ -285,6 +287,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
         ),
         (LeaseRenewed(WHO, "run", 0), {"type": "Renew", "run": "run", "heard_low_us": 0}),
         (TaskDeregistered(WHO, "run"), {"type": "Deregister", "run": "run"}),
+        (TaskForgotten(WHO), {"type": "Forget"}),
         (RetrieveLowWatermark("job", "orders", "0", 1), {"type": "Asked", "timestamp": 1}),
         (
             NotifyNewLowWatermark("job", "orders", "0", 1, 0),

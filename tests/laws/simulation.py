@@ -40,6 +40,7 @@ from lowmark.watermark import (
     RetrieveLowWatermark,
     StaleRun,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskLost,
     TaskRegistered,
@@ -467,7 +468,7 @@ class Simulation:
     def sender(event: CoordinatorEvent) -> tuple[TaskId | None, str]:
         if isinstance(event, ReplyLowWatermark):
             return TaskId(event.job_id, event.source_id, event.task_id), event.run
-        return (None, "") if isinstance(event, Tick) else (event.task, event.run)
+        return (None, "") if isinstance(event, Tick | TaskForgotten) else (event.task, event.run)
 
     @staticmethod
     def addressee(effect: object) -> TaskId | None:

@@ -30,8 +30,10 @@ from lowmark.watermark import (
     SplitState,
     StaleRun,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskLost,
+    TaskNotAway,
     TaskRegistered,
     TaskReturnedLate,
     Tick,
@@ -58,8 +60,14 @@ class Task:
     heard_us: int
     lows_us: list[int] = field(default_factory=list)
     replies: list[tuple[int, int, LeftOut | None, int | None]] = field(default_factory=list)
+    expected: int = 1
+    limit_us: int | None = None
     gone: bool = False
+    excused: bool = False
+    gone_now: bool = False  # since the last end of a round
+    waited_us: int = 0
     out: bool = False  # since the end of a round
+    passed: bool = False  # it was left out as idle, and is by the end of the last round
     rows_us: list[int] = field(default_factory=list)  # when it had some
     confirmed: bool = True  # it has answered a question since the last restart, or none was needed
 
@@ -73,7 +81,7 @@ class Task:
             return None
         newest = max(reply[:2] for reply in self.replies)
         said = {reply[2] for reply in self.replies if reply[:2] == newest}
-        return None if None in said else LeftOut.IDLE if LeftOut.IDLE in said else LeftOut.WITHOUT_SPLITS
+        return next(why for why in (None, LeftOut.IDLE, LeftOut.WITHOUT_SPLITS, LeftOut.FINISHED) if why in said)
 
     @property
     def patience_us(self) -> int | None:
@@ -82,16 +90,18 @@ class Task:
         return max((us for us in alike if us is not None), default=None)
 
     @property
-    def leaves(self) -> bool:
-        return self.gone or self.left_out is not None
-
-    @property
     def state(self) -> SplitState:
-        if self.gone:
+        if self.excused:
             return FINISHED
-        if self.left_out is not None:
+        if self.left_out is not None and not self.gone:
             return IDLE
         return PENDING if self.low_us is None else ACTIVE
+
+    def go(self) -> None:
+        """It is away from now on, and counts as if it were not left out; not if it had no more to come."""
+        self.gone = self.gone_now = True
+        self.waited_us, self.excused = 0, self.left_out is LeftOut.FINISHED
+        self.out = self.out and self.excused
 
 
 @dataclass
@@ -109,6 +119,16 @@ class Definition:
     longest_us: int | None = None  # what the tasks bear of silence
     flow: set[int] = field(default_factory=set)  # the microseconds that count as silence
     flowed_us: int | None = None
+    waited_until_us: int | None = None
+
+    @property
+    def live(self) -> list[Task]:
+        return [task for task in self.tasks.values() if not task.gone]
+
+    @property
+    def expected(self) -> int:
+        """How many tasks there are, as those say that live, or else those that are away."""
+        return max((task.expected for task in self.live or self.tasks.values()), default=1)
 
     def flows(self, at_us: int) -> None:
         """A task had rows: the time since others had some, or shortly before, counts against those without."""
@@ -142,13 +162,36 @@ class Definition:
             if task.low_us is None or low_us > task.low_us:
                 task.out = False
             task.lows_us.append(low_us)
-        task.out = task.out and task.leaves
+        task.out = task.out and task.left_out is not None
+
+    def wait_for_those_away(self) -> None:
+        since_us, self.waited_until_us = self.waited_until_us, self.listened_us if self.live else None
+        for task in self.tasks.values():
+            limited = task.gone and not task.excused and task.limit_us is not None
+            if limited and not task.gone_now and since_us is not None:
+                task.waited_us += self.listened_us - since_us
+                task.excused = task.waited_us > task.limit_us  # type: ignore[operator]
+            task.gone_now = False
+
+    def leaves(self, task: Task) -> bool:
+        """Whether a task is to be left out at the end of this round."""
+        if task.gone:
+            return task.excused or len(self.live) >= self.expected
+        return task.left_out is not None and not (self.waits(task) and not task.out)
 
     def end_round(self) -> None:
+        self.asked_us, self.unanswered = None, set()
         longest_us = max((us for task in self.tasks.values() if (us := task.patience_us) is not None), default=None)
         if longest_us != self.longest_us:
             self.longest_us, self.flow, self.flowed_us = longest_us, set(), None
-        leaves = {name: task.leaves and not (self.waits(task) and not task.out) for name, task in self.tasks.items()}
+        self.wait_for_those_away()
+        if len(self.tasks) < self.expected:
+            return
+        for task in self.tasks.values():
+            silent = not task.gone and task.left_out is LeftOut.IDLE
+            task.passed = task.passed and task.left_out is LeftOut.IDLE
+            task.out = task.out and not (silent and not task.passed)
+        leaves = {name: self.leaves(task) for name, task in self.tasks.items()}
         counted = [t for name, t in self.tasks.items() if not t.out and not (leaves[name] and t.low_us is None)]
         staying = [task for name, task in self.tasks.items() if task in counted and not leaves[name]]
         for some in (counted, staying):
@@ -156,14 +199,17 @@ class Definition:
             if some and len(known) == len(some):
                 self.low_us = min(known) if self.low_us is None else max(self.low_us, min(known))
         blocked = any(task.low_us is None for task in staying)
+        complete = len(self.live) >= self.expected
         for name, task in list(self.tasks.items()):
-            task.out = leaves[name] and (task.out or task.low_us is None or not blocked)
-            if task.gone:
+            out = leaves[name] and (task.out or task.low_us is None or task.gone or not blocked)
+            if out and not task.out:
+                task.passed = task.left_out is LeftOut.IDLE
+            task.out = out
+            if task.gone and complete:
                 del self.tasks[name]
         idle = [task.low_us for task in self.tasks.values() if task.state is IDLE and task.low_us is not None]
         if idle and not staying:
             self.low_us = min(idle) if self.low_us is None else max(self.low_us, min(idle))
-        self.asked_us, self.unanswered = None, set()
 
     def end_if_complete(self) -> None:
         if self.asked_us is not None and not self.unanswered:
@@ -175,10 +221,15 @@ class Definition:
 
     def look(self, now_us: int) -> None:
         """What follows from time, after every event."""
+        lost = False
         for name, task in sorted(self.tasks.items()):
             if not task.gone and self.listened_us - task.heard_us > LEASE_US:
-                self.forget(name)
-                self.end_if_complete()
+                self.over.add((name, task.run))
+                self.unanswered.discard(name)
+                task.go()
+                lost = True
+        if lost:
+            self.end_if_complete()
         if self.asked_us is not None and now_us >= self.ends_us:
             self.end_round()
         if self.beat_us is not None and now_us >= self.beat_us:
@@ -196,7 +247,7 @@ class Definition:
 
     @property
     def busy(self) -> bool:
-        return bool(self.tasks)
+        return any(not task.gone or (task.gone_now and not task.out) for task in self.tasks.values())
 
 
 def coordinator() -> LowWatermarkCoordinator:
@@ -236,7 +287,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         told = {effect.new_low_watermark for effect in effects if isinstance(effect, NotifyNewLowWatermark)}
         low_us = self.coordinator.low_watermark_us("job", "orders")
         assert told <= {self.low_us, low_us}
-        assert low_us == self.low_us or low_us in told or not self.definition.tasks
+        assert low_us == self.low_us or low_us in told or not self.definition.live
         self.low_us = low_us
 
     def listen(self) -> None:
@@ -259,14 +310,15 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             self.now_us = max(self.now_us, wake_us)
             self.tick()
 
-    @rule(name=splits, low_us=lows_us)
-    def register(self, name: str, low_us: int | None) -> None:
+    @rule(name=splits, low_us=lows_us, expected=st.sampled_from((1, 1, 2, 3)), limit_us=st.sampled_from((None, 0, 25)))
+    def register(self, name: str, low_us: int | None, expected: int, limit_us: int | None) -> None:
         self.listen()
         self.runs += 1
         definition = self.definition
         if name in definition.tasks:
             definition.forget(name)
-        task = definition.tasks[name] = Task(str(self.runs), definition.listened_us)
+        task = Task(str(self.runs), definition.listened_us, expected=expected, limit_us=limit_us)
+        definition.tasks[name] = task
         if low_us is not None:
             task.lows_us.append(low_us)
         if definition.beat_us is None:
@@ -274,7 +326,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         if definition.asked_us is not None:
             definition.unanswered.add(name)
             definition.ends_us = min(definition.ends_us, self.now_us + LEASE_US)
-        effects = self.handle(TaskRegistered(task_id(name), str(self.runs), low_us))
+        registration = TaskRegistered(
+            task_id(name), str(self.runs), low_us, expected_tasks=expected, away_limit_us=limit_us
+        )
+        effects = self.handle(registration)
         late = [effect.behind_us for effect in effects if isinstance(effect, TaskReturnedLate)]
         assert all(behind_us > 0 for behind_us in late)
 
@@ -339,13 +394,24 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         task = self.known(name)
         if task is not None:
             self.listen()
-            task.gone = True
+            task.go()
             self.definition.over.add((name, task.run))
-            if task.out:
-                del self.definition.tasks[name]
             self.definition.unanswered.discard(name)
             self.definition.end_if_complete()
             self.handle(TaskDeregistered(task_id(name), task.run))
+
+    @rule(name=splits)
+    def excuse(self, name: str) -> None:
+        task, excused = self.definition.tasks.get(name), TaskForgotten(task_id(name))
+        if task is None or not task.gone:
+            before = self.coordinator.snapshot(), self.coordinator.epoch
+            with pytest.raises(TaskNotAway):
+                self.coordinator.handle(excused, self.handled_us)
+            assert before == (self.coordinator.snapshot(), self.coordinator.epoch)
+        else:
+            self.listen()
+            task.excused = True
+            self.handle(excused)
 
     @rule(low_us=watermarks_us, pick=st.integers(0, 100))
     def a_run_that_is_over_speaks(self, low_us: int, pick: int) -> None:
@@ -379,8 +445,10 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
         definition.beat_us = self.now_us if definition.tasks or definition.over else None
         definition.listened_us, self.handled_us = 0, self.now_us
         definition.longest_us, definition.flow, definition.flowed_us = None, set(), None
+        definition.waited_until_us = None
         for task in definition.tasks.values():
             task.heard_us, task.confirmed, task.rows_us = 0, task.gone, []
+            task.gone_now = task.gone and not task.out
         self.definition = definition
         self.journal = data, self.coordinator.epoch, copy.deepcopy(definition)
 

@@ -545,6 +545,25 @@ def test_status_and_explain_on_the_command_line(folder: Path) -> None:
         assert "far" in lowmark("status", "--coordinator", coordinator.address)
         assert "Group far" in lowmark("explain", "--coordinator", coordinator.address)
 
+        member.register(TaskId("pair", "orders", "here"), expected_tasks=2)
+        member.register(TaskId("pair", "orders", "away"), expected_tasks=2)
+        member.report(TaskId("pair", "orders", "away"), 5)
+        member.report(TaskId("pair", "orders", "here"), 7)
+        wait_until(lambda: member.low_us(TaskId("pair", "orders", "here")) == 5, "both are there", seconds=SECONDS)
+        member.deregister(TaskId("pair", "orders", "away"))
+        wait_until(lambda: ask_status(coordinator.address).coordinator.sources[-1].away, "it is away", seconds=SECONDS)
+        words = lowmark("explain", "orders", "--coordinator", coordinator.address)
+        command = f"lowmark forget --coordinator {coordinator.address} pair orders QUERY"
+        for part in ("Why: task away has been away since ", "2 tasks are expected and 1 live", command):
+            assert part in words, words
+        table = lowmark("status", "orders", "--coordinator", coordinator.address)
+        assert re.search(r"away +away ", table), table
+        forget = ("forget", "--coordinator", coordinator.address, "pair", "orders")
+        lives = subprocess.run([*LOWMARK, *forget, "here"], capture_output=True, text=True, timeout=60, check=False)
+        assert (lives.returncode, "it is registered, and alive" in lives.stderr) == (2, True), lives
+        assert json.loads(lowmark(*forget, "away", "--json"))["forgotten"]["query"] == "away"
+        wait_until(lambda: member.low_us(TaskId("pair", "orders", "here")) == 7, "it is forgotten", seconds=SECONDS)
+
         unknown = subprocess.run(
             [*LOWMARK, "status", "order", "--coordinator", coordinator.address],
             capture_output=True,

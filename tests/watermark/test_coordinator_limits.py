@@ -43,7 +43,9 @@ def test_a_journal_of_before_says_for_the_source_how_many_are_expected() -> None
     world = World()
     world.handle(TaskRegistered(A, "1", 5, expected_tasks=2))
     saved = decode(world.coordinator.snapshot())
-    for task in saved["sources"][0]["tasks"]:
+    [source] = saved["sources"]
+    source |= {"expected": 2, "came": ["a"]}
+    for task in source["tasks"]:
         del task["expected"]
     world.coordinator = LowWatermarkCoordinator.restore(encode(to_json(saved)), now_us=world.now_us)
     assert world.source.why == "1 of 2 expected tasks did not register yet."

@@ -16,6 +16,7 @@ from lowmark.watermark import (
     InvalidWatermark,
     LowmarkError,
     StaleRun,
+    TaskNotAway,
     TooManyTasks,
     UnknownSplit,
     UnknownTask,
@@ -111,6 +112,14 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         (
             "run 'run-1' of task billing/orders/0 was replaced by a newer one; its message was not counted. Hint: if "
             "this process is the one that should run, let it register with a new run token; else stop it."
+        ),
+    ),
+    (
+        TaskNotAway("billing/orders/0", "it is registered, and alive"),
+        RuntimeError,
+        (
+            "task billing/orders/0 is not away: it is registered, and alive. Hint: `lowmark status --coordinator` "
+            "shows who is away; a query that runs is stopped first."
         ),
     ),
     (

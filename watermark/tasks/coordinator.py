@@ -28,13 +28,14 @@ from operator import attrgetter
 from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
-from lowmark.watermark.errors import CorruptSnapshot, InvalidMessage, TooManyTasks
+from lowmark.watermark.errors import CorruptSnapshot, InvalidMessage, TaskNotAway, TooManyTasks
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskLost,
     TaskRegistered,
@@ -47,16 +48,18 @@ from sortedcontainers import SortedList
 from .alignment import AlignmentGroup
 from .cap import CapAnnounced
 from .membership import Membership
-from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender
-from .rounds import SourceRounds
+from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender, check_task
+from .rounds import Answer, SourceRounds
 from .snapshot import EncodedParts, decode, encode, json_object, to_json
 from .status import CoordinatorStatus, source_status
 
-CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered | Tick
+CoordinatorEvent = TaskRegistered | LeaseRenewed | ReplyLowWatermark | TaskDeregistered | TaskForgotten | Tick
 CoordinatorEffect = RetrieveLowWatermark | NotifyNewLowWatermark | CapAnnounced | TaskLost | TaskReturnedLate
 
 EMPTY_SOURCE_KEPT_US = 3_600_000_000
-"""How long the low watermark of a source without tasks is remembered: 1 hour in which the coordinator was called."""
+"""How long a source is remembered without tasks, and without any that is waited for (rule 5 of ``rounds.py``): 1 hour
+in which the coordinator was called.
+"""
 
 _MOMENTS = (0, 4, 2, 6, 1, 5, 3, 7)  # in an interval, when rounds are begun; of few sources or many they lie evenly
 _ANNOUNCEMENTS = 20  # of one group in an interval, at most
@@ -106,8 +109,11 @@ class LowWatermarkCoordinator:
         # The coordinator asks to be called once in an interval. A call that comes one interval late is no gap.
         self._members = Membership(lease_us=lease_us, most_gap_us=2 * interval_us)
         self._sources: dict[tuple[str, str], SourceRounds] = {}
-        # Sources without tasks, since when: the time listened by then.
+        # Sources that are over, since when: the time listened by then.
         self._emptied_us: dict[tuple[str, str], int] = {}
+        # The places that tasks keep which are away; a source that is over keeps one in any case.
+        self._kept_in: dict[tuple[str, str], int] = {}
+        self._kept = 0  # in all sources
         self._groups: dict[str, AlignmentGroup] = {}
         self._group_of: dict[TaskId, str] = {}
         self._spoke_us: dict[TaskId, int] = {}  # when the newest report to its group was made
@@ -144,6 +150,7 @@ class LowWatermarkCoordinator:
 
         Raises:
             UnknownTask: it never registered, or was lost, or deregistered; it has to register, with a new token.
+            TaskNotAway: it is to be forgotten, and is not away.
             StaleRun: the message is of a run that was replaced or is over.
             DisagreeingGroup: it wants other parameters than its alignment group has.
             TooManyTasks: there is no room for another task.
@@ -160,6 +167,8 @@ class LowWatermarkCoordinator:
                 effects = self._register(event, now_us)
             case TaskDeregistered():
                 effects = self._deregister(event, now_us)
+            case TaskForgotten():
+                effects = self._excuse(event)
             case Tick():
                 effects = []
             case _:
@@ -280,7 +289,7 @@ class LowWatermarkCoordinator:
             key = source["job_id"], source["source_id"]
             rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
             self._sources[key] = rounds
-            self._note_empty(key)
+            self._note(key)
             self._begin_beat(key, now_us - self._interval_us)  # so that its first one is not ahead of now
         for group in saved["groups"]:
             due_us = group["next_us"]
@@ -313,7 +322,8 @@ class LowWatermarkCoordinator:
         behind_us = rounds.take(reply, now_us)
         self._epoch += rounds.state(task.task_id) is not before
         self._tell_group(task, now_us)
-        return [*_late(task, behind_us), *self._end_if_complete(task, now_us)]
+        late = _late(task, behind_us, "it had no rows while the others delivered")
+        return [*late, *self._end_if_complete(_key(task), now_us)]
 
     def _renew(self, event: LeaseRenewed, now_us: int) -> list[CoordinatorEffect]:
         check_sender(event)
@@ -336,14 +346,16 @@ class LowWatermarkCoordinator:
             self._sources[key] = SourceRounds(*key, quorum=self._quorum, on_change=self._changed(*key))
         self._emptied_us.pop(key, None)
         rounds = self._sources[key]
-        behind_us = rounds.begin(task.task_id, event.low_watermark_us, event.expected_tasks)
+        why = _why_passed(rounds.answers.get(task.task_id))
+        behind_us = rounds.begin(task.task_id, event.low_watermark_us, event.expected_tasks, event.away_limit_us)
+        self._note(key)
         self._tell_group(task, now_us)
         self._epoch += 1
         if key not in self._beats_us:
             self._begin_beat(key, now_us)
         questions = rounds.ask_newcomer(task.task_id)
         self._plan_look(key)
-        return [*_late(task, behind_us), *self._tell(task, now_us), *questions]
+        return [*_late(task, behind_us, why), *self._tell(task, now_us), *questions]
 
     def _deregister(self, event: TaskDeregistered, now_us: int) -> list[CoordinatorEffect]:
         check_sender(event)
@@ -353,10 +365,23 @@ class LowWatermarkCoordinator:
         self._members.check(task, event.run)
         self._members.leave(task)
         self._leave_group(task)
-        self._sources[_key(task)].leave(task.task_id)
-        self._note_empty(_key(task))
+        self._sources[_key(task)].leave(task.task_id, now_us)
+        self._note(_key(task))
         self._epoch += 1
-        return self._end_if_complete(task, now_us)
+        return self._end_if_complete(_key(task), now_us)
+
+    def _excuse(self, event: TaskForgotten) -> list[CoordinatorEffect]:
+        check_task(event)
+        task, rounds = event.task, self._sources.get(_key(event.task))
+        if task in self._members:
+            raise TaskNotAway(str(task), "it is registered, and alive")
+        if rounds is None or task.task_id not in rounds.answers:
+            raise TaskNotAway(str(task), "the coordinator does not know it")
+        if not rounds.answers[task.task_id].excused:
+            rounds.excuse(task.task_id)
+            self._note(_key(task))
+            self._epoch += 1
+        return []
 
     # -- groups
 
@@ -430,24 +455,26 @@ class LowWatermarkCoordinator:
 
     def _check_room(self, task: TaskId) -> None:
         """Raises TooManyTasks."""
-        taken = len(self._members) + len(self._emptied_us) - (_key(task) in self._emptied_us)
-        if task not in self._members and taken >= MOST_TASKS:
+        rounds = self._sources.get(_key(task))
+        known = rounds is not None and task.task_id in rounds.answers
+        if not known and len(self._members) + self._kept >= MOST_TASKS:
             raise TooManyTasks(str(task), MOST_TASKS)
 
     # -- what time does
 
     def _lose(self, now_us: int) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
-        for task in self._members.expired(now_us):
-            rounds = self._sources[_key(task)]
-            self._lost += 1
+        lost = self._members.expired(now_us)
+        for task in lost:  # all of them first: one that is lost as well completes no source
             lease = format_duration_us(self._lease_us)
             effects.append(TaskLost(task, f"it was silent for more than its lease of {lease}"))
-            self._leave_group(task)
-            rounds.forget(task.task_id)
+            self._lost += 1
             self._epoch += 1
-            effects += self._end_if_complete(task, now_us)
-            self._note_empty(_key(task))
+            self._leave_group(task)
+            self._sources[_key(task)].leave(task.task_id, now_us)
+        for key in dict.fromkeys(map(_key, lost)):
+            self._note(key)
+            effects += self._end_if_complete(key, now_us)
         return effects
 
     def _look(self, now_us: int) -> list[CoordinatorEffect]:
@@ -507,25 +534,32 @@ class LowWatermarkCoordinator:
             if self._members.listened_us - since_us <= EMPTY_SOURCE_KEPT_US:
                 return
             del self._emptied_us[key], self._sources[key]
+            self._kept -= self._kept_in.pop(key)
             self._encoded_sources.changed(key)
             self._beats_us.pop(key, None)
             self._stop_looking(key)
             self._epoch += 1
 
-    def _end_if_complete(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
-        rounds = self._sources[_key(task)]
+    def _end_if_complete(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:
+        rounds = self._sources[key]
         return self._end(rounds, now_us) if rounds.complete else []
 
     def _end(self, rounds: SourceRounds, now_us: int) -> list[CoordinatorEffect]:
-        low_us = rounds.low_us
-        notices = rounds.end(now_us)
-        self._epoch += rounds.low_us != low_us
-        self._note_empty((rounds.job_id, rounds.source_id))
+        before = rounds.low_us, rounds.waited_minutes
+        notices = rounds.end(now_us, self._members.listened_us)
+        self._epoch += before != (rounds.low_us, rounds.waited_minutes)
+        self._note((rounds.job_id, rounds.source_id))
         return [*notices]
 
-    def _note_empty(self, key: tuple[str, str]) -> None:
-        if not self._sources[key].answers:
+    def _note(self, key: tuple[str, str]) -> None:
+        """Note since when a source is over, and how many places it keeps."""
+        rounds = self._sources[key]
+        if rounds.is_over:
             self._emptied_us.setdefault(key, self._members.listened_us)
+        kept = max(len(rounds.answers) - rounds.live, key in self._emptied_us)
+        self._kept += kept - self._kept_in.pop(key, 0)
+        if kept:
+            self._kept_in[key] = kept
 
     def _tell(self, task: TaskId, now_us: int) -> list[CoordinatorEffect]:
         """The published low watermark, to one task."""
@@ -555,8 +589,15 @@ class LowWatermarkCoordinator:
         return now_us if self._now_us is None else max(now_us, self._now_us)
 
 
-def _late(task: TaskId, behind_us: int | None) -> list[CoordinatorEffect]:
-    return [] if behind_us is None else [TaskReturnedLate(task, behind_us)]
+def _late(task: TaskId, behind_us: int | None, why: str) -> list[CoordinatorEffect]:
+    return [] if behind_us is None else [TaskReturnedLate(task, behind_us, why)]
+
+
+def _why_passed(before: Answer | None) -> str:
+    """Why a task may begin below the low watermark, by what was known of it."""
+    if before is None:
+        return "the others were as many as its source expects"
+    return "nobody waited for it any more" if before.excused else "it begins below what it had said"
 
 
 def _key(task: TaskId) -> tuple[str, str]:

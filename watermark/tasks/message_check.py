@@ -8,6 +8,7 @@ from lowmark.watermark.protocol import (
     LeftOut,
     ReplyLowWatermark,
     TaskDeregistered,
+    TaskForgotten,
     TaskId,
     TaskRegistered,
 )
@@ -20,7 +21,7 @@ MOST_LEASE_US = 7 * 86_400_000_000
 """The longest lease: 7 days. A task that nobody ever gives up would hold the others for ever."""
 
 MOST_TASKS = 200_000
-"""How many tasks, and sources without a task, a coordinator takes."""
+"""How many tasks, those that are away too, and sources without a task, a coordinator takes."""
 
 _INT64 = range(-(2**63), 2**63)
 
@@ -41,12 +42,17 @@ def check_reply(reply: ReplyLowWatermark) -> None:
         raise _invalid(reply, "left_out", reply.left_out, "a LeftOut or None")
 
 
-def check_sender(message: TaskRegistered | LeaseRenewed | TaskDeregistered) -> None:
+def check_task(message: TaskRegistered | LeaseRenewed | TaskDeregistered | TaskForgotten) -> None:
     """Raises InvalidMessage."""
     if not isinstance(message.task, TaskId):
         raise _invalid(message, "task", message.task, "a TaskId")
     for field in ("job_id", "source_id", "task_id"):
         _name(message, f"task.{field}", getattr(message.task, field), least=1)
+
+
+def check_sender(message: TaskRegistered | LeaseRenewed | TaskDeregistered) -> None:
+    """Raises InvalidMessage."""
+    check_task(message)
     _name(message, "run", message.run, least=0)
     if isinstance(message, LeaseRenewed) and message.heard_low_us is not None:
         _number(message, "heard_low_us", message.heard_low_us)
@@ -58,6 +64,8 @@ def check_registration(message: TaskRegistered) -> None:
     _number(message, "expected_tasks", message.expected_tasks, least=1, most=MOST_TASKS)
     if message.low_watermark_us is not None:
         _number(message, "low_watermark_us", message.low_watermark_us)
+    if message.away_limit_us is not None:
+        _number(message, "away_limit_us", message.away_limit_us, least=0)
     if not isinstance(message.throttled, bool):
         raise _invalid(message, "throttled", message.throttled, "True or False")
     if message.alignment is None:

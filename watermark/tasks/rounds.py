@@ -6,21 +6,27 @@ Rule 2: The low watermark is the minimum over the tasks that are counted. A task
         that it has said, in this round or in any before. While a counted task has never said one, nothing is published
         (MillWheel: a missing value is never "ignore"). So a quorum or a deadline gives up freshness, never correctness.
 Rule 3: The low watermark never falls. When a task comes in below it, it stays until that task has passed it.
-Rule 4: A task leaves when it says that it is idle or has no splits, and when it deregisters. At the
+Rule 4: A task leaves when it says that it is idle or has no splits, and when rule 5 lets it go. At the
         end of that round the minimum is taken twice: with the task, so that its last value is published, and without
         it, so that it holds nobody. A task that has left and says more than before is counted once more in this way.
-        While rule 2 keeps everything from being published, those who leave stay counted, unless they deregister. When
-        nobody is counted any more, the minimum over the idle tasks is published: none of them has rows below it. So the
-        last values of a source that drains are published, and the order of the answers within a round changes nothing.
-Rule 5: Nothing is published before as many tasks have registered as are expected. Of several applications one starts
-        first, and without this rule the others' rows would be late before they could say so. What a task expects is
-        forgotten with the task.
+        While rule 2 keeps everything from being published, those who leave stay counted, unless rule 5 lets them go.
+        When nobody is counted any more, the minimum over the idle tasks is published: none of them has rows below it.
+        So the last values of a source that drains are published, and the order of the answers within a round changes
+        nothing.
+Rule 5: A source expects a number of tasks: the largest that a live task says; where none lives, the largest that one
+        of those said that are away. A task is away once it has deregistered or was lost. While fewer live than are
+        expected, every task that is away counts with the largest low watermark that it has said, also if it was idle;
+        and while live tasks and tasks that are away are together fewer than expected, nothing is published, because
+        rows of a task that never came may be anywhere. Once as many live as are expected, those that are away are let
+        go and forgotten: the source is complete without them. A task that is away is *excused* when its splits had all
+        ended, when a person says so, or when others waited for it for longer than it asked for. It is let go, too, and
+        is not missed.
 Rule 6: A restart may lose the newest that a task has said, and an older message may arrive after it. So, until a task
         has answered a question that was asked since the restart, its low watermark counts, and its wish to be left out
         does not; and while this holds for a task that was left out, no quorum ends a round.
 Rule 7: A task that says it is idle, and how patient it is, leaves once others delivered for longer than that since it
-        had rows (``silence.py``). Until then it counts. So when the rows of all tasks stay away, nobody is passed by
-        the first that has some again.
+        had rows (``silence.py``). Until then it counts, also if it had no split before, and was left out for that. So
+        when the rows of all tasks stay away, nobody is passed by the first that has some again.
 
 Example: tasks a and b; what each says in a round, and what is published at its end.
 
@@ -51,6 +57,7 @@ from .silence import SourceSilence
 from .snapshot import EncodedParts, json_object, to_json
 
 _QUESTIONS = 64  # of this life, by whose time an answer is known
+_MINUTE_US = 60_000_000
 
 
 def _nobody_asks() -> None: ...
@@ -64,31 +71,34 @@ class Answer:
         order: sequence and time of the newest reply, and what decides between two of the same; None before any.
         left_out: why it asked to be left out, by its newest reply.
         next_wanted_us: by its newest reply.
-        gone: it has deregistered, and is forgotten at the end of the round.
-        counted: in the minimum, or holding it; after it left, for as long as rule 4 says.
+        counted: in the minimum, or holding it; after it left, for as long as rules 4 and 5 say.
+        passed: it was left out as idle, and still is by the end of the last round.
         expected: how many tasks its source has, by its registration.
         heard_us: when it last had rows, by the coordinator's clock; None: nobody knows.
         patience_us: by its newest reply.
+        away_since_us: when it deregistered or was lost, by the coordinator's clock; None: it lives.
+        away_limit_us: how long others wait for it while it is away, by its registration; None: until it is back.
+        waited_us: how long they have waited; time in which nobody asked is not counted.
+        excused: it is away, holds nobody, and is not missed.
     """
 
     order: tuple[int, ...] | None = None
     left_out: LeftOut | None = None
     next_wanted_us: int | None = None
-    gone: bool = False
     counted: bool = True
+    passed: bool = False
     expected: int = 1
     heard_us: int | None = None
     patience_us: int | None = None
+    away_since_us: int | None = None
+    away_limit_us: int | None = None
+    waited_us: int = 0
+    excused: bool = False
 
     @property
     def live(self) -> bool:
         """Whether it is asked."""
-        return not self.gone
-
-    @property
-    def leaves(self) -> bool:
-        """Whether it is left out from the next round on."""
-        return self.gone or self.left_out is not None
+        return self.away_since_us is None
 
 
 class SourceRounds:
@@ -110,7 +120,7 @@ class SourceRounds:
     (None, False)
     >>> rounds.take(ReplyLowWatermark("job", "orders", "0", 7, 30), now_us=7), rounds.complete
     (None, True)
-    >>> [(told.task_id, told.new_low_watermark) for told in rounds.end(now_us=8)]
+    >>> [(told.task_id, told.new_low_watermark) for told in rounds.end(now_us=8, listened_us=8)]
     [('0', 30), ('1', 30)]
     """
 
@@ -134,7 +144,7 @@ class SourceRounds:
         self.deadline_us: int | None = None
         """When the open round ends at the latest; None between rounds."""
         self._last_asked_us: int | None = None
-        self._came: set[str] = set()  # the tasks that ever registered, until something is published
+        self._waited_until_us: int | None = None  # for those that are away, by the clock of listening
         self._unconfirmed: set[str] = set()  # restored, and have not answered a question since (rule 6)
         self._doubtful: set[str] = set()  # those of them that were left out
         self._questions_us: deque[int] = deque(maxlen=_QUESTIONS)
@@ -163,13 +173,36 @@ class SourceRounds:
 
     @property
     def expected(self) -> int:
-        """How many tasks have to come before anything is published: the largest number that one of them says. O(n)."""
-        return max((answer.expected for answer in self._answers.values() if not answer.gone), default=1)
+        """How many tasks the source has (rule 5). O(n)."""
+        live = [answer.expected for answer in self._answers.values() if answer.live]
+        return max(live or (answer.expected for answer in self._answers.values()), default=1)
 
     @property
     def missing(self) -> int:
-        """How many of them have not come yet; 0 once something was published."""
-        return 0 if self.low_us is not None else max(0, self.expected - len(self._came))
+        """How many of them never came. O(n)."""
+        return max(0, self.expected - len(self._answers))
+
+    @property
+    def live(self) -> int:
+        """How many tasks live."""
+        return self._live
+
+    @property
+    def waited_for(self) -> int:
+        """How many tasks count that are away. O(n)."""
+        if self._live >= self.expected:
+            return 0
+        return sum(not answer.live and not answer.excused for answer in self._answers.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is there, and nobody is waited for who said that the source has several tasks. O(n)."""
+        return not self._live and (self.expected == 1 or all(answer.excused for answer in self._answers.values()))
+
+    @property
+    def waited_minutes(self) -> int:
+        """For how many whole minutes others have waited for tasks that set a limit, summed up. O(n)."""
+        return sum(answer.waited_us // _MINUTE_US for answer in self._answers.values())
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -202,35 +235,41 @@ class SourceRounds:
     def waits_for_flow(self, task_id: str) -> bool:
         """Whether a task counts that says it is idle, for others did not deliver for long enough meanwhile."""
         answer = self._answers[task_id]
-        idle = not answer.gone and answer.left_out is LeftOut.IDLE and answer.patience_us is not None
+        idle = answer.live and answer.left_out is LeftOut.IDLE and answer.patience_us is not None
         return idle and answer.counted and not self._silence.runs_out(answer.heard_us)
 
-    def state(self, task_id: str) -> SplitState:
-        """PENDING (has not said a low watermark), ACTIVE, IDLE (is left out, or asks to be) or FINISHED."""
+    def waits_for(self, task_id: str) -> bool:
+        """Whether a task counts that is away. O(n)."""
         answer = self._answers[task_id]
-        if answer.gone:
+        return not answer.live and not answer.excused and self._live < self.expected
+
+    def state(self, task_id: str) -> SplitState:
+        """PENDING (has not said a low watermark), ACTIVE, IDLE (is left out, or asks to be) or FINISHED (excused)."""
+        answer = self._answers[task_id]
+        if answer.excused:
             return SplitState.FINISHED
-        if answer.left_out is not None:
+        if answer.live and answer.left_out is not None:
             return SplitState.IDLE
         return SplitState.PENDING if self.task_low_us(task_id) is None else SplitState.ACTIVE
 
     # -- what happens
 
-    def begin(self, task_id: str, low_us: int | None, expected: int = 1) -> int | None:
+    def begin(
+        self, task_id: str, low_us: int | None, expected: int = 1, away_limit_us: int | None = None
+    ) -> int | None:
         """A run of a task begins; of the one before nothing is kept.
 
         Args:
             task_id: which.
             low_us: the low watermark it begins with, or None.
-            expected: nothing is published before so many tasks have come, as long as it is one of them.
+            expected: how many tasks the source has.
+            away_limit_us: how long others wait for it once it is away; None: until it is back.
 
         Returns:
             How far it comes in below the low watermark; None if it does not.
         """
-        self.forget(task_id)
-        if self.low_us is None:
-            self._came.add(task_id)
-        self._answers[task_id] = Answer(expected=expected)
+        self._forget(task_id)
+        self._answers[task_id] = Answer(expected=expected, away_limit_us=away_limit_us)
         self._live += 1
         state = SplitState.PENDING if low_us is None else SplitState.ACTIVE
         self._coalescer.assign(task_id, state=state, watermark_us=low_us)
@@ -270,31 +309,23 @@ class SourceRounds:
         came_in = before in (SplitState.PENDING, SplitState.IDLE) and self.state(task_id) is SplitState.ACTIVE
         return self._behind(self.task_low_us(task_id)) if came_in and news else None
 
-    def leave(self, task_id: str) -> None:
-        """The run of the task is over: forget it at the end of the round, or at once if it is left out already."""
+    def leave(self, task_id: str, now_us: int) -> None:
+        """The run of a live task is over: it has deregistered, or was lost. From now on it is away (rule 5)."""
         answer = self._answers[task_id]
-        if not answer.counted:
-            self.forget(task_id)
-            return
         self._changed(task_id)
-        self._live -= answer.live
-        answer.gone = True
+        self._live -= 1
+        answer.away_since_us, answer.excused = now_us, answer.left_out is LeftOut.FINISHED
         self._confirm(task_id)
         self._unanswered.discard(task_id)
-        self._leaving.add(task_id)
+        if not answer.excused:
+            self._count(task_id)
+        if answer.counted:
+            self._leaving.add(task_id)
 
-    def forget(self, task_id: str) -> bool:
-        """Forget a task at once, what it said with it: it was lost. Returns whether it was known."""
-        answer = self._answers.pop(task_id, None)
-        if answer is None:
-            return False
+    def excuse(self, task_id: str) -> None:
+        """A task that is away is not waited for any more, because a person says so."""
         self._changed(task_id)
-        self._live -= answer.live
-        self._leaving.discard(task_id)
-        self._confirm(task_id)
-        self._unanswered.discard(task_id)
-        self._coalescer.remove(task_id)
-        return True
+        self._answers[task_id].excused = True
 
     # -- rounds
 
@@ -319,18 +350,29 @@ class SourceRounds:
         self._unanswered.add(task_id)
         return [self._question(task_id, self.asked_at_us)]
 
-    def end(self, now_us: int) -> list[NotifyNewLowWatermark]:
-        """End the open round: publish the minimum if it rose. Every task is told, in the order of their ids."""
+    def end(self, now_us: int, listened_us: int) -> list[NotifyNewLowWatermark]:
+        """End the open round: publish the minimum if it rose. Every live task is told, in the order of their ids.
+
+        Args:
+            now_us: now, by the coordinator's clock.
+            listened_us: now, by the clock of listening (``Membership.listened_us``).
+        """
         self.asked_at_us = self.deadline_us = None
         self._unanswered = set()
         self._silence.be_as_patient_as(answer.patience_us for answer in self._answers.values())
+        self._wait_for_those_away(listened_us)
+        away = {task_id for task_id, answer in self._answers.items() if not answer.live}
+        self._leaving -= away  # they counted until here, or do so for as long as they are waited for
         if self.missing:
             return []
+        self._count_those_with_splits_again()
         leaving = {task_id for task_id in self._leaving if not self.waits_for_flow(task_id)}
-        self._let_go({task_id for task_id in leaving if self.task_low_us(task_id) is None})
+        complete = self._live >= self.expected
+        over = {task_id for task_id in away if complete or self._answers[task_id].excused}
+        self._let_go({task_id for task_id in leaving | over if self.task_low_us(task_id) is None})
         advance = self._coalescer.advance()
         blocked = bool(self._coalescer.pending)  # then nobody who spoke is in the way, and its value may be needed
-        self._let_go({task_id for task_id in leaving & self._leaving if not blocked or self._answers[task_id].gone})
+        self._let_go((over if blocked else leaving | over) & self._answers.keys())
         advance = self._coalescer.advance() or advance
         if self._coalescer.holder is None:
             advance = self._advance_over_idle() or advance
@@ -339,7 +381,8 @@ class SourceRounds:
         self._changed()
         self.rose_at_us = now_us
         self.history.rose(now_us, advance.after_us, self.holder)
-        return [self.notice(task_id, advance.after_us, now_us) for task_id in sorted(self._answers)]
+        live = sorted(task_id for task_id, answer in self._answers.items() if answer.live)
+        return [self.notice(task_id, advance.after_us, now_us) for task_id in live]
 
     def notice(self, task_id: str, low_us: int, now_us: int) -> NotifyNewLowWatermark:
         """What a task is told of the low watermark."""
@@ -372,19 +415,24 @@ class SourceRounds:
         rounds = cls(data["job_id"], data["source_id"], quorum=quorum, low_us=data["low_us"], on_change=on_change)
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
         rounds._last_asked_us = data["last_asked_us"]
-        rounds._came = set(data["came"])
         for saved in data["tasks"]:
             task_id, farewell = saved["task_id"], saved.get("finished", False)  # which was a way to leave once
             if farewell and not saved["counted"]:
                 continue
+            left_out = None if saved["left_out"] is None else LeftOut(saved["left_out"])
+            left = saved.get("gone", False) or farewell  # in the round that was open, said older versions
             answer = rounds._answers[task_id] = Answer(
                 order=None if saved["order"] is None else tuple(saved["order"]),
-                left_out=None if saved["left_out"] is None else LeftOut(saved["left_out"]),
+                left_out=left_out,
                 next_wanted_us=saved["next_wanted_us"],
-                gone=saved["gone"] or farewell,
                 counted=saved["counted"],
-                expected=saved.get("expected", data["expected"]),
+                passed=saved.get("passed", left_out is LeftOut.IDLE and not saved["counted"]),
+                expected=saved.get("expected", data.get("expected", 1)),
                 patience_us=saved.get("patience_us"),
+                away_since_us=saved.get("away_since_us", (data["last_asked_us"] or 0) if left else None),
+                away_limit_us=saved.get("away_limit_us"),
+                waited_us=saved.get("waited_us", 0),
+                excused=saved.get("excused", False),
             )
             if answer.live:
                 rounds._unconfirmed.add(task_id)
@@ -395,7 +443,7 @@ class SourceRounds:
                 state = SplitState.IDLE
             else:
                 state = SplitState.PENDING if saved["low_us"] is None else SplitState.ACTIVE
-                if answer.leaves:
+                if not answer.live or answer.left_out is not None:
                     rounds._leaving.add(task_id)
             rounds._coalescer.assign(task_id, state=state, watermark_us=saved["low_us"])
             rounds._encoded_tasks.changed(task_id)
@@ -412,8 +460,6 @@ class SourceRounds:
             "rose_at_us": self.rose_at_us,
             "last_asked_us": self._last_asked_us,
             "returned_late": self.returned_late,
-            "expected": self.expected,
-            "came": sorted(self._came) if self.low_us is None else [],
         }
 
     def _task_snapshot(self, task_id: str) -> dict[str, Any]:
@@ -424,10 +470,14 @@ class SourceRounds:
             "order": answer.order,
             "left_out": None if answer.left_out is None else answer.left_out.value,
             "next_wanted_us": answer.next_wanted_us,
-            "gone": answer.gone,
             "counted": answer.counted,
+            "passed": answer.passed,
             "expected": answer.expected,
             "patience_us": answer.patience_us,
+            "away_since_us": answer.away_since_us,
+            "away_limit_us": answer.away_limit_us,
+            "waited_us": answer.waited_us,
+            "excused": answer.excused,
         }
 
     def _encoded_task(self, task_id: str) -> str | None:
@@ -458,21 +508,64 @@ class SourceRounds:
             self._coalescer.idle(task_id)
         return advance
 
+    def _wait_for_those_away(self, listened_us: int) -> None:
+        """Others have waited since the last round for those who were away then; one who asked for less is excused."""
+        since_us, self._waited_until_us = self._waited_until_us, listened_us if self._live else None
+        if since_us is None:
+            return
+        for task_id, answer in self._answers.items():
+            limit_us = answer.away_limit_us
+            if answer.live or answer.excused or limit_us is None or task_id in self._leaving:
+                continue
+            answer.waited_us += listened_us - since_us
+            answer.excused = answer.waited_us > limit_us
+            self._changed(task_id)
+
+    def _count_those_with_splits_again(self) -> None:
+        """A task that was left out without splits says now that its splits are silent: it has some (rule 7)."""
+        for task_id, answer in self._answers.items():
+            if answer.passed and answer.left_out is not LeftOut.IDLE:
+                answer.passed = False
+                self._changed(task_id)
+            elif answer.live and answer.left_out is LeftOut.IDLE and not answer.passed and not answer.counted:
+                self._count(task_id)
+                self._leaving.add(task_id)
+
+    def _count(self, task_id: str) -> None:
+        """Take a task that was left out into the minimum again, with what it has said."""
+        answer = self._answers[task_id]
+        if not answer.counted:
+            answer.counted = True
+            self._changed(task_id)
+            self._coalescer.wake(task_id)
+
     def _let_go(self, task_ids: set[str]) -> None:
-        """Leave these out of the minimum from now on."""
+        """Leave these out of the minimum from now on; forget those that are away, unless they would be missed."""
+        complete = self._live >= self.expected
         for task_id in sorted(task_ids):
             answer = self._answers[task_id]
-            if answer.gone:
-                self.forget(task_id)
-                continue
-            answer.counted = False
-            self._changed(task_id)
-            self._coalescer.idle(task_id)
+            if not answer.live and complete:
+                self._forget(task_id)
+            elif answer.counted:
+                answer.counted, answer.passed = False, answer.left_out is LeftOut.IDLE
+                self._changed(task_id)
+                self._coalescer.idle(task_id)
         self._leaving -= task_ids
+
+    def _forget(self, task_id: str) -> None:
+        answer = self._answers.pop(task_id, None)
+        if answer is None:
+            return
+        self._changed(task_id)
+        self._live -= answer.live
+        self._leaving.discard(task_id)
+        self._confirm(task_id)
+        self._unanswered.discard(task_id)
+        self._coalescer.remove(task_id)
 
     def _place(self, task_id: str, answer: Answer) -> None:
         """Count the task, or let it leave, as its newest reply says. The coalescer may have woken it meanwhile."""
-        if not answer.leaves:
+        if answer.left_out is None:
             answer.counted = True
             self._leaving.discard(task_id)
         elif answer.counted:
@@ -498,6 +591,7 @@ def _order(reply: ReplyLowWatermark) -> tuple[int, ...]:
         reply.timestamp,
         reply.left_out is None,
         reply.left_out is LeftOut.IDLE,
+        reply.left_out is LeftOut.WITHOUT_SPLITS,
         wanted_us is None,
         0 if wanted_us is None else -wanted_us,
         0 if reply.patience_us is None else reply.patience_us,

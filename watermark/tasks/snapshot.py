@@ -184,8 +184,13 @@ _ANSWER = _fields(
     finished=_flag,
     gone=_flag,
     counted=_flag,
+    passed=_flag,
     expected=_number,
     patience_us=_maybe(_number),
+    away_since_us=_maybe(_number),
+    away_limit_us=_maybe(_number),
+    waited_us=_number,
+    excused=_flag,
 )
 _MEMBER = _fields(
     task=_TASK,

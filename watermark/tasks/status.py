@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.protocol import LeftOut, TaskId
 from lowmark.watermark.splits.history import Held
-from lowmark.watermark.splits.status import need
+from lowmark.watermark.splits.status import format_time_us, need
 from lowmark.watermark.state import SplitState
 
 from .alignment import GroupStatus
 from .membership import Membership
 from .rounds import SourceRounds
+
+_EXCUSED = {True: "all its splits had ended", False: "nobody waits for it any more"}  # by whether they had
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,14 @@ class TaskStatus:
         task: who.
         run: what tells its run from others, 12 characters; not the token, with which anybody could speak for it.
         state: PENDING (has not said a low watermark), ACTIVE, IDLE (is left out, or is silent as all others are, and
-            waited for) or FINISHED (has deregistered).
+            waited for) or FINISHED (is away and excused). PENDING and ACTIVE also of a task that is away, for as long
+            as it counts.
         low_watermark_us: the largest it said; also while it is left out.
-        lease_left_us: how long it may still be silent; None once it has deregistered.
+        lease_left_us: how long it may still be silent; None once it is away.
         waited_for: whether the open round waits for its answer.
         group: the alignment group it is in, or None.
         why: why it is in this state, completing "task x is <state>: <why>".
+        away_since_us: when it deregistered or was lost, microseconds since the epoch; None: it lives.
     """
 
     task: TaskId
@@ -43,6 +47,7 @@ class TaskStatus:
     waited_for: bool
     group: str | None
     why: str
+    away_since_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,9 @@ class SourceStatus:
         tasks: all tasks, sorted; with a limit those that need attention first, in that order.
         tasks_not_shown: how many the limit left out.
         states: number of tasks by state, of all; every state is there.
+        expected: how many tasks it has, as they say.
+        missing: how many of them never came.
+        away: how many are waited for though they are away; with a limit, too.
     """
 
     job_id: str
@@ -75,6 +83,9 @@ class SourceStatus:
     tasks: tuple[TaskStatus, ...]
     tasks_not_shown: int = 0
     states: dict[str, int] = field(default_factory=dict)
+    expected: int = 1
+    missing: int = 0
+    away: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,7 @@ def source_status(
     """
 
     def task_status(task: TaskId) -> TaskStatus:
-        member = task in members and not rounds.answers[task.task_id].gone
+        member = task in members
         return TaskStatus(
             task=task,
             run=run_mark(members.run(task)) if member else "",
@@ -132,6 +143,7 @@ def source_status(
             waited_for=task.task_id in rounds.unanswered,
             group=group_of.get(task),
             why=_task_why(rounds, task.task_id),
+            away_since_us=rounds.answers[task.task_id].away_since_us,
         )
 
     states = {task_id: rounds.state(task_id) for task_id in rounds.answers}
@@ -157,6 +169,9 @@ def source_status(
         tasks=tuple(map(task_status, tasks)),
         tasks_not_shown=len(states) - len(tasks),
         states={state.value: counts[state] for state in SplitState},
+        expected=rounds.expected,
+        missing=rounds.missing,
+        away=rounds.waited_for,
     )
 
 
@@ -166,6 +181,9 @@ def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
         return f"{rounds.missing} of {rounds.expected} expected tasks did not register yet."
     if not known:
         return "no task is registered."
+    if holder is not None and rounds.waits_for(holder):
+        missed = f"{rounds.expected} tasks are expected and {rounds.live} live"
+        return f"task {holder} has been away since {_since(rounds, holder)} and is waited for: {missed}."
     if holder is None:
         return f"every task ({known}) is left out, and the low watermark stays."
     low_us = rounds.task_low_us(holder)
@@ -180,6 +198,10 @@ def _source_why(rounds: SourceRounds, states: Counter[SplitState]) -> str:
     return f"task {holder} has the smallest low watermark of {states[SplitState.ACTIVE]} tasks that take part."
 
 
+def _since(rounds: SourceRounds, task_id: str) -> str:
+    return format_time_us(rounds.answers[task_id].away_since_us)
+
+
 def _silence(rounds: SourceRounds, task_id: str) -> str:
     patience_us = rounds.answers[task_id].patience_us
     while_us = "long enough" if patience_us is None else format_duration_us(patience_us)
@@ -188,10 +210,20 @@ def _silence(rounds: SourceRounds, task_id: str) -> str:
 
 def _task_why(rounds: SourceRounds, task_id: str) -> str:
     answer = rounds.answers[task_id]
-    if answer.gone:
-        return "it has deregistered"
+    if answer.excused:
+        ended = answer.left_out is LeftOut.FINISHED
+        return f"it has been away since {_since(rounds, task_id)}, and {_EXCUSED[ended]}"
+    if not answer.live:
+        until = "until it is back"
+        if answer.away_limit_us is not None:
+            left_us = max(0, answer.away_limit_us - answer.waited_us)
+            until = f"{until}, and for {rough_duration_us(left_us)} more at most"
+        waits = f"the others wait for it {until}" if rounds.waits_for(task_id) else "the source is complete without it"
+        return f"it has been away since {_since(rounds, task_id)}; {waits}"
     if answer.left_out is LeftOut.WITHOUT_SPLITS:
         return "it has no splits"
+    if answer.left_out is LeftOut.FINISHED:
+        return "all its splits have ended"
     if rounds.waits_for_flow(task_id):
         return _silence(rounds, task_id)
     if answer.left_out is LeftOut.IDLE:

@@ -1,0 +1,41 @@
+"""`lowmark forget`: tells a coordinator that a query of a job is gone for good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from lowmark.integration.console import print_json, print_lines
+from lowmark.watermark import TaskId
+
+from .common import Debug, Json, TlsCa, TlsCert, TlsKey, TokenFile
+
+__all__ = ["forget"]
+
+
+def forget(
+    job: Annotated[str, typer.Argument(help="The job, as its applications name it.")],
+    stream: Annotated[str, typer.Argument(help="The stream's name.")],
+    query: Annotated[str, typer.Argument(help="The query's id, as `lowmark status --coordinator` shows it.")],
+    *,
+    coordinator: Annotated[str, typer.Option(help="The coordinator's address, unix:/... or HOST:PORT.")],
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001  # read by Commands
+) -> None:
+    """Let the other queries of a job go on without one that is away and will not come back.
+
+    While fewer queries of a job run than it says (job_queries), those that are away hold its low watermark. If one
+    comes back all the same, its rows below the low watermark are late. A query that runs cannot be forgotten.
+    """
+    from lowmark.integration.coordinator.client import forget_task
+
+    task = TaskId(job, stream, query)
+    forget_task(coordinator, task, tls_ca=tls_ca, token_file=token_file, tls_cert=tls_cert, tls_key=tls_key)
+    if as_json:
+        print_json({"coordinator": coordinator, "forgotten": {"job": job, "stream": stream, "query": query}})
+    else:
+        print_lines(f"lowmark: nobody waits for query {query} of job {job} on stream {stream} any more")
