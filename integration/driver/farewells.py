@@ -40,7 +40,7 @@ def leave(query: RunningQuery | None, run: StreamRun) -> None:
     Raises:
         Exception: whatever py4j and the file system raise.
     """
-    if query is None or run.last_batch_id is None:
+    if query is None or run.last_batch_id is None or run.broken:
         return
     if run.epoch != run.told_epoch and not run.goes_beyond_its_offset:
         query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))

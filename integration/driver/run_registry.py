@@ -17,7 +17,7 @@ from lowmark.integration.errors import RefusedByCoordinator, UnknownStream
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.spark.queries import Queries
+from lowmark.integration.spark.queries import Queries, RunningQuery
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatReply, HeartbeatRequest
 from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.watermark import NotifyNewLowWatermark, TaskId, Tick
@@ -117,23 +117,19 @@ class Runs:
             run = self._attach(request, now_us)
         self._catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         run.asked_at_us = now_us
-        if request.polled_until_us is not None and not run.stream.withholds:
-            self._publish(run, run.handle(Polled(self._own_time(request.polled_until_us)), now_us))
-        else:
-            self._publish(run, run.handle(Tick(), now_us))
+        polled = request.polled_until_us is not None and not run.stream.withholds
+        said = Polled(self._own_time(request.polled_until_us)) if polled else Tick()
+        self._publish(run, run.hear(said, now_us))
+        if run.refusal is not None:  # nothing of the run is written any more
+            return HeartbeatReply(low_watermark_us=None, epoch=run.told_epoch, state="", refusal=run.refusal)
         run.tell()
         self._cooperate(run, now_us)
         wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
             wake_at_us = None  # a silence that only a batch can settle, since polls show nothing here
-        run.told_epoch = run.epoch
-        return HeartbeatReply(
-            low_watermark_us=run.low_watermark_us,
-            epoch=run.told_epoch,
-            state=run.state(),
-            wake_at_us=None if wake_at_us is None else self.clock.to_monotonic_us(wake_at_us),
-            refusal=run.refusal,
-        )
+        wake_at_us = None if wake_at_us is None else self.clock.to_monotonic_us(wake_at_us)
+        state = run.answer(now_us)
+        return HeartbeatReply(run.low_watermark_us, run.told_epoch, state, wake_at_us)
 
     def refuses(self, stream_id: str) -> str | None:
         """Say why the query that is about to begin with a stream cannot, None if it can for all that is known."""
@@ -165,15 +161,14 @@ class Runs:
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
         planner = self._planner(stream_id, token)
-        news = planner.keep(planned)
         run = None if planner.run is None else self._runs.get(planner.run)
-        if news and run is not None and not run.ended:
-            self._plan(run, planned)
-
-    def _plan(self, run: StreamRun, planned: Planned) -> None:
+        concerns = run is not None and not run.ended and planner.is_news(planned)
         now_us = self.clock.now_us()
-        self._publish(run, run.plan(planned, now_us))
-        self._cooperate(run, now_us)
+        if run is not None and concerns:
+            self._publish(run, run.plan(planned, now_us))
+        planner.keep(planned)  # once it was taken: a planner that gets no answer says it again
+        if run is not None and concerns:
+            self._cooperate(run, now_us)
 
     def _planner(self, stream_id: str, token: str) -> KnownPlanner:
         if stream_id not in self.streams:
@@ -198,9 +193,10 @@ class Runs:
         planner = None if offset is None else self.planners.get(offset.run)
         if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:
             return
-        planner.run, splits.planner = run.token, planner
+        now_us = self.clock.now_us()
         for planned in planner.plans.values():
-            self._plan(run, planned)
+            self._publish(run, run.plan(planned, now_us))
+        planner.run, run.splits.planner = run.token, planner
 
     def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
         stream = self.streams.get(request.stream_id)
@@ -239,10 +235,10 @@ class Runs:
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
             self.could_not_begin.pop(run.stream.name, None)
-        query = self._queries.get(run.run_id)
-        if query is not None and not run.checked:
-            run.checked, run.places = True, query.stream_sources()
-            if (fault := query.fault()) is not None:
+        if not run.checked and (query := self._find(run.run_id)) is not None:
+            run.places, fault = query.stream_sources(), query.fault()
+            run.checked = True
+            if fault is not None:
                 run.refuse(f'stream "{run.stream.name}": {fault}')
             log_ahead(run.stream, progress.watermark_us, self.clock.now_us())
         progress = self._with_starts(run, progress)
@@ -251,6 +247,12 @@ class Runs:
                 self._tie_planner(run, progress, index)
                 now_us = self.clock.now_us()
                 self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
+
+    def _find(self, run_id: str | None) -> RunningQuery | None:
+        """The query of a run; None where it is over, and was never asked for."""
+        if self._queries.get(run_id) is None:
+            self._queries.find()
+        return self._queries.get(run_id)
 
     def _with_starts(self, run: StreamRun, progress: Progress) -> Progress:
         """Spark does not say where Kafka's sources began in their first batch; the checkpoint does."""
@@ -279,7 +281,7 @@ class Runs:
                 self._notify(effect)
 
     def _cooperate(self, run: StreamRun, now_us: int) -> None:
-        if self.cooperation.report(run) and (low_watermark_us := run.low_watermark_us) is not None:
+        if not run.broken and self.cooperation.report(run) and (low_watermark_us := run.low_watermark_us) is not None:
             ids = (run.stream.stream_id, run.stream.name, run.token)
             self._notify(NotifyNewLowWatermark(*ids, now_us, low_watermark_us))
 

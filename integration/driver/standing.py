@@ -113,6 +113,8 @@ class Standing:
     @staticmethod
     def _in_full(run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
         status = run.status(now_us, limit)
+        if run.broken:
+            return replace(status, why=f"the query ends with its next batch: {run.refusal}")
         if planner is None:
             return status
         why = status.why
