@@ -23,9 +23,10 @@ from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.watermark import NotifyNewLowWatermark, TaskId, Tick
 from lowmark.watermark.splits.events import Effect, Polled
 
-from . import beginning, failures, farewells
+from . import beginning, failures
 from .cooperation import Cooperation
 from .ending_queries import EndingQueries
+from .farewells import Farewells
 from .known_planner import KnownPlanner, Planners
 from .planned_splits import PlannedSplits, planned_to
 from .run_log import log_ahead
@@ -57,6 +58,7 @@ class Runs:
         streams: those that were wrapped or read.
         planners: of the sources of ours.
         ending: queries that end when nothing is new, and whose readers do not know it.
+        farewells: leaves last reports in checkpoints.
         cooperation: what the runs have to do with others.
         could_not_begin: why no query has begun, by the name of the stream; until one does.
     """
@@ -72,6 +74,7 @@ class Runs:
         self._queries, self._notify = queries, notify
         self.clock = SteadyClock()
         self.streams, self.planners, self.ending = Streams(), Planners(), EndingQueries()
+        self.farewells = Farewells()
         self.cooperation = Cooperation(self.clock.now_us, member, job, job_queries)
         self.could_not_begin: dict[str, str] = {}
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
@@ -202,6 +205,9 @@ class Runs:
         stream = self.streams.get(request.stream_id)
         if stream is None or not request.first:
             raise UnknownStream(request.stream_id, self.streams.names())
+        before = None if request.resumes is None else self._runs.get(request.resumes)
+        if before is not None and not before.ended:  # it was restarted before the news of its end came
+            self._say_farewell(before)
         run = beginning.begin(stream, request, self._queries, self.ending.of_heartbeat(stream.stream_id), now_us)
         run.shares = self.cooperation.shares(stream)
         self._runs[request.run] = run
@@ -242,11 +248,17 @@ class Runs:
                 run.refuse(f'stream "{run.stream.name}": {fault}')
             log_ahead(run.stream, progress.watermark_us, self.clock.now_us())
         progress = self._with_starts(run, progress)
+        known = len(run.coordinator.splits)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
+                run.written |= offset.run == run.token
                 self._tie_planner(run, progress, index)
                 now_us = self.clock.now_us()
                 self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
+        if run.stream.finds_splits and len(run.coordinator.splits) > known:
+            self.farewells.keep(
+                self._queries.get(run.run_id), run
+            )  # a heartbeat carries it soon, and a kill may come before
 
     def _find(self, run_id: str | None) -> RunningQuery | None:
         """The query of a run; None where it is over, and was never asked for."""
@@ -318,11 +330,13 @@ class Runs:
         run_id, batch_id = java_progress.runId().toString(), java_progress.batchId()
         runs = [run for run in self._runs.values() if run.run_id in (run_id, None) and not run.ended]
         behind = [run for run in runs if run.last_batch_id is None or run.last_batch_id < batch_id]
-        if behind:  # only at the end of a query: while it goes on, the heartbeat was faster
+        if behind:  # between two batches, and at the end of a query; else the heartbeat was faster
             progress = Progress.from_java(java_progress)
             for run in behind:
                 self._take_report(run, progress, planned_at_us=run.asked_at_us)
                 self._cooperate(run, self.clock.now_us())
+                if run.stream.finds_splits and run.last_batch_id == batch_id:
+                    self.farewells.keep(self._queries.get(run.run_id), run)
 
     def _take_sign_of_life(self, event: JavaObject) -> None:
         """Spark says every ten seconds that a query lives and has nothing to do."""
@@ -339,8 +353,8 @@ class Runs:
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._say_farewell(run)
-                self.cooperation.end(run)
                 run.ended, run.failed = True, bool(failure)
+                self.cooperation.end(run)
                 if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
                     run.stream.tracks.forget(run.query_id, run.last_batch_id)
         untied = all(run.run_id != run_id for run in self._runs.values())
@@ -384,7 +398,7 @@ class Runs:
         try:
             # When the service stops right after its query, Spark's listener has not brought the last batch yet.
             self._catch_up(run, planned_at_us=run.asked_at_us)
-            farewells.leave(self._queries.get(run.run_id), run)
+            self.farewells.leave(self._queries.get(run.run_id), run)
         except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
             log.warning(
                 'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '

@@ -166,6 +166,7 @@ class Standing:
             status=self._in_full(run, planner, now_us, limit),
             emits=run.stream.strategy.emits and not audited,
             unmeasured_batches=run.unmeasured_batches,
+            lost_reports=run.lost_reports,
             refused=run.refusal is not None and not audited,  # what cannot be measured ends no query there
             failed=run.failed,
             ended=run.ended,

@@ -25,8 +25,8 @@ from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import StreamStatus
-from lowmark.watermark.splits.events import Effect, Event, SplitsDiscovered
+from lowmark.watermark import StreamStatus, format_duration_us
+from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered
 from lowmark.watermark.splits.stream import StreamCoordinator
 
 from .kafka_partitions import KafkaPartitions
@@ -62,6 +62,7 @@ class StreamRun:
         broken: something could not be taken twice: nothing more is taken, and nothing of the run is written.
         asked_at_us: when the reader asked last; the batch that runs since was planned then.
         told_epoch: the epoch in the last answer to the reader.
+        written: a batch was reported whose offset this run wrote: until then the checkpoint ends with `resumes`.
         checked: the running query's plan was looked at.
         places: number of a heartbeat in the query -> numbers of its sources; empty until the plan was looked at.
         ended, failed: the query has terminated; it has, with an error.
@@ -71,6 +72,7 @@ class StreamRun:
         seen_at_us: when Spark last said that the query lives.
         restored_low_us: the low watermark in the offset it started from.
         available_now: its query ends when nothing is new, which Spark did not tell its reader.
+        lost_reports: batches that were committed, and whose report a kill took away.
         shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
         measure: reads what was measured of a batch.
         splits: knows what its source says of its splits.
@@ -89,6 +91,7 @@ class StreamRun:
     broken: bool = False
     asked_at_us: int = 0
     told_epoch: int = 0
+    written: bool = False
     checked: bool = False
     places: Mapping[int, Sequence[int]] = field(default_factory=dict)
     ended: bool = False
@@ -98,6 +101,7 @@ class StreamRun:
     gaps: ReportGaps = field(default_factory=ReportGaps)
     seen_at_us: int = 0
     restored_low_us: int | None = None
+    lost_reports: int = 0
     shares: bool = False
     available_now: bool = False
     measure: Measure = field(init=False)
@@ -374,6 +378,19 @@ class StreamRun:
 
     def _take(self, events: Iterator[Event], now_us: int) -> list[Effect]:
         return [effect for event in events for effect in self.handle(event, now_us)]
+
+    def lose(self, batch_id: int, now_us: int) -> None:
+        """Take it that the report of a batch before this run is lost: splits that were new in it are waited for."""
+        self.lost_reports += 1
+        log.warning(
+            'stream "%s": the report of batch %d was lost when its query was killed right after that batch. Splits '
+            "whose first rows were in it are not known, so the low watermark holds for %s, in which they may speak. "
+            "Hint: with_grace() sets how long.",
+            self.stream.name,
+            batch_id,
+            format_duration_us(self.coordinator.grace_us),
+        )
+        self.hear(ReportLost(batch_id), now_us)
 
     def _note_unmeasured(self, progress: Progress, sources: Sequence[SourceProgress]) -> None:
         """Its sources had rows, and none was measured: `foreachBatch` read a part, or the plan lost the observation."""

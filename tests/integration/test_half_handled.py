@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import lowmark
 import pytest
 from lowmark.integration.driver.audited import Audits
-from lowmark.integration.driver.farewells import leave
+from lowmark.integration.driver.farewells import Farewells
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.standing import Standing
@@ -77,7 +77,7 @@ class Fed:
             tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))),
         )  # fmt: skip
         self.run = StreamRun.attach(self.stream, token="t", resumes=None, state=None, now_us=0)
-        self.run.places = {1: [0]}
+        self.run.places, self.run.written = {1: [0]}, True
         self.planner = KnownPlanner("s", run="t")
         if kind == "read":
             self.run.splits.planner = self.planner
@@ -201,7 +201,7 @@ def test_after_a_second_error_nothing_is_taken_or_written_and_the_query_ends(
     assert fed.run.last_batch_id == before["batch"], "the reports behind it let nobody advance"
     assert fed.run.epoch >= epoch
     written: list[Any] = []
-    leave(cast("Any", SimpleNamespace(farewells=SimpleNamespace(write=written.append))), fed.run)
+    Farewells().leave(cast("Any", SimpleNamespace(farewells=SimpleNamespace(write=written.append))), fed.run)
     assert written == []
 
 

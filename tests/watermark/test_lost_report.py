@@ -26,7 +26,7 @@ def again(before: StreamCoordinator, strategy: WatermarkStrategy, at_s: int) -> 
 
 def report(stream: StreamCoordinator, at_s: int, **event_s: int) -> list[object]:
     """A batch that was planned then."""
-    splits = {name: s * SECOND for name, s in event_s.items()}
+    splits: dict[int | str, int] = {name: s * SECOND for name, s in event_s.items()}
     return [*stream.handle(BatchReported(at_s, at_s * SECOND, splits), at_s * SECOND)]
 
 

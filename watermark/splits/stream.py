@@ -240,6 +240,11 @@ class StreamCoordinator:
         return stirred_us
 
     @property
+    def grace_us(self) -> int:
+        """How long a new split known to be empty may hold, and what was new in a batch whose report was lost."""
+        return self._grace_us
+
+    @property
     def holder(self) -> SplitId | None:
         """The split that holds the low watermark now; None: nobody does."""
         return self._coalescer.holder
