@@ -92,6 +92,7 @@ class RunStatus:
         alignment: where it stands in its alignment group, None without one.
         spent_us: how long splits have been in each state, by its name, all of them added up.
         gaps: the times between its reports.
+        lost_reports: batches that were committed before it, and whose report a kill took away.
         others: what it has to do with others, one sentence as `explain` has it, or None.
         now_us: when this was so; None: not said. The service's clock never steps, so its times are compared with this
             time, and not with a wall clock.
@@ -116,6 +117,7 @@ class RunStatus:
     alignment: Alignment | None = None
     spent_us: Mapping[str, int] = field(default_factory=dict)
     gaps: ReportGaps = ReportGaps()
+    lost_reports: int = 0
     others: str | None = None
     now_us: int | None = None
 

@@ -330,6 +330,7 @@ def test_the_rules_are_valid_and_their_cases_pass(promtool_binary: Path, tmp_pat
 TOO_EAGER = {
     "LowmarkDown": [("== 0", ">= 0"), ("for: 2m", "for: 0m"), ('job="lowmark"', 'job=~".*"')],
     "LowmarkAbsent": [('up{job="lowmark"}', 'up{job="lowmark"} == 1')],
+    "LowmarkServiceDead": [("> 0", ">= 0")],
     "LowmarkCollectFailing": [("[5m]", "[30m]")],
     "LowmarkQueryFailed": [("> 0", ">= 0")],
     "LowmarkQuerySilent": [("> 900", "> 0")],

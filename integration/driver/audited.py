@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import msgspec
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import StreamStatus
 from lowmark.watermark.splits.events import BatchReported, Effect, Event
@@ -51,8 +50,6 @@ class AuditedRun(StreamRun):
         self.late_us, self.used_us = self.used_us, progress.watermark_us
         self.dropped_rows += progress.dropped_rows
         self.asked_at_us = now_us
-        if len(progress.sources) != self.stream.sources:  # several streams: which source is whose is not said
-            progress = msgspec.structs.replace(progress, sources=[])
         self.report(progress, len(progress.sources), planned_at_us=now_us, now_us=now_us)
 
     def refuse(self, why: str) -> None:
@@ -60,6 +57,14 @@ class AuditedRun(StreamRun):
         if self.refusal is None:
             log.warning("%s", why)
         self.refusal = why
+
+    def give_up(self, what: str, failed: BaseException) -> None:
+        super().give_up(what, failed)
+        self.broken = False  # the next batch may be measured
+
+    def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:  # noqa: ARG002
+        """All of them, where they are of this stream alone: which source is whose is not said."""
+        return progress.sources if len(progress.sources) == self.stream.sources else []
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         if isinstance(event, BatchReported):

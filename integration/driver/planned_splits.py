@@ -27,7 +27,6 @@ from lowmark.watermark.splits.events import (
     SplitsResumed,
 )
 
-from .known_planner import KnownPlanner
 from .splits import Splits
 
 __all__ = ["FINISHED_KEPT", "PlannedSplits", "planned_to"]
@@ -38,13 +37,8 @@ FINISHED_KEPT = 100
 
 @dataclass
 class PlannedSplits(Splits):
-    """See `Splits`: here the planner says.
+    """See `Splits`: here the planner says."""
 
-    Attributes:
-        planner: what is known of it; None until a batch showed it and the heartbeat together.
-    """
-
-    planner: KnownPlanner | None = field(default=None, init=False)
     _claimed_us: dict[SplitId, int] = field(default_factory=dict, init=False)  # watermarks
     _paused: frozenset[str] = field(default=frozenset(), init=False)
     _finished: dict[SplitId, None] = field(default_factory=dict, init=False)  # not forgotten yet, the first one first
@@ -101,14 +95,16 @@ class PlannedSplits(Splits):
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
         """What was read of each split, or what was claimed of it since, if that is more."""
-        if self.planner is not None:
-            self.planner.events.extend(measured.events)
         for split, latest_us in measured.latest_us.items():
             name = self.stream.name_of(split)
             self.observed_us[name] = max(latest_us, self.observed_us.get(name, latest_us))
         if not self._claimed_us:
             return measured.watermarks_us
         return {split: max(us, self._claimed_us.get(split, us)) for split, us in measured.watermarks_us.items()}
+
+    def pass_on(self, measured: Measured) -> None:
+        if self.planner is not None:
+            self.planner.events.extend(measured.events)
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
         """Splits that do not go on after a batch are done. O(1) a batch and finished split.

@@ -43,13 +43,13 @@ class Running:
                 return service
         return None
 
-    def stop_the_useless(self) -> None:
-        """Stop services whose Spark was stopped, or whose thread was ended by an error: they hold their ports."""
+    def stop_those_of_no_use(self) -> None:
+        """Stop services whose Spark was stopped, and those that an error has ended: they hold their ports."""
         with self._lock:
             left_behind = [
                 service
                 for service, session, _ in self._services
-                if service.failed is not None or session.sparkContext._jsc is None
+                if session.sparkContext._jsc is None or service.failed is not None
             ]
         for service in left_behind:
             service.stop()

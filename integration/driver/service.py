@@ -34,6 +34,7 @@ from lowmark.integration.transport.driver_rpc import (
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import prefer_own_python
+from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import (
     LowmarkError,
     LowWatermarkListener,
@@ -123,7 +124,7 @@ class LowWatermarkService:
 
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
         """Return the service of the session, where it has one that was made with these arguments."""
-        _RUNNING.stop_the_useless()
+        _RUNNING.stop_those_of_no_use()
         found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
         return super().__new__(cls) if found is None else cast("Self", found)
 
@@ -507,28 +508,38 @@ class LowWatermarkService:
         return link if self._loop.failed is None else self._loop.failed
 
     def stop(self) -> None:
-        """Stop serving. Queries that still run keep the watermark they have. May be called more than once."""
+        """Stop serving. Queries that still run keep the watermark they have. May be called more than once.
+
+        A service that an error has ended gives back what it holds, and writes nothing. Of its queries those that still
+        run end with that error at their next heartbeat.
+        """
         if self._stopping:
             return
         _RUNNING.remove(self)
+        asked = False
         try:
-            if self._loop.failed is None:  # else nobody is left who could say them
-                self._call(self._runs.say_farewells, "stop")
+            self._call(self._runs.say_farewells, "stop")
+        except WorkerDied as died:
+            log.error("the service stops, and leaves no last report: %s", died)
+            asked = self._queries.any_active()
         finally:
             self._stopping = True
             atexit.unregister(self.stop)
             self._queries.close()
-            self._server.stop()
+            if not asked:  # else they are told why they end
+                self._server.stop()
             if self._metrics is not None:
                 self._metrics.stop()
             if self._page is not None:
                 self._page.stop()
             self._loop.stop()
+            self._runs.farewells.close()
             self._runs.streams.close()
             self._listeners.stop()
             if self._member is not None:
                 self._member.close()
-            sockets.remove(self.address)
+            if not asked:
+                sockets.remove(self.address)
 
     def __enter__(self) -> Self:
         return self
@@ -553,7 +564,7 @@ class LowWatermarkService:
             raise
 
     def _check_open(self, action: str) -> None:
-        if self._stopping:
+        if self._stopping and self.failed is None:
             raise ServiceStopped(action)
 
     def _enqueue_refusal(self, task: TaskId, refused: LowmarkError) -> None:
@@ -568,12 +579,20 @@ class LowWatermarkService:
     # -- on the loop
 
     def _take_event(self, kind: str, event: JavaObject) -> None:
-        """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
-        try:
-            self._audits.take_event(kind, event)
-            self._runs.take_event(kind, event)
-        except Exception:
-            log.exception('could not take a "%s" event of a query; its next heartbeat reads the progress again', kind)
+        """Take an event of Spark's listener. After an error it is taken once more; what was taken before is not again.
+
+        A second error is logged, for nobody waits: a report that was not taken is read again by the next heartbeat.
+        """
+        for taker in (self._audits, self._runs):
+            for last in (False, True):
+                try:
+                    taker.take_event(kind, event)
+                    break
+                except Exception:
+                    then = (
+                        "the next heartbeat of its query reads the progress again" if last else "it is taken once more"
+                    )
+                    log.exception('could not take a "%s" event of a query; %s', kind, then)
 
     def _readers(self, name: str) -> tuple[str, ...]:
         return (*self._runs.readers(name), *self._audits.readers(name))

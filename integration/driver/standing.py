@@ -113,6 +113,8 @@ class Standing:
     @staticmethod
     def _in_full(run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
         status = run.status(now_us, limit)
+        if run.broken:
+            return replace(status, why=f"the query ends with its next batch: {run.refusal}")
         if planner is None:
             return status
         why = status.why
@@ -164,6 +166,7 @@ class Standing:
             status=self._in_full(run, planner, now_us, limit),
             emits=run.stream.strategy.emits and not audited,
             unmeasured_batches=run.unmeasured_batches,
+            lost_reports=run.lost_reports,
             refused=run.refusal is not None and not audited,  # what cannot be measured ends no query there
             failed=run.failed,
             ended=run.ended,

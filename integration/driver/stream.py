@@ -59,6 +59,11 @@ class Stream:
     shows_names: bool = True
 
     @property
+    def finds_splits(self) -> bool:
+        """Whether its splits are known by their rows alone: neither its source nor the user names them."""
+        return not (self.kafka or self.reads or self.declared)
+
+    @property
     def metric(self) -> str:
         return f"lowmark:{self.stream_id}"
 

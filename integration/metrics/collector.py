@@ -280,6 +280,11 @@ class StreamCollector(Collector):
 
 def _loop_families(times: LoopTimes) -> Iterator[Metric]:
     """The loop that decides low watermarks and answers heartbeats; also while it does not answer."""
+    yield GaugeMetricFamily(
+        "lowmark_loop_failed",
+        "1 once an error has ended the service's loop: its queries end with their next heartbeat.",
+        value=times.failed,
+    )
     yield CounterMetricFamily("lowmark_loop_calls", "What the service's loop has run.", value=times.calls)
     yield CounterMetricFamily(
         "lowmark_loop_busy_seconds", "How long all that the service's loop has run took.", value=times.busy_us / 1e6

@@ -68,6 +68,11 @@ COUNTERS = (
         lambda r: r.gaps.missed_batches,
     ),
     _Of(
+        "lowmark_lost_reports",
+        "Batches whose report a kill took away: the low watermark holds for a grace, in which what was new may speak.",
+        lambda r: r.lost_reports,
+    ),
+    _Of(
         "lowmark_returned_late",
         "Times a split that was idle or new came in below the low watermark.",
         lambda r: r.status.returned_late,

@@ -4,7 +4,7 @@ Offsets lie in ``offsets/<batch>``: a version line, a metadata line, then one li
 Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
 
 The added file, ``lowmark/<token>``, holds the state of a run after its last report. A heartbeat can carry a report
-only into the next batch, so a query that ends after one batch (`Trigger.Once`) would forget it every time.
+only into the next batch, so a query that ends, or is killed, after a batch would forget it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Farewell(msgspec.Struct, frozen=True):
         token: the run's token, which is also in the checkpoint's last heartbeat offset.
         epoch: epoch of the last offset the run wrote; the state is only good on top of that very offset.
         batch_id: newest batch in the state.
-        state: the coordinator's state, base64.
+        state: the coordinator's state, base64; empty: it is the one in that offset.
     """
 
     token: str
@@ -107,14 +107,23 @@ class FarewellFiles:
         Raises:
             UnknownFormat: it is not as Spark writes it.
         """
+        batch_id = self.newest_batch()
+        text = None if batch_id is None else self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{batch_id}"))
+        return None if text is None else OffsetEntry.parse(text)
+
+    def newest_batch(self) -> int | None:
+        """Return the batch that was planned last; None before the first."""
         path = self._hadoop_path(f"{self._checkpoint}/offsets")
         files = path.getFileSystem(self._conf())
         if not files.exists(path):
             return None
         names = [status.getPath().getName() for status in files.listStatus(path)]
-        batches = [int(name) for name in names if _BATCH.fullmatch(name)]
-        text = self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{max(batches)}")) if batches else None
-        return None if text is None else OffsetEntry.parse(text)
+        return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
+
+    def committed(self, batch_id: int) -> bool:
+        """Return whether a batch is over, as far as Spark wrote it down."""
+        path = self._hadoop_path(f"{self._checkpoint}/commits/{batch_id}")
+        return bool(path.getFileSystem(self._conf()).exists(path))
 
     def may_be_native(self) -> bool:
         """Whether a query without lowmark may have begun it: it was adopted, or has named sources, which need not be.

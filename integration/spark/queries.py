@@ -156,6 +156,14 @@ class Queries:
     def __len__(self) -> int:
         return len(self._running)
 
+    def any_active(self) -> bool:
+        """Whether a query runs in the sessions; may be called from any thread. False if Spark is gone."""
+        try:
+            return any(spark.streams.active for spark, _ in self._sessions)
+        except Exception as gone:  # noqa: BLE001  # py4j's and the JVM's errors have no common base
+            log.debug("could not ask for running queries: %s", gone)
+            return False
+
     def close(self) -> None:
         """Stop listening. Spark may be gone already."""
         for spark, listener in self._sessions:

@@ -121,6 +121,7 @@ SNAPSHOTS = [
     StreamSnapshot(5, {"a": (SplitState.ACTIVE, 9), "b": (SplitState.PENDING, None)}, {}, {"b": (("a", "c"), 3)}),
     StreamSnapshot(5, {"a": (SplitState.ACTIVE, 9), "b": (SplitState.IDLE, 1)}, bounds_us={"a": 7_000, "b": 2**62}),
     StreamSnapshot(5, {7: (SplitState.ACTIVE, 9)}, young_since_us=-(2**63)),
+    StreamSnapshot(5, {7: (SplitState.ACTIVE, 9)}, lost=(2**40, -(2**63))),
 ]
 
 

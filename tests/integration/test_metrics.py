@@ -235,6 +235,7 @@ def test_counters_are_what_the_stream_counted() -> None:
         "lowmark_before_epoch_rows_total": 12,
         "lowmark_batches_total": 2,
         "lowmark_unmeasured_batches_total": 9,
+        "lowmark_lost_reports_total": 0,
         "lowmark_missed_batches_total": 0,
         "lowmark_returned_late_total": 0,
         "lowmark_regressions_total": 1,

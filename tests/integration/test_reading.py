@@ -90,6 +90,7 @@ class Query:
         self.tracks: Tracks = {}
         stream = stream_of(self.tracks, claims=claims)
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=0)
+        self.run.places = {1: [0]}  # its source, then its heartbeat
         self.planner = KnownPlanner("s", run="t")
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.splits.planner = self.planner
@@ -233,10 +234,10 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         self.tracks: Tracks = {}
-        no_queries: Any = _NoQueries()
-        self.runs = Runs(no_queries, notify=lambda notice: None)
+        spark: Any = _InSpark(self.tracks)
+        self.runs = Runs(spark, notify=lambda notice: None)
         self.runs.add(stream_of(self.tracks))
-        self.standing = Standing(self.runs, Audits(no_queries, self.runs.clock))
+        self.standing = Standing(self.runs, Audits(spark, self.runs.clock))
         self.server = Server(
             address, heartbeat=self.runs.heartbeat, guide=self.runs.guide, planned=self._planned, status=_never_asked
         )

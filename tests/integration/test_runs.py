@@ -51,7 +51,9 @@ def progress(batch_id: int, *ends: Offset | None, start: Offset | None = None) -
 
 
 def begun(of: Stream, state: str | None = None) -> StreamRun:
-    return StreamRun.attach(of, token="t", resumes=None, state=state, now_us=0)
+    run = StreamRun.attach(of, token="t", resumes=None, state=state, now_us=0)
+    run.places = {heartbeat: range(heartbeat) for heartbeat in range(4)}  # as `progress` has the sources
+    return run
 
 
 def report(run: StreamRun, batch_id: int, *ends: Offset | None) -> None:

@@ -232,6 +232,17 @@ class SplitsRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportLost:
+    """A batch is over, and what was in it will never be reported: its query was killed right after it.
+
+    Splits whose first rows were in it are not known, so the low watermark holds until they had time to speak again:
+    until the sources were read up to a grace (``with_grace``, else one minute) after this.
+    """
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed and nothing was read: only what depends on time alone is looked at."""
 
@@ -246,6 +257,7 @@ Event = (
     | SplitsPaused
     | SplitsResumed
     | SplitsRemoved
+    | ReportLost
     | Tick
 )
 

@@ -209,6 +209,17 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
     return why, f"Newer rows of {split}; {_unless_idle(hold)}."
 
 
+def lost_reasons(batch_id: int, left_us: int) -> tuple[str, str]:
+    """Why the low watermark stands after a report was lost, and what ends that: one sentence each.
+
+    >>> lost_reasons(7, 40_000_000)[1]
+    'The sources read for 40s more.'
+    """
+    lost = f"The report of batch {batch_id} was lost when its query was killed"
+    read = f"The sources read for {rough_duration_us(max(0, left_us))} more."
+    return f"{lost}: splits that were new in it are given time to speak.", read
+
+
 def _until_it_speaks(hold: Hold, split: str) -> str:
     if hold.waits:
         silence = "its silence counts from when its parents are done"

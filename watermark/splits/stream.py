@@ -41,6 +41,7 @@ from .events import (
     Effect,
     Event,
     Polled,
+    ReportLost,
     SplitColumn,
     SplitReturnedLate,
     SplitsDiscovered,
@@ -50,13 +51,12 @@ from .events import (
     SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
-    Tick,
 )
 from .history import History
 from .idleness import Idleness
 from .lineage import Lineage
 from .snapshot import StreamSnapshot, decode, encode
-from .status import StreamStatus
+from .status import StreamStatus, lost_reasons
 from .tally import SplitTally, Tally
 from .view import SplitRecord, View
 
@@ -114,6 +114,7 @@ class StreamCoordinator:
         self._bounds = None if strategy.adaptive is None else AdaptiveBounds(strategy.adaptive)
         self._cohort: Cohort | None = None  # while it is there, the numbers of its splits are in it
         self._last_column: SplitColumn | None = None  # the newest, which may be the first of a cohort
+        self._lost: tuple[int, int] | None = None  # the batch whose report was lost, and when that was known
         self._epoch = 0
         self._kind: type | None = None  # of split ids: int or str, one per stream
         self._spent_us = dict.fromkeys(SplitState, 0)  # by all splits together, in each state,
@@ -165,8 +166,9 @@ class StreamCoordinator:
                 self._resume(splits, now_us)
             case SplitsRemoved(splits):
                 self._remove(splits)
-            case Tick():
-                pass
+            case ReportLost(batch_id):
+                self._lost, self._material = (batch_id, now_us), True
+        self._end_loss()
         self._leave_quiet_out(now_us)
         self._let_inherit(now_us)
         return self._effects(now_us)
@@ -188,6 +190,8 @@ class StreamCoordinator:
             silent_us = self._stirred_us + patience_us + 1
             if self._read_until_us is None or silent_us > self._read_until_us:
                 moments.append(silent_us)
+        if self._lost is not None:
+            moments.append(self._lost[1] + self._grace_us + 1)
         grace_us = self._grace.next_deadline_us()
         if grace_us is not None:
             moments.append(grace_us)
@@ -234,6 +238,11 @@ class StreamCoordinator:
         if any(self._lineage.state(split) in (SplitState.PENDING, SplitState.ACTIVE) for split in waiting):
             return None
         return stirred_us
+
+    @property
+    def grace_us(self) -> int:
+        """How long a new split known to be empty may hold, and what was new in a batch whose report was lost."""
+        return self._grace_us
 
     @property
     def holder(self) -> SplitId | None:
@@ -287,7 +296,13 @@ class StreamCoordinator:
             bounds=self._bounds,
             idle_timeout_us=None if self._idleness is None else self._idleness.timeout_us,
         )
-        return view.status(now_us, str if name_of is None else name_of, limit)
+        status = view.status(now_us, str if name_of is None else name_of, limit)
+        if self._lost is None:
+            return status
+        batch_id, lost_us = self._lost
+        read_us = lost_us if self._read_until_us is None else self._read_until_us
+        why, what_next = lost_reasons(batch_id, lost_us + self._grace_us - read_us)
+        return replace(status, why=f"{why} {status.why}", next=f"{what_next} {status.next}")
 
     def spent_us(self, now_us: int) -> dict[SplitState, int]:
         """How long splits have been in each state, all of them added up, microseconds, up to now.
@@ -332,7 +347,8 @@ class StreamCoordinator:
         # Without splits it has no age: that counts from when the first is known.
         young_since_us = self._idleness.young_since_us if splits and self._idleness is not None else None
         ancestry = self._lineage.ancestry
-        return encode(StreamSnapshot(self.low_watermark_us, splits, names, ancestry, bounds_us, young_since_us))
+        low_us = self.low_watermark_us
+        return encode(StreamSnapshot(low_us, splits, names, ancestry, bounds_us, young_since_us, self._lost))
 
     @classmethod
     def restore(
@@ -354,7 +370,7 @@ class StreamCoordinator:
         coordinator = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
         coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
         coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
-        coordinator._names = dict(saved.names)
+        coordinator._names, coordinator._lost = dict(saved.names), saved.lost
         if strategy.adaptive is not None:
             coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us)
         if strategy.progressive is not None and saved.splits:  # a stream that is not said to be young is old
@@ -644,6 +660,15 @@ class StreamCoordinator:
                 self._before.pop(split, None)
                 self._material = True
 
+    # -- what nobody told
+
+    def _end_loss(self) -> None:
+        """Splits whose first rows were in a batch that was not reported had time to speak again."""
+        if self._lost is None or self._read_until_us is None:
+            return
+        if self._read_until_us - self._lost[1] > self._grace_us:
+            self._lost, self._material = None, True
+
     # -- who is quiet
 
     def _read(self, until_us: int) -> None:
@@ -742,7 +767,8 @@ class StreamCoordinator:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
         effects += self._late
         # With ``advance`` it follows what was read: what arrived since, or while nobody ran, is not known yet.
-        if advance := self._coalescer.advance(self._read_until_us):
+        advance = None if self._lost is not None else self._coalescer.advance(self._read_until_us)
+        if advance:
             self._material, self._moved_at_us = True, now_us
             effects.append(
                 NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, advance.after_us)
