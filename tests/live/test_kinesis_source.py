@@ -105,7 +105,7 @@ def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack, monk
         writer.put(rng.randrange(30, 120))
         for _ in range(rng.randrange(4)):
             read.batch()
-        found = {each["ShardId"]: each for each in kinesis.client.list_shards(StreamName=stream)["Shards"]}
+        found = {each["ShardId"]: each for each in kinesis.described(stream)}
         there = sorted(
             kinesis.shards(stream, only_open=True), key=lambda s: int(found[s]["HashKeyRange"]["StartingHashKey"])
         )
@@ -331,7 +331,7 @@ def test_a_stream_without_shards_is_read_when_it_gets_some_also_by_more_readers_
 def test_the_backlog_is_nothing_when_nothing_is_left_and_never_before(kinesis: Kinesis, stack: ExitStack) -> None:
     """By it a shard is idle or not."""
     stream = kinesis.create_stream(2)
-    keys = [each["HashKeyRange"]["StartingHashKey"] for each in kinesis.client.list_shards(StreamName=stream)["Shards"]]
+    keys = [each["HashKeyRange"]["StartingHashKey"] for each in kinesis.described(stream)]
     records = [{"PartitionKey": "k", "ExplicitHashKey": keys[0], "Data": b"%d" % n} for n in range(2_000)]
     for begin in range(0, len(records), 100):
         kinesis.client.put_records(StreamName=stream, Records=records[begin : begin + 100])
