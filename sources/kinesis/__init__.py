@@ -1,4 +1,4 @@
-"""Kinesis streams as a source. Needs the extra `kinesis`: boto3 and aws-kinesis-agg."""
+"""Kinesis streams as a source. Needs the extra `kinesis`, that is boto3."""
 
 from .errors import InvalidKinesisOption, KinesisDataLost, KinesisRefused, KinesisStreamMissing, KinesisUnavailable
 from .positions import KinesisPosition

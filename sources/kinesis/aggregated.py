@@ -2,8 +2,8 @@
 
 A packed record is four bytes of magic, a message of protobuf, and the MD5 of the message:
 
-    AggregatedRecord  1 repeated string partition_key_table, 2 repeated string explicit_hash_key_table, 3 repeated Record
-    Record            1 uint64 partition_key_index, 2 optional uint64 explicit_hash_key_index, 3 bytes data, 4 tags
+    AggregatedRecord  1 partition_key_table, 2 explicit_hash_key_table (texts), 3 records (each a Record)
+    Record            1 partition_key_index, 2 explicit_hash_key_index (may be missing), 3 data, 4 tags
 
 Awslabs' `aws_kinesis_agg` is not used because its module needs another one that is found only after its aggregator was
 imported, and no executor imports that. Whoever may write to the stream may write anything after the magic. So what is

@@ -6,6 +6,7 @@ planner has seen the record at which a slice ends: where the shard is over befor
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from typing import Any
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
 from lowmark.sources.metric_group import MetricGroup
 
+from .aggregated import MalformedPacket
 from .client import IteratorExpired, KinesisClient, KinesisSettings, ShardGone
 from .columns import KinesisColumns
 from .pace import Pace, Paces
@@ -32,6 +34,9 @@ LONGEST_WAIT_SECONDS = 0.5
 """A fetch that has to wait returns now and then."""
 
 PACES = Paces()
+MOST_NAMED = 1_000
+_log = logging.getLogger("lowmark")
+_named: set[str] = set()  # streams of which this process has named a malformed packet
 
 
 @dataclass(slots=True)
@@ -58,7 +63,8 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         now_seconds: a clock that never goes back.
 
     Attributes:
-        metrics: counts `data_losses`.
+        metrics: counts `data_losses`, and `malformed_packets`: records that begin as a packet of the producer library
+            and cannot be unpacked; each is one row, as it is.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         self.metrics = MetricGroup()
         self._settings, self._columns, self._now_seconds = settings, columns, now_seconds
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
+        self._malformed = self.metrics.counter("malformed_packets")
         self._rates, self._most_records = (reads_per_second, bytes_per_second), records_per_read
         self._woken = threading.Event()
         self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait)
@@ -153,7 +160,19 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             self._loss.found(split, f"that record expired: the first that is there is {first}")
 
     def _rows(self, split: KinesisSplit, records: list[dict[str, Any]], position: int) -> SplitRows:
-        return SplitRows(split.split_id, self._columns.batch(split, records), position)
+        rows = self._columns.batch(split, records, lambda record, why: self._note_malformed(split, record, why))
+        return SplitRows(split.split_id, rows, position)
+
+    def _note_malformed(self, split: KinesisSplit, record: dict[str, Any], why: MalformedPacket) -> None:
+        """Count it, and name the first of a stream."""
+        self._malformed.inc()
+        if split.stream not in _named and len(_named) < MOST_NAMED:
+            _named.add(split.stream)
+            _log.warning(
+                "Kinesis split %s: record %s begins as a packet of the producer library and cannot be unpacked, "
+                "because %s. It is one row, as it is. Further such records of the stream are counted and not named.",
+                split.split_id, record["SequenceNumber"], why,
+            )  # fmt: skip
 
     def _finish(self, each: _Slice, taken: list[dict[str, Any]]) -> Fetched:
         split = each.split

@@ -68,9 +68,7 @@ def _over_limit(operation: str, stream: str, shard: str) -> bool:
     now, times = time.monotonic(), _reads.setdefault((operation, stream, shard), deque())
     while times and times[0] <= now - 1.0:
         times.popleft()
-    refused = len(times) >= READS_PER_SECOND or (
-        operation == "GetRecords" and now < _free_at.get((stream, shard), 0.0)
-    )
+    refused = len(times) >= READS_PER_SECOND or (operation == "GetRecords" and now < _free_at.get((stream, shard), 0.0))
     if refused:
         _limited[stream] += 1
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import random
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -25,6 +24,7 @@ from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.live.kinesis_reading import Reading, Writer, source_of
 from tests.live.servers import Kinesis, proxied, wait_until
+from tests.sources.test_kinesis_packets import aggregated
 
 pytestmark = [pytest.mark.live]
 
@@ -280,16 +280,10 @@ def test_an_iterator_that_expired_is_asked_for_anew(kinesis: Kinesis, stack: Exi
 
 
 def test_aggregated_records_are_undone_and_what_is_not_of_the_shard_is_left_out(
-    kinesis: Kinesis, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    kinesis: Kinesis, stack: ExitStack
 ) -> None:
     stream = kinesis.create_stream(1)
-    with monkeypatch.context() as before:  # importing it puts site-packages before everything else on the path
-        before.setattr(sys, "path", [*sys.path])
-        from aws_kinesis_agg.aggregator import RecordAggregator
-    packer = RecordAggregator()
-    for number in range(50):
-        packer.add_user_record(f"k{number % 5}", f"{number}".encode(), None)
-    key, _, data = packer.clear_and_get().get_contents()
+    data, key = aggregated([(f"k{number % 5}", f"{number}".encode(), None) for number in range(50)]), "a"
     kinesis.put(stream, [("plain", b"50"), (key, data), ("plain", b"51"), ("odd", data[:-1] + b"?")])
     names = ["partitionKey", "data", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp"]
     read = reading(stack, source_of(kinesis, stream, columns=names))
