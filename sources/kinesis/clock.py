@@ -1,8 +1,8 @@
 """What time it is for the service, from the Date of its answers: bounds that hold, whatever the own clock says.
 
-Kinesis refuses a time that lies in its future, and a clock that is some seconds wrong is nothing rare. An answer says its
-time in whole seconds: it was written between the question and the answer's arrival, in the second that it names. So the
-service's time is no earlier than that second, counted on from the arrival, and no later than its end, counted on from
+Kinesis refuses a time that lies in its future, and many a driver's clock is some seconds wrong. An answer says the
+service's time in whole seconds, and was written after the question was asked and before it arrived. So the service's
+time is no earlier than that second, counted on from the arrival, and no later than the second's end, counted on from
 the question. Answers at different parts of a second narrow both bounds down.
 """
 
@@ -41,13 +41,15 @@ class ServiceClock:
 
         Args:
             date_ms: milliseconds since the epoch, whole seconds.
-            asked_ms, answered_ms: when the question was sent and its answer had come, by a clock that never goes back.
+            asked_ms: when the question was sent, by a clock that never goes back.
+            answered_ms: when its answer had come.
         """
+        window = self._window
         if self._began_ms is None or answered_ms >= self._began_ms + WINDOW_MS:
-            self._before, self._window, self._began_ms = self._window, None, answered_ms
+            self._before, self._began_ms, window = window, answered_ms, None
         least, most = date_ms - answered_ms, date_ms + 1_000 - asked_ms
-        if self._window is not None:
-            narrow = max(least, self._window[0]), min(most, self._window[1])
+        if window is not None:
+            narrow = max(least, window[0]), min(most, window[1])
             # Bounds that contradict each other: one of the clocks was set. The newest answer is believed.
             least, most = narrow if narrow[0] <= narrow[1] else (least, most)
         self._window = least, most

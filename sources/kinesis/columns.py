@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from .aggregated import MalformedPacket, is_packed, md5, unpacked
@@ -66,11 +67,11 @@ class KinesisColumns:
         if not any(is_packed(record["Data"]) for record in records):
             return self._plain(split, records)
         held = [_held(record, split, on_malformed) for record in records]
-        owners = np.repeat(np.arange(len(records)), [len(users) for users in held])
+        owners: npt.NDArray[np.int64] = np.repeat(np.arange(len(records)), [len(users) for users in held])
         columns = [
             pa.array([user[at] for users in held for user in users], COLUMNS[name])
             if (at := _OF_USER.get(name)) is not None
-            else self._column(name, split, records).take(pa.array(owners))
+            else self._column(name, split, records).take(owners)
             for name in self.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)

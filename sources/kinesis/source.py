@@ -207,11 +207,13 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         return KinesisPlanner(
             self._settings,
             go_on=self._go_on,
+            named=isinstance(self._subscriber, StreamList),
             searchable=self.event_time is not None,
             bounded=self._stop is not None,
             poll_seconds=self._poll_seconds,
             disorder_us=self._disorder_us,
             subscribes=self._subscriber.wants,
+            rates=self._rates,
         )
 
     def create_split_reader(self) -> SplitReader[KinesisSplit]:

@@ -183,7 +183,7 @@ def mend() -> None:  # noqa: C901  # one function of theirs after the other
                     f"timestampInMillis: {at_ms}, currentTimestampInMillis: {now_ms}"
                 )
         elif kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}:
-            issuer = _issued.get(int(number))
+            issuer: Any = _issued.get(int(number))
             if issuer not in stream.shards.values() and issuer is not shard:
                 raise InvalidArgumentError(
                     f"StartingSequenceNumber {number} used in GetShardIterator on {used} is invalid because it did "

@@ -205,6 +205,9 @@ def test_malformed_packets_are_counted_and_the_first_of_a_stream_is_named(
         def records(self, *asked: Any, **options: Any) -> Page:
             return Page(records, "1", 0)
 
+        def wait_seconds(self, stream: str, shard: str) -> float:
+            return 0.0
+
     client: Any = Client()
     reader = KinesisSplitReader(KinesisSettings(), KinesisColumns(["data"]), go_on=False, client=client)
     reader.handle_splits_changes(SplitsAddition((shard(start=0, stop=9, until=after(13), records=3),)))
