@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class InvalidKinesisOption(InvalidSourceOption):
+class InvalidKinesisOption(SuppressRestarts, InvalidSourceOption):
     """An option of `KinesisSource` that makes no sense. Values of secrets are never in it."""
 
     _source = "KinesisSource"

@@ -30,7 +30,8 @@ ANSWER_SECONDS = 5.0
 HUNG_SECONDS = 3.0
 """A look that has got no answer for so long is waited for no longer; longer than a shard that is throttled is asked."""
 MARGIN_MS = 2_000
-"""How long after a time it is taken for over, in a shard in which nothing has arrived since."""
+"""How long after a time it is taken for over, in a shard in which nothing has arrived since. Also how far two times of the
+service may be wrong."""
 RETENTION_SECONDS = 300.0
 COMPLAIN_SECONDS = 10.0
 
@@ -226,7 +227,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
                 raise
             reason = "the stream is not there any more"
         else:
-            if 0 < split.looked_ms < created_ms:
+            if 0 < split.looked_ms < created_ms - MARGIN_MS:
                 made = f"it was made at {format_time_us(created_ms * 1_000)}, after the split was last looked at"
                 raise KinesisStreamReplaced(split.split_id, split.cursor, made)
             reason = "the shard is not there any more"

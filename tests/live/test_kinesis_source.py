@@ -214,6 +214,9 @@ def test_starts_and_stops(kinesis: Kinesis, stack: ExitStack) -> None:
             StreamName=stream, ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
         )["ShardIterator"], Limit=1,
     )["Records"]  # fmt: skip
+    # The service says its time in whole seconds: "LATEST" begins up to one before.
+    begun = datetime.now(timezone.utc) + timedelta(seconds=1.1)
+    wait_until(lambda: datetime.now(timezone.utc) > begun, "a second after the rows")
     latest = reading(stack, source_of(kinesis, stream, start="LATEST"))
     wait_until(lambda: latest.batch() or latest.live, "the shard in an offset")
     between = datetime.now(timezone.utc) + timedelta(milliseconds=20)
