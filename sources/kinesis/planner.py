@@ -30,8 +30,8 @@ ANSWER_SECONDS = 5.0
 HUNG_SECONDS = 3.0
 """A look that has got no answer for so long is waited for no longer; longer than a shard that is throttled is asked."""
 MARGIN_MS = 2_000
-"""How long after a time it is taken for over, in a shard in which nothing has arrived since. Also how far two times of the
-service may be wrong."""
+"""How long after a time it is taken for over, in a shard in which nothing has arrived since. Times of
+the service are no further off than that."""
 RETENTION_SECONDS = 300.0
 COMPLAIN_SECONDS = 10.0
 

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,9 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
 
     def wake_up(self) -> None:
         self._woken.set()
+
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
 
     # -- one slice
 

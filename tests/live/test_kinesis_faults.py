@@ -6,7 +6,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -234,10 +234,10 @@ def test_a_shard_that_hangs_is_told_soon_and_holds_up_no_other(kinesis: Kinesis,
     hangs = threading.Event()
 
     class Hanging(KinesisClient):
-        def records(self, stream_: str, *asked: Any, **options: Any) -> Any:
-            if stream_ == stream:
+        def call(self, operation: str, asked: Mapping[str, Any], action: str, **options: Any) -> dict[str, Any]:
+            if stream in action:
                 hangs.wait(30)
-            return super().records(stream_, *asked, **options)
+            return super().call(operation, asked, action, **options)
 
     splits = [KinesisSplit(split_id=f"{name}/0", stream=name, shard="shardId-000000000000") for name in (stream, other)]
     with closing(KinesisPlanner(settings, go_on=False, poll_seconds=0.001, client=Hanging(settings))) as planner:
