@@ -28,7 +28,7 @@ class Splits:
         has_backlog: the source is known to have rows that are not read yet.
         observed_us: largest event time seen of each split, by name; only of a source of ours.
         next_us: event time of the next row, where alignment alone keeps it from being read.
-        source_metrics: what a source of ours counts.
+        source_metrics: what the enumerator, the planner and the readers of a source of ours count.
     """
 
     stream: Stream
