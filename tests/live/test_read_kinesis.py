@@ -111,6 +111,11 @@ def test_packets_of_the_producer_library_are_unpacked_by_executors(
     numbers = [(f"k{n % 5}", b"%d" % n) for n in range(50)]
     assert rows == [("plain", b"first"), *numbers, ("a", malformed), ("plain", b"last")]
 
+    def counted() -> bool:
+        return any(run.source_metrics.get("malformed_packets") == 1 for run in service.run_statuses())
+
+    wait_until(counted, "what the executor counted")
+
 
 def test_a_batch_whose_reader_waits_for_a_server_that_is_away_is_seen_to_run_and_goes_on(
     service: LowWatermarkService, kinesis: Kinesis, tmp_path: Path
