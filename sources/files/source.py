@@ -50,7 +50,7 @@ from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerato
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import Counter, MetricGroup
 from lowmark.watermark import duration_us
-from lowmark.watermark.errors import shown
+from lowmark.watermark.errors import shown, without_login
 from pyarrow import fs
 
 from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
@@ -172,7 +172,7 @@ class FileSource(SimpleSource[FileSplit]):
         self._on_unreadable, self._on_vanished = on_unreadable, on_vanished
 
     def __repr__(self) -> str:
-        return f"FileSource({', '.join(self.paths)}, format={self._format!r})"
+        return f"FileSource({without_login(', '.join(self.paths))}, format={self._format!r})"
 
     @cached_property
     def listing(self) -> FileListing:

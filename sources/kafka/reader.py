@@ -402,7 +402,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             f"read split {each.split.split_id!r} from offset {each.position} to {each.stop}"
         )  # fmt: skip
         spent = self._now_seconds() - self._moved_seconds
-        return KafkaUnavailable(self._settings.bootstrap_servers, what, spent, self._settings.redact(cause), hint)
+        return KafkaUnavailable(self._settings.place, what, spent, self._settings.redact(cause), hint)
 
 
 @contextmanager

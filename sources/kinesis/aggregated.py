@@ -17,6 +17,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
+from lowmark.watermark import LowmarkError
+
 __all__ = ["MAGIC", "MalformedPacket", "PackedRecord", "is_packed", "md5", "unpacked"]
 
 MAGIC = b"\xf3\x89\x9a\xc2"
@@ -32,8 +34,12 @@ PackedRecord = tuple[str, "str | None", bytes]
 """Partition key, explicit hash key, data."""
 
 
-class MalformedPacket(ValueError):
-    """A record that begins as a packet and is none; the text says why. Caught where its record is."""
+class MalformedPacket(LowmarkError, ValueError):
+    """A record begins as a packet and is none; caught by who knows which record it is."""
+
+    why: str  # what is wrong with it
+    _fact = "{why}"
+    _hint = ""
 
 
 def is_packed(data: bytes) -> bool:

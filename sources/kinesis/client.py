@@ -17,6 +17,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import without_login
 
 from .clock import ServiceClock
 from .errors import KinesisRefused, KinesisStreamMissing, KinesisUnavailable
@@ -52,7 +53,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class KinesisSettings:
     """How to reach the service: no secret is in it.
 
@@ -76,7 +77,10 @@ class KinesisSettings:
     @property
     def place(self) -> str:
         """Endpoint or region, for people."""
-        return self.endpoint_url or self.region or "its default region"
+        return without_login(self.endpoint_url or self.region or "its default region")
+
+    def __repr__(self) -> str:
+        return f"KinesisSettings({self.place})"
 
 
 class IteratorExpired(LowmarkError):
@@ -286,7 +290,7 @@ class KinesisClient:
             except BotoCoreError as error:
                 if not _is_transient(error):
                     raise KinesisRefused(self.settings.place, action, f"{type(error).__name__}: {error}") from None
-                cause = f"{type(error).__name__}: {error}"
+                cause = without_login(f"{type(error).__name__}: {error}")
             else:
                 self._set_clock(answer, asked_ms)
                 return answer
@@ -307,7 +311,7 @@ class KinesisClient:
         """Return what went wrong, if waiting may cure it, else raise."""
         code, text = error.response.get("Error", {}).get("Code", ""), error.response.get("Error", {}).get("Message", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        cause = f"{code}: {text}"
+        cause = without_login(f"{code}: {text}")
         if code in THROTTLED:
             self.throttled += 1
             return cause

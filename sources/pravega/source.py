@@ -193,7 +193,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def __repr__(self) -> str:
         each, scope = self._streams, self.settings.scope
         what = ",".join(f"{scope}/{name}" for name in each.names) if isinstance(each, StreamList) else each.pattern
-        return f"PravegaSource({self.settings.controller}, {what})"
+        return f"PravegaSource({self.settings.place}, {what})"
 
     @property
     def schema(self) -> pa.Schema:
