@@ -524,6 +524,13 @@ class SplitReader(ABC, Generic[SplitT]):
     def wake_up(self) -> None:
         """Make a blocking `fetch` return soon, with what it has. Called from another thread."""
 
+    def metric_values(self) -> Mapping[str, float]:
+        """Return what it counts, by name. It is asked once, after its last fetch.
+
+        The counts of all readers are added to what the planner shows under the same name.
+        """
+        return {}
+
     def close(self) -> None:
         """Let go of connections."""
 

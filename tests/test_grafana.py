@@ -346,6 +346,7 @@ TOO_EAGER = {
         ("]) > 0", "]) >= 0"),
         ("last_over_time(lowmark_late_rows_total[6h] offset 10m)", "vector(1)"),
     ],
+    "LowmarkRowsSkipped": [("]) > 0", "]) >= 0"), ('metric="data_losses"', 'metric=~".*"')],
     "LowmarkFutureTimestamps": [("]) > 0", "]) >= 0")],
     "LowmarkRowsUnusable": [("]) > 0", "]) >= 0")],
     "LowmarkBatchesUnmeasured": [("]) > 0", "]) >= 0")],

@@ -30,7 +30,7 @@ class Splits:
         has_backlog: the source is known to have rows that are not read yet.
         observed_us: largest event time seen of each split, by name; only of a source of ours.
         next_us: event time of the next row, where alignment alone keeps it from being read.
-        source_metrics: what a source of ours counts.
+        source_metrics: what the enumerator, the planner and the readers of a source of ours count.
     """
 
     stream: Stream
@@ -88,6 +88,10 @@ class Splits:
 
     def pass_on(self, measured: Measured) -> None:
         """What a report that was taken has for others than the coordinator."""
+
+    def go_on_from(self, before: Splits) -> None:
+        """Keep what is known besides the coordinator's state, which is begun again."""
+        self.planner = before.planner
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
         """Rows that each split still has unread; a split of which that is not known is missing."""

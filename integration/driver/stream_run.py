@@ -154,12 +154,12 @@ class StreamRun:
     def _begin_again(self) -> None:
         """As `attach`, then everything that was taken since: what an error left half changed is dropped."""
         state, at_us = self._whole
-        epochs, planner = self.epoch + 1, self.splits.planner
+        epochs, before = self.epoch + 1, self.splits
         self._feed(self.stream.coordinator(self.token, state, at_us))
         self._encoded, self._past_epochs = None, epochs - self._shared_rises
         self.handle(SplitsDiscovered(tuple(self.stream.declared)), at_us)
-        self.splits.planner = planner
-        for planned in () if planner is None else tuple(planner.plans.values()):
+        self.splits.go_on_from(before)
+        for planned in () if before.planner is None else tuple(before.planner.plans.values()):
             self._plan(planned, at_us)
         for change in self._since:
             change()

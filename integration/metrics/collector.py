@@ -307,7 +307,7 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     )
     source = GaugeMetricFamily(
         "lowmark_source",
-        "What the enumerator and the planner of a source of ours count, by their own names.",
+        "What the enumerator, the planner and the readers of a source of ours count, by their own names.",
         labels=(*_QUERY_LABELS, "metric"),
     )
     alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in ALIGNMENT_GAUGES]

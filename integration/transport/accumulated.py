@@ -23,7 +23,7 @@ from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
-from .measure import Measured
+from .measure import Measured, added_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +60,7 @@ class BatchTrack:
         names: id -> name of every split seen.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
         lateness: rows by bucket of how late they are, by split and task.
+        counted: what readers counted, by task and name.
     """
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
@@ -67,6 +68,7 @@ class BatchTrack:
     names: dict[int, str] = field(default_factory=dict)
     events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
     lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
+    counted: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
@@ -76,6 +78,7 @@ class BatchTrack:
             dict(self.names),
             dict(self.events),
             dict(self.lateness),
+            dict(self.counted),
         )
         merged.absorb(other)
         return merged
@@ -89,6 +92,7 @@ class BatchTrack:
         self.names.update(other.names)
         self.events.update(other.events)
         self.lateness.update(other.lateness)
+        self.counted.update(other.counted)
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()
@@ -107,6 +111,7 @@ class BatchTrack:
             {} if latest_us is None else latest_us,
             tuple(event for task in sorted(self.events) for event in self.events[task]),
             self._lateness_by_split(),
+            added_up(self.counted.values()),
         )
 
     def _lateness_by_split(self) -> dict[SplitId, dict[int, int]]:

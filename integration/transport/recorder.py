@@ -17,7 +17,7 @@ from lowmark.watermark.lateness import buckets_of
 from lowmark.watermark.splits.tracker import SplitMark
 
 from .accumulated import BatchTrack, Tracks, TrackShelf
-from .measure import Measured
+from .measure import Measured, added_up
 from .split_key import SplitKey
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class _TaskRecording:
         self._track = BatchTrack()
         self._ids: dict[str, int] = {}
         self._sent: list[tuple[int, int, bytes]] = []
+        self._counted: list[Mapping[str, float]] = []  # of each reader; threads add to it
         self._tops_us: dict[int, int] = {}
         guard_us = recorder.future_guard_us
         self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
@@ -121,6 +122,9 @@ class _TaskRecording:
             raise EventWithoutFormat(self._cell, f"{event!r:.200}")
         self._sent.append((self._cell, serializer.version, serializer.serialize(event)))
 
+    def count(self, counted: Mapping[str, float]) -> None:
+        self._counted.append(counted)
+
     def end(self) -> None:
         from pyspark import TaskContext
 
@@ -130,6 +134,7 @@ class _TaskRecording:
         query_id = context.getLocalProperty("sql.streaming.queryId")
         if self._sent:
             self._track.events[self._cell] = tuple(self._sent)
+        self._track.counted[self._cell] = added_up(self._counted)
         if batch_id is not None and query_id is not None:
             self._recorder.tracks.add({(query_id, int(batch_id)): self._track})
 

@@ -79,6 +79,14 @@ def _by_source(splits: Iterable[HybridSplit]) -> dict[int, list[HybridSplit]]:
     return dict(sorted(found.items()))
 
 
+def _added_up(counting: Iterable[AnyPlanner | AnyReader]) -> Mapping[str, float]:
+    counts: dict[str, float] = {}
+    for each in counting:
+        for name, count in each.metric_values().items():
+            counts[name] = counts.get(name, 0) + count
+    return counts
+
+
 class HybridPlanner(SplitPlanner[HybridSplit]):
     """Asks each source's own planner.
 
@@ -125,11 +133,7 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
 
     def metric_values(self) -> Mapping[str, float]:
         """Those of all sources; what two of them count under one name is added up."""
-        counts: dict[str, float] = {}
-        for planner in self._planners.values():
-            for name, count in planner.metric_values().items():
-                counts[name] = counts.get(name, 0) + count
-        return counts
+        return _added_up(self._planners.values())
 
     def trouble(self) -> str | None:
         return next((told for planner in self._planners.values() if (told := planner.trouble()) is not None), None)
@@ -196,6 +200,10 @@ class HybridSplitReader(SplitReader[HybridSplit]):
         self._woken = True
         for reader in list(self._readers.values()):
             reader.wake_up()
+
+    def metric_values(self) -> Mapping[str, float]:
+        """As the planner's."""
+        return _added_up(self._readers.values())
 
     def close(self) -> None:
         for reader in self._readers.values():

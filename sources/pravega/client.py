@@ -373,7 +373,7 @@ class PravegaClient:
         except Silent as silent:
             cause = str(silent)
         if len(found) < len(keys):
-            raise PravegaUnavailable(self.settings.controller, action, seconds, cause)
+            raise PravegaUnavailable(self.settings.place, action, seconds, cause)
         return found
 
     def exists(self, stream: str) -> bool:
@@ -449,7 +449,7 @@ class PravegaClient:
         name = f"{action} stream {self.settings.scope}/{stream}"
 
         def missing() -> Any:
-            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.controller, action)
+            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.place, action)
 
         return self._ask(name, lambda: [_result(future) for future in calls()], missing=missing)
 
@@ -473,25 +473,25 @@ class PravegaClient:
                 return missing()
             waited = self._now_seconds() - began
             if waited >= self.settings.give_up_seconds or _is(cause, _FOR_GOOD):
-                raise PravegaUnavailable(self.settings.controller, action, waited, cause)
+                raise PravegaUnavailable(self.settings.place, action, waited, cause)
             if waited >= _SAY_AFTER_SECONDS and not said:
                 said = True
                 log.warning(
                     "Pravega at %s: cannot %s, and tries again for %g seconds in all: %s",
-                    self.settings.controller, action, self.settings.give_up_seconds, cause,
+                    self.settings.place, action, self.settings.give_up_seconds, cause,
                 )  # fmt: skip
             self._pause(_PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)])
             tries += 1
 
     def _denied(self, action: str, cause: str) -> PravegaAccessDenied:
-        return PravegaAccessDenied(self.settings.controller, action, cause)
+        return PravegaAccessDenied(self.settings.place, action, cause)
 
     def _scope_missing(self) -> Any:
-        raise PravegaStreamMissing(self.settings.scope, "", self.settings.controller, "list its streams")
+        raise PravegaStreamMissing(self.settings.scope, "", self.settings.place, "list its streams")
 
     def _no_segment(self, stream: str, name: str) -> Any:
         if not self.exists(stream):
-            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.controller, f"read {name}")
+            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.place, f"read {name}")
         raise Gone(name)
 
 
@@ -542,7 +542,7 @@ class SegmentBytes:
                 if _is(cause, _MISSING):
                     raise Gone(cause) from None
                 if _is(cause, _DENIED):
-                    raise PravegaAccessDenied(settings.controller, self._action, cause) from None
+                    raise PravegaAccessDenied(settings.place, self._action, cause) from None
                 if "EndOfSegmentException" in cause:
                     raise Truncated(f"the segment ends {len(data) - filled} bytes before it should") from None
                 count = 0
@@ -554,7 +554,7 @@ class SegmentBytes:
             if count:
                 began += waited
             elif waited >= settings.give_up_seconds:
-                raise PravegaUnavailable(settings.controller, self._action, waited, cause)
+                raise PravegaUnavailable(settings.place, self._action, waited, cause)
 
     def close(self) -> None:
         """Let go of it."""

@@ -79,7 +79,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._go_on, self._now_seconds = go_on, now_seconds
         self._unanswered = self.metrics.counter("unanswered_segments")
         self._silent_since: float | None = None
-        self._trouble = Trouble(f"Pravega at {settings.controller}", "segments")
+        self._trouble = Trouble(f"Pravega at {settings.place}", "segments")
         self._indexes: dict[str, SegmentIndex] = {}
         self._ends: dict[str, SplitEnd] = {}
         self._heads: dict[str, int] = {}
@@ -195,7 +195,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             return SplitEnd(start, rows=0, finished=True)
         if state is None:
             if not self._client.exists(split.stream):
-                scope, controller = self._settings.scope, self._settings.controller
+                scope, controller = self._settings.scope, self._settings.place
                 raise PravegaStreamMissing(
                     scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
                 )
@@ -232,7 +232,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             log.warning(
                 "Pravega at %s: no writer of %s has noted a time (noteTime) yet, so nothing is read. Hint: let writers "
                 "note it, or read without noted_time.",
-                self._settings.controller, ", ".join(sorted({split.stream for split in splits})[:10]),
+                self._settings.place, ", ".join(sorted({split.stream for split in splits})[:10]),
             )  # fmt: skip
 
     def _noted_at(self, split: PravegaSplit, time_us: int) -> int | None:
@@ -256,7 +256,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         waited = now - self._silent_since
         if waited >= self._settings.give_up_seconds:
             action = f"look up where {segments} segments end"
-            raise PravegaUnavailable(self._settings.controller, action, waited, cause)
+            raise PravegaUnavailable(self._settings.place, action, waited, cause)
 
     # -- indexes
 

@@ -49,7 +49,18 @@ _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
 
 class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
-    """Reads in a thread that may end with it."""
+    """Reads in a thread that may end with it.
+
+    Attributes:
+        metrics: counts `lost_bytes` and `data_losses`.
+    """
+
+    def __init__(self, source: PravegaSource) -> None:
+        super().__init__(source)
+        self._pravega, self._loss = source, source.loss(self.metrics)
+
+    def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        return self._pravega.rows(split, self._loss)
 
     def close(self) -> None:
         try:
@@ -182,7 +193,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def __repr__(self) -> str:
         each, scope = self._streams, self.settings.scope
         what = ",".join(f"{scope}/{name}" for name in each.names) if isinstance(each, StreamList) else each.pattern
-        return f"PravegaSource({self.settings.controller}, {what})"
+        return f"PravegaSource({self.settings.place}, {what})"
 
     @property
     def schema(self) -> pa.Schema:
@@ -231,6 +242,14 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self.create_planner().latest(splits)
 
     def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        return self.rows(split, self.loss(MetricGroup()))
+
+    def loss(self, metrics: MetricGroup) -> DataLoss:
+        """What is done about events that are gone, counted there."""
+        return DataLoss(go_on=self._go_on, metrics=metrics)
+
+    def rows(self, split: PravegaSplit, loss: DataLoss) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Read a slice as `read` does."""
         assert split.stop is not None, "slices have one"
         client, position = client_of(self.settings), split.start
         notes = None if self._noted is None else self._noted.of(client, split)
@@ -240,11 +259,11 @@ class PravegaSource(SimpleSource[PravegaSplit]):
                     yield self._columns.rows(split, chunk, notes), chunk.after
                     position = chunk.after
             except (Truncated, Gone):
-                lost_to = self._lost(split, position)
+                lost_to = self._lost(split, position, loss)
                 yield _nothing(self.schema), lost_to
                 position = lost_to
 
-    def _lost(self, split: PravegaSplit, position: int) -> int:
+    def _lost(self, split: PravegaSplit, position: int, loss: DataLoss) -> int:
         """Where a slice goes on of which something was truncated after it was planned.
 
         Raises:
@@ -254,7 +273,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         key = split.stream, split.segment
         state = client_of(self.settings).all_states([key], f"look up the head of {split.split_id}")[key]
         head = None if state is None else state.head
-        DataLoss(go_on=self._go_on, metrics=MetricGroup()).found(split.split_id, position, head)
+        loss.found(split.split_id, position, head)
         return split.stop if head is None else min(max(head, position), split.stop)
 
     def _walk(self, known: DiscoveredSplits[PravegaSplit]) -> SegmentWalk:

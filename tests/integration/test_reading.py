@@ -204,6 +204,20 @@ def test_events_of_readers_are_taken_once(query: Query) -> None:
     assert query.planner.take_events() == []
 
 
+def test_what_readers_count_is_added_to_what_the_planner_counts_once_a_task(query: Query) -> None:
+    """A loss that a reader passes was in the log of its executor alone."""
+    query.plan(1, "a", metrics={"data_losses": 1, "discoveries": 1})
+    for batch in (0, 1):
+        of_tasks = [BatchTrack(counted={task: {"data_losses": 1, "lost_offsets": 5}}) for task in (0, 1, 1)]
+        query.tracks["q", batch] = BatchTrack()
+        for track in of_tasks:  # the last one ran twice
+            query.tracks["q", batch].absorb(track)
+        query.run.report(Progress.from_json(report_of(batch + 1)), 1, planned_at_us=1, now_us=2)
+    assert query.run.splits.source_metrics == {"data_losses": 5, "discoveries": 1, "lost_offsets": 20}
+    query.plan(3, "a", metrics={"data_losses": 2, "discoveries": 1})
+    assert query.run.splits.source_metrics == {"data_losses": 6, "discoveries": 1, "lost_offsets": 20}
+
+
 def test_only_the_newest_plans_are_kept() -> None:
     reader = KnownPlanner("s")
     for checkpoint in range(50):

@@ -6,15 +6,16 @@ import json
 import pickle
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from lowmark.sources import check_source
+from lowmark.sources import check_source, read_slices
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import PravegaDataLost, PravegaSource, PravegaStreamMissing, PravegaUnavailable
@@ -210,6 +211,18 @@ def test_a_generation_that_nobody_saw_and_that_is_gone_is_a_loss(pravega: Praveg
     for _ in range(5):
         got += bearing.events()
     assert sorted(got) == as_events(rows(30, 40))
+
+
+def test_events_that_are_truncated_between_plan_and_read_are_counted(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    source = pravega.source(stream, on_data_loss="go_on")
+    [split] = Reading(source).going
+    planned = replace(split, stop=source.latest([split])[split.split_id].position)
+    pravega.truncate(pravega.client.tail(stream))
+    counted: list[Mapping[str, float]] = []
+    assert sum(part.rows.num_rows for part in read_slices(source, [planned], count=counted.append)) == 0
+    assert counted == [{"data_losses": 1, "lost_bytes": planned.stop}]
 
 
 def test_a_bounded_read_from_a_cut_that_was_truncated_is_a_loss(pravega: Pravega) -> None:

@@ -130,18 +130,18 @@ def splits_of(parents: dict[str, tuple[str, ...]]) -> list[KinesisSplit]:
 def test_where_shards_begin() -> None:
     family = splits_of({"0": (), "1": (), "2": ("0",), "3": ("0",), "4": ("3", "1")})
     saved = KinesisPosition.of({("orders", "3"): str(BIG)})
-    begun = {split.shard: split.cursor for split in _prepared(family, saved, None, lambda: 5_000)}
+    begun = {split.shard: split.cursor for split in _prepared(family, saved, None, 4_000, 5_000)}
     # What the saved one carries on is read; its sister and what comes later are read from their first records.
-    assert begun == {"0": at_time(5_000), "1": TRIM_HORIZON, "2": TRIM_HORIZON, "3": after(BIG), "4": TRIM_HORIZON}
+    assert begun == {"0": at_time(4_000), "1": TRIM_HORIZON, "2": TRIM_HORIZON, "3": after(BIG), "4": TRIM_HORIZON}
     assert begun["3"].endswith(str(BIG)), "no digit is lost"
-    late = _prepared(
-        family, KinesisPosition.of(datetime(1970, 1, 1, 0, 0, 7, tzinfo=timezone.utc)), None, lambda: 9_000
-    )
+    late = _prepared(family, KinesisPosition.of(datetime(1970, 1, 1, 0, 0, 7, tzinfo=timezone.utc)), None, 8_000, 9_000)
     assert {(split.cursor, split.start) for split in late} == {(at_time(7_000), 7_000)}
-    now = _prepared(family, KinesisPosition("LATEST"), KinesisPosition("LATEST"), lambda: 9_000)
-    assert {(split.cursor, split.stop) for split in now} == {(at_time(9_000), 9_000)}
+    now = _prepared(family, KinesisPosition("LATEST"), KinesisPosition("LATEST"), 8_000, 9_000)
+    assert {(split.cursor, split.stop) for split in now} == {(at_time(8_000), 9_000)}, (
+        "it begins no later, and ends no earlier, than now"
+    )
     future = datetime.now(timezone.utc) + timedelta(days=1)
-    ended = _prepared(family, KinesisPosition(TRIM_HORIZON), KinesisPosition.of(future), lambda: 9_000)
+    ended = _prepared(family, KinesisPosition(TRIM_HORIZON), KinesisPosition.of(future), 8_000, 9_000)
     assert {(split.cursor, split.stop) for split in ended} == {(TRIM_HORIZON, 9_000)}
 
 
@@ -233,7 +233,7 @@ def test_a_stream_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPat
             raise answer
         return answer
 
-    monkeypatch.setattr(client_module, "_client", lambda settings: SimpleNamespace(list_shards=list_shards))
+    monkeypatch.setattr(client_module, "_client", lambda *_: SimpleNamespace(list_shards=list_shards))
     client = KinesisClient(KinesisSettings(region="eu-west-1"), pause=lambda seconds: False)
     assert [shard["ShardId"] for shard in client.shards("orders")] == ["shardId-000000000000"]
 
