@@ -204,7 +204,7 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
                 return Fetched()
             if split.start == split.stop:
                 return self._finished(split.split_id)
-            self._reading = _Reading(self._name, self._source.read(split), split)
+            self._reading = _Reading(self._name, self._read(split), split)
         parts = self._reading.next()
         if parts:
             return Fetched(batches=parts)
@@ -225,6 +225,9 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
     def close(self) -> None:
         if self._reading is not None:
             self._stop_reading(self._reading.split.split_id)
+
+    def _read(self, split: SplitT) -> Iterator[Rows]:
+        return self._source.read(split)
 
     def _finished(self, split_id: str) -> Fetched:
         del self._splits[split_id]

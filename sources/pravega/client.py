@@ -31,12 +31,23 @@ from .notes import Mark, Marks
 from .segment import segment_name
 from .settings import PravegaSettings
 
-__all__ = ["Gone", "PravegaClient", "SegmentState", "StreamCut", "Truncated", "client_of"]
+__all__ = [
+    "OPENED_TOGETHER",
+    "Gone",
+    "PravegaClient",
+    "SegmentBytes",
+    "SegmentState",
+    "StreamCut",
+    "Truncated",
+    "client_of",
+]
 
 log = logging.getLogger("lowmark")
 
 Answer = TypeVar("Answer")
 
+OPENED_TOGETHER = 16
+"""So many segments are asked for bytes before the first is read; Java keeps a megabyte for each."""
 ANSWER_SECONDS = 10.0
 """How long one question may take before it is asked again."""
 _PAUSES_SECONDS = (0.1, 0.3, 1.0)
@@ -399,6 +410,12 @@ class PravegaClient:
         source = self._ask(f"read {name}", opened, missing=lambda: self._no_segment(stream, name))
         return SegmentBytes(self, source, f"read {name}")
 
+    def open_ahead(self, stream: str, segment: int, position: int) -> SegmentBytes:
+        """As `open`, but Pravega is asked for the first bytes at once, so that segments are waited for together."""
+        opened = self.open(stream, segment, position)
+        opened.fill()
+        return opened
+
     def forget(self, stream: str, segment: int) -> None:
         """A segment will not be asked about any more."""
         self._unwatch(stream, segment)
@@ -408,9 +425,8 @@ class PravegaClient:
     def _watch(self, stream: str, segment: int) -> Any:
         with self._lock:
             if (stream, segment) not in self._watched:
-                token = self._tokens.setdefault(stream, self._new_token(stream))
                 self._watched[stream, segment] = self._metadata.createSegmentMetadataClient(
-                    self._java_segment(stream, segment), token
+                    self._java_segment(stream, segment), self._token_locked(stream)
                 )
             return self._watched[stream, segment]
 
@@ -422,12 +438,14 @@ class PravegaClient:
 
     def _token(self, stream: str) -> Any:
         with self._lock:
-            return self._tokens.setdefault(stream, self._new_token(stream))
+            return self._token_locked(stream)
 
-    def _new_token(self, stream: str) -> Any:
-        read = java_class("io.pravega.shared.security.auth.AccessOperation").READ
-        factory = java_class("io.pravega.client.security.auth.DelegationTokenProviderFactory")
-        return factory.create(self._controller, self.settings.scope, stream, read)
+    def _token_locked(self, stream: str) -> Any:
+        if stream not in self._tokens:
+            read = java_class("io.pravega.shared.security.auth.AccessOperation").READ
+            factory = java_class("io.pravega.client.security.auth.DelegationTokenProviderFactory")
+            self._tokens[stream] = factory.create(self._controller, self.settings.scope, stream, read)
+        return self._tokens[stream]
 
     def _java_stream(self, stream: str) -> Any:
         return self._stream.of(self.settings.scope, stream)
@@ -518,6 +536,10 @@ class SegmentBytes:
 
         self._client, self._source, self._action = client, source, action
         self._direct = jpype.nio.convertToDirectBuffer
+
+    def fill(self) -> None:
+        """Ask for the next bytes and do not wait for them."""
+        self._source.fillBuffer()
 
     def read_into(self, data: memoryview) -> None:
         """Fill `data`: so many bytes are known to be there.

@@ -1,7 +1,7 @@
 """What the Pravega connector raises.
 
 LowmarkError
-├── InvalidPravegaOption  (ValueError)    an option that cannot be
+├── InvalidPravegaOption  (ValueError)    an option that cannot be: restarts do not help
 ├── PravegaClientMissing  (RuntimeError)  no Java, no JPype, or no client's jars in this process
 ├── PravegaStreamMissing  (LookupError)   a scope or a stream is not there, or not any more
 ├── PravegaAccessDenied   (RuntimeError)  wrong credentials, or no right to read
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class InvalidPravegaOption(InvalidSourceOption):
+class InvalidPravegaOption(SuppressRestarts, InvalidSourceOption):
     """An option of `PravegaSource` that makes no sense. Values of secrets are never in it."""
 
     _source = "PravegaSource"

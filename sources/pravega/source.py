@@ -13,22 +13,31 @@ Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Prav
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from lowmark.sources.api import Fetching, SourceReaderContext, SplitEnd, SplitEnumerator, SplitEnumeratorContext
+from lowmark.sources.api import (
+    Fetching,
+    SourceReaderContext,
+    SplitChange,
+    SplitEnd,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitsAddition,
+)
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import chunks
-from .client import Gone, Truncated, client_of
+from .client import OPENED_TOGETHER, Gone, SegmentBytes, Truncated, client_of
 from .columns import EVENT_TIME, PravegaColumns
-from .cuts import stream_cuts
+from .cuts import check_stream_cut, stream_cuts
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
 from .errors import InvalidPravegaOption
 from .event_time import EventTime, unit_us
@@ -42,6 +51,7 @@ from .settings import PravegaSettings
 
 __all__ = ["PravegaSource"]
 
+_A_THREAD = "each is a thread of a task."
 Position = str | Sequence[str] | Mapping[str, str]
 
 
@@ -49,13 +59,31 @@ _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
 
 class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
-    """Reads in a thread that may end with it."""
+    """Opens all segments that it is given before it reads the first; in a thread that may end with it."""
+
+    def __init__(self, source: PravegaSource) -> None:
+        super().__init__(source)
+        self._pravega = source
+        self._opened: dict[str, SegmentBytes] = {}
+
+    def handle_splits_changes(self, change: SplitChange[PravegaSplit]) -> None:
+        super().handle_splits_changes(change)
+        if isinstance(change, SplitsAddition) and len(change.splits) > 1:
+            client = client_of(self._pravega.settings)
+            for split in change.splits:
+                with suppress(Gone):  # which is told where it is read
+                    self._opened[split.split_id] = client.open_ahead(split.stream, split.segment, split.start)
 
     def close(self) -> None:
         try:
             super().close()
+            for opened in self._opened.values():
+                opened.close()
         finally:
             leave_java()
+
+    def _read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        return self._pravega.read(split, self._opened.pop(split.split_id, None))
 
 
 class PravegaSource(SimpleSource[PravegaSplit]):
@@ -140,11 +168,11 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             raise InvalidPravegaOption("on_data_loss", repr(on_data_loss), '"error" or "go_on"', "choose one.")
         if bool(username) != bool(password):
             raise InvalidPravegaOption("username, password", "one of them", "both or none", "give both.")
-        if fetchers < 1:
-            raise InvalidPravegaOption("fetchers", str(fetchers), "1 or more", "each is a thread of a task.")
+        if type(fetchers) is not int or fetchers < 1:
+            raise InvalidPravegaOption("fetchers", repr(fetchers), "a whole number, 1 or more", _A_THREAD)
         self._streams = _streams(streams, stream_pattern)
-        self._start = _positions("start", start)
-        self._stop = None if stop is None else _positions("stop", stop)
+        self._start = _positions("start", start, scope, self._streams)
+        self._stop = None if stop is None else _positions("stop", stop, scope, self._streams)
         if self._stop is not None and self._stop.otherwise == "head" and not (self._stop.cuts or self._stop.texts):
             raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
         self.bounded = stop is not None
@@ -155,7 +183,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self._noted = noted if noted_time else None
         self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
         self._go_on = on_data_loss == "go_on"
-        self.fetching = Fetching.one_by_one() if fetchers == 1 else Fetching.side_by_side(fetchers)
+        self.fetching = Fetching(splits_at_once=OPENED_TOGETHER) if fetchers == 1 else Fetching.side_by_side(fetchers)
         self.settings = PravegaSettings(
             controller,
             scope,
@@ -230,13 +258,15 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         return self.create_planner().latest(splits)
 
-    def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def read(self, split: PravegaSplit, opened: SegmentBytes | None = None) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Read a slice, from its segment where that was opened at its start before."""
         assert split.stop is not None, "slices have one"
         client, position = client_of(self.settings), split.start
         notes = None if self._noted is None else self._noted.of(client, split)
         while position < split.stop:
             try:
-                for chunk in chunks(client, split, position, split.stop):
+                begun, opened = opened, None
+                for chunk in chunks(client, split, position, split.stop, opened=begun):
                     yield self._columns.rows(split, chunk, notes), chunk.after
                     position = chunk.after
             except (Truncated, Gone):
@@ -295,10 +325,24 @@ def _streams(streams: Sequence[str] | None, pattern: str | None) -> Streams:
     return StreamList(tuple(sorted(names)))
 
 
-def _positions(option: str, given: Position) -> Positions:
-    if isinstance(given, str):
-        otherwise = "head" if option == "start" else "tail"
-        return Positions(given, {}) if given in {"head", "tail"} else Positions(otherwise, {}, (given,))
+def _positions(option: str, given: Position, scope: str, streams: Streams) -> Positions:
+    otherwise = "head" if option == "start" else "tail"
+    if isinstance(given, str) and given in {"head", "tail"}:
+        return Positions(given, {})
     if isinstance(given, Mapping):
-        return Positions("head" if option == "start" else "tail", dict(given))
-    return Positions("head" if option == "start" else "tail", {}, tuple(given))
+        for stream, text in given.items():
+            if text not in {"head", "tail"}:
+                check_stream_cut(text, option, scope, stream)
+        _check_read(option, given, streams)
+        return Positions(otherwise, dict(given))
+    texts = (given,) if isinstance(given, str) else tuple(given)
+    _check_read(option, [check_stream_cut(text, option, scope) for text in texts], streams)
+    return Positions(otherwise, {}, texts)
+
+
+def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:
+    """Refuse a position of a stream that is not read: nobody would heed it."""
+    for stream in named:
+        if isinstance(streams, StreamList) and stream not in streams.names:
+            wanted = f"one of {', '.join(streams.names)}"
+            raise InvalidPravegaOption(option, f"a position of {stream}", wanted, "name the stream, or leave it out.")

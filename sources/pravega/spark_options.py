@@ -62,7 +62,9 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
             made["jvm_options"] = value.split()
         elif name == "fetchers":
             if not value.isdecimal():
-                raise InvalidPravegaOption("fetchers", repr(value), "1 or more", "each is a thread of a task.")
+                raise InvalidPravegaOption(
+                    "fetchers", repr(value), "a whole number, 1 or more", "each is a thread of a task."
+                )
             made["fetchers"] = int(value)
         elif name in _FLAGS:
             if value.lower() not in {"true", "false"}:

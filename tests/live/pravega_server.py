@@ -199,7 +199,9 @@ class Writer:
 
     def __init__(self, pravega: Pravega, stream: str) -> None:
         serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")
-        config = java_class("io.pravega.client.stream.EventWriterConfig").builder().build()
+        config = (
+            java_class("io.pravega.client.stream.EventWriterConfig").builder().enableConnectionPooling(True).build()
+        )
         self._writer = pravega._writers.createEventWriter(stream, serializer(), config)
 
     def __enter__(self) -> Self:
