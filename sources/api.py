@@ -440,6 +440,13 @@ class SplitPlanner(ABC, Generic[SplitT]):
         """
         return [(replace(split, stop=stop), replace(split, start=stop)) for split, stop in stops]
 
+    def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
+        """A batch was committed: what lies before these splits is not read again. For systems that keep what is unread.
+
+        Args:
+            splits: those that go on, each from where it does. A batch may be told twice, and one may be left out.
+        """
+
     def metric_values(self) -> Mapping[str, float]:
         """Return what it counts, by name: shown as the source's metrics, beside those of the enumerator."""
         return {}
@@ -617,14 +624,19 @@ class ExternallyInducedSourceReader(SourceReader[SplitT]):
     """A reader whose system decides when a checkpoint is (FLINK-20270): a Pravega reader group, say.
 
     Spark fixes a batch before it is read, so such a reader is asked on the driver: when it answers with a checkpoint
-    id, the batch ends where `snapshot_state` of that id says, whatever its size, and alignment has no say in it. The
-    reader hears of that id again when the batch is committed, unless the process was restarted in between; everybody
+    id, the batch ends where `snapshot_state` of that id says, whatever its size, and alignment has no say in it. A
+    split in the snapshot that stands at its `stop` is finished, also one whose `stop` nobody knew before. The reader
+    hears of that id again when the batch is committed, unless the process was restarted in between; everybody
     else goes by the number of the batch.
     """
 
     @abstractmethod
     def should_trigger_checkpoint(self) -> int | None:
         """Return the id of a checkpoint that is due now, larger than any before; None if none is."""
+
+    def trouble(self) -> str | None:
+        """Say in words what its system's checkpoint waits for; None: nothing. As `SplitPlanner.trouble`."""
+        return None
 
 
 # -- the source ---------------------------------------------------------------------------------------------------

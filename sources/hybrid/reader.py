@@ -123,6 +123,10 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
                 parts[split.split_id] = HybridSplit.wrap(index, part), HybridSplit.wrap(index, rest)
         return [parts[split.split_id] for split, _ in stops]
 
+    def notify_checkpoint_complete(self, splits: Sequence[HybridSplit]) -> None:
+        for index, mine in _by_source(splits).items():
+            self._planner(index).notify_checkpoint_complete([split.unwrap() for split in mine])
+
     def metric_values(self) -> Mapping[str, float]:
         """Those of all sources; what two of them count under one name is added up."""
         counts: dict[str, float] = {}

@@ -27,6 +27,7 @@ from .loss import DataLoss
 from .marks import MarkWindow
 from .noted import Noted
 from .notes import SegmentNotes
+from .retention import Retention
 from .segment import PravegaSplit, segment_of, split_of
 from .settings import PravegaSettings
 
@@ -56,6 +57,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         event_time: how to find the time of an event; None: segments are searched by what is noted, or not by time.
         noted: whether segments are read only as far as writers have noted the time; None: further.
         go_on: whether events that are gone are logged and counted, instead of raised.
+        retention: told what is read; None: nobody is.
         client: asks Pravega; by default that of the process, when it is needed.
         now_seconds: a clock that never goes back.
     """
@@ -67,6 +69,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         event_time: EventTime | None,
         noted: Noted | None = None,
         go_on: bool,
+        retention: Retention | None = None,
         client: PravegaClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,6 +79,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._windows: dict[str, MarkWindow] = {}  # by stream
         self._standing: dict[str, PravegaSplit] = {}  # where splits stand whose time is noted
         self._silence_told = False
+        self._retention = retention
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._go_on, self._now_seconds = go_on, now_seconds
         self._unanswered = self.metrics.counter("unanswered_segments")
@@ -111,6 +115,8 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         """
         if not splits:
             return {}
+        if self._retention is not None:
+            self._retention.keep(splits)
         asked = {split.split_id: (split.stream, split.segment) for split in splits}
         try:
             states = self._client.states(asked.values(), patience_seconds=PATIENCE_SECONDS)
@@ -185,8 +191,14 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         window = self._windows.get(split.stream)
         return split.noted_from if window is None else window.floor_place(split, position)
 
+    def notify_checkpoint_complete(self, splits: Sequence[PravegaSplit]) -> None:
+        if self._retention is not None:
+            self._retention.release(splits)
+
     def close(self) -> None:
-        """The client is the process's, and stays."""
+        """Let go of the group; the client is the process's, and stays."""
+        if self._retention is not None:
+            self._retention.close()
 
     # -- ends
 

@@ -35,17 +35,20 @@ from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import chunks
-from .client import OPENED_TOGETHER, Gone, SegmentBytes, Truncated, client_of
+from .client import OPENED_TOGETHER, Gone, SegmentBytes, StreamCut, Truncated, client_of
 from .columns import EVENT_TIME, PravegaColumns
 from .cuts import check_stream_cut, stream_cuts
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
 from .errors import InvalidPravegaOption
 from .event_time import EventTime, unit_us
+from .group import PravegaGroup
+from .group_reader import GroupReader
 from .jvm import leave_java, start_java
 from .loss import DataLoss
 from .noted import Noted
 from .notes import NOTED_TIME
 from .planner import PravegaPlanner
+from .retention import Retention
 from .segment import PravegaSplit
 from .settings import PravegaSettings
 
@@ -111,6 +114,11 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             segment are found, it holds the watermark.
         on_data_loss: "error", or "go_on" with what is left, when events are truncated before they were read.
         give_up_after: how long Pravega may be away before it is an error, a duration.
+        reader_group: the name of a reader group of Pravega whose checkpoints end the batches, so that its position is
+            Spark's; see docs/pravega.md for what that costs. The group is made, and reset to Spark's offset whenever
+            the query starts. It is a `subscriber`, too. With `streams`, and without `stop` and `noted_time`.
+        subscriber: the name of a reader group that is only told what the query has read, so that retention by
+            consumption keeps the rest; nobody reads in it. With `streams`.
         fetchers: how many segments a task reads side by side, 1 or more. Java reads ahead by itself, so more than one
             helps only where Pravega is far away; near, they stand in each other's way.
         jars: where pravega-client and the jars that it needs are: a folder, a jar, a pattern, or several. By default
@@ -150,6 +158,8 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         discover_every: str | timedelta = "1 second",
         on_data_loss: str = "error",
         give_up_after: str | timedelta = "1 minute",
+        reader_group: str = "",
+        subscriber: str = "",
         fetchers: int = 1,
         jars: str | Sequence[str] = (),
         jvm_options: Sequence[str] | None = None,
@@ -171,6 +181,11 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         if type(fetchers) is not int or fetchers < 1:
             raise InvalidPravegaOption("fetchers", repr(fetchers), "a whole number, 1 or more", _A_THREAD)
         self._streams = _streams(streams, stream_pattern)
+        self._reader_group, self._group_name = reader_group, reader_group or subscriber
+        if self._group_name:
+            unfit = {"stop": stop is not None, "noted_time": noted_time} if reader_group else {}
+            _check_group(reader_group, subscriber, {**unfit, "stream_pattern": stream_pattern is not None})
+        self.externally_induced = bool(reader_group)
         self._start = _positions("start", start, scope, self._streams)
         self._stop = None if stop is None else _positions("stop", stop, scope, self._streams)
         if self._stop is not None and self._stop.otherwise == "head" and not (self._stop.cuts or self._stop.texts):
@@ -233,7 +248,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: see there.
         """
         client = client_of(self.settings)
-        return {stream: client.text_of(cut) for stream, cut in stream_cuts(client, positions).items()}
+        return {stream: client.text_of(cut) for stream, cut in self._cuts(positions).items()}
 
     def discover(self) -> Sequence[PravegaSplit]:
         return self._walk(DiscoveredSplits())()
@@ -241,13 +256,33 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def create_planner(self) -> PravegaPlanner:
         """Make the planner; Java is started by who calls this, not by one of the threads that come and go."""
         self._start_java()
-        searched = self._event_time if self.event_time == EVENT_TIME else None
-        return PravegaPlanner(self.settings, event_time=searched, noted=self._noted, go_on=self._go_on)
+        retention = None
+        if self._group_name:
+            retention = Retention(self._group, self._cuts, subscribes=not self._reader_group)
+        return self._planner(retention)
 
-    def create_reader(self, context: SourceReaderContext) -> None:
-        """None, as most sources; but Java is started here, by the task's own thread."""
+    def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
+        """None but for a reader group; Java is started here, by the task's own thread."""
         del context
         self._start_java()
+        if not self._reader_group:
+            return None
+        return GroupReader(
+            self, name=self._reader_group, group=self._group, planner=partial(self._planner, None), cuts=self._cuts
+        )
+
+    def _planner(self, retention: Retention | None) -> PravegaPlanner:
+        searched = self._event_time if self.event_time == EVENT_TIME else None
+        return PravegaPlanner(
+            self.settings, event_time=searched, noted=self._noted, go_on=self._go_on, retention=retention
+        )
+
+    def _group(self) -> PravegaGroup:
+        assert isinstance(self._streams, StreamList), "checked when it was made"
+        return PravegaGroup(client_of(self.settings), self._group_name, self._streams.names)
+
+    def _cuts(self, positions: Mapping[str, int]) -> dict[str, StreamCut]:
+        return stream_cuts(client_of(self.settings), positions)
 
     def create_split_reader(self) -> PravegaSplitReader:
         return PravegaSplitReader(self)
@@ -309,6 +344,21 @@ class PravegaSource(SimpleSource[PravegaSplit]):
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema)
+
+
+def _check_group(reader_group: str, subscriber: str, unfit: Mapping[str, bool]) -> None:
+    option, name = ("reader_group", reader_group) if reader_group else ("subscriber", subscriber)
+    if reader_group and subscriber:
+        raise InvalidPravegaOption(
+            "reader_group, subscriber", "both", "one of them", "a reader group is a subscriber, too."
+        )
+    if not re.fullmatch(r"[0-9A-Za-z.-]+", name):
+        raise InvalidPravegaOption(option, repr(name), "a name of letters, digits, dots and hyphens", "rename it.")
+    given = ", ".join(each for each, is_given in unfit.items() if is_given)
+    if given:
+        raise InvalidPravegaOption(
+            option, f"{name!r} beside {given}", f"no {given} beside it", "a group is of named streams, and goes on."
+        )
 
 
 def _streams(streams: Sequence[str] | None, pattern: str | None) -> Streams:

@@ -5,6 +5,7 @@ start, stop         head, tail, or texts of StreamCuts, separated by commas
 eventTime           a field of JSON such as $.order.at
 eventTimeUnit       s, ms or us
 notedTime           true or false
+readerGroup, subscriber
 columns             separated by commas
 discoverEvery, giveUpAfter, onDataLoss, fetchers
 jars                separated by commas
@@ -30,6 +31,8 @@ _TEXTS = {
     "discoverevery": "discover_every",
     "giveupafter": "give_up_after",
     "ondataloss": "on_data_loss",
+    "readergroup": "reader_group",
+    "subscriber": "subscriber",
     "username": "username",
     "password": "password",
     "truststore": "trust_store",

@@ -127,7 +127,7 @@ def plain_read(pravega: Pravega, stream: str) -> int:
     serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
     unbounded = java_class("io.pravega.client.stream.StreamCut").UNBOUNDED
     spliterators, streams = java_class("java.util.Spliterators"), java_class("java.util.stream.StreamSupport")
-    ranges = factory.getSegments(pravega.client._java_stream(stream), unbounded, unbounded).getIterator()
+    ranges = factory.getSegments(pravega.client.java_stream(stream), unbounded, unbounded).getIterator()
     rows = 0
     while ranges.hasNext():
         iterator = factory.readSegment(ranges.next(), serializer)

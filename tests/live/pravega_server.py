@@ -134,7 +134,7 @@ class Pravega:
         self.admin.sealStream(self.scope, stream)
 
     def truncate(self, cut: StreamCut) -> None:
-        assert self.admin.truncateStream(self.scope, cut.stream, self.client._java_cut(cut))
+        assert self.admin.truncateStream(self.scope, cut.stream, self.client.java_cut(cut))
 
     def text_of(self, cut: StreamCut) -> str:
         """A StreamCut as Pravega's text."""
@@ -161,8 +161,8 @@ class Pravega:
             old.add(long(segment))
         for low, high in ranges:
             new.put(double(low), double(high))
-        java_stream = self.client._java_stream(stream)
-        done = self.client._controller.scaleStream(java_stream, old, new, self.client._executor).getFuture().get()
+        java_stream = self.client.java_stream(stream)
+        done = self.client._controller.scaleStream(java_stream, old, new, self.client.executor).getFuture().get()
         assert bool(done), f"{stream} was not scaled"
 
     def ranges(self, stream: str) -> dict[int, tuple[float, float]]:

@@ -29,7 +29,7 @@ class Group:
         config = pravega.client.java_config
         self.manager = java_class("io.pravega.client.admin.ReaderGroupManager").withScope(pravega.scope, config)
         builder = java_class("io.pravega.client.stream.ReaderGroupConfig").builder()
-        described = builder.stream(pravega.client._java_stream(stream)).disableAutomaticCheckpoints().build()
+        described = builder.stream(pravega.client.java_stream(stream)).disableAutomaticCheckpoints().build()
         self.manager.createReaderGroup(self.name, described)
         self.group = self.manager.getReaderGroup(self.name)
 
@@ -39,7 +39,7 @@ class Group:
         return self.pravega._writers.createReader(name, self.name, serializer, config)
 
     def checkpoint(self, name: str) -> Any:
-        return self.group.initiateCheckpoint(name, self.pravega.client._executor)
+        return self.group.initiateCheckpoint(name, self.pravega.client.executor)
 
 
 @pytest.fixture

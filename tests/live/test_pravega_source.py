@@ -330,7 +330,7 @@ def test_nobody_answering_is_an_error_in_time(pravega: Pravega) -> None:
 def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
     stream, other = pravega.create_stream(1), pravega.create_stream(1)
     text = pravega.text_of(StreamCut(other, {0: 0}))
-    with pytest.raises(Exception, match=f"a StreamCut of {other} for {stream}"):
+    with pytest.raises(Exception, match=f"one of {pravega.scope}/{stream}, got a StreamCut of {pravega.scope}/{other}"):
         Reading(pravega.source(stream, start={stream: text}))
 
 
