@@ -17,11 +17,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lowmark.watermark import LowmarkError
+
 from .client import PravegaClient, StreamCut, cause_of, positions_of
 from .errors import PravegaGroupTaken, PravegaStreamMissing
 from .jvm import java_class, leave_java
 
-__all__ = ["PravegaGroup"]
+__all__ = ["GroupReset", "PravegaGroup"]
 
 log = logging.getLogger("lowmark")
 
@@ -174,7 +176,7 @@ class PravegaGroup:
         return self._client.ask(f"{action} reader group {self._name}", call, missing=missing)
 
 
-class GroupReset(Exception):  # what happened, which the reader mends
+class GroupReset(LowmarkError):
     """The group is not where it was, or its reader reads no more: it has to be joined anew."""
 
 
