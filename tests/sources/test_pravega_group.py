@@ -162,9 +162,7 @@ def test_what_cannot_be_released_now_is_released_with_a_later_batch(caplog: pyte
         def close(self) -> None: ...
 
     group = Releasing()
-    retention = Retention(
-        lambda: group, lambda at: {"orders": StreamCut("orders", {0: at[ids(0)[0]]})}, subscribes=True
-    )
+    retention = Retention(lambda: group, cuts_of, subscribes=True)
     for start in (5, 6):
         retention.keep([split_of("orders", 0, start)])
         retention.release([split_of("orders", 0, start)])
