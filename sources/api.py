@@ -424,6 +424,15 @@ class SplitPlanner(ABC, Generic[SplitT]):
         del until_us
         return {split.split_id: self.claim_us(split, split.start, time_us) for split in splits}
 
+    def passed_us(self, split: SplitT) -> int | None:
+        """Say which event time no row from a split's start on is before, because the system itself promises it.
+
+        Unlike a claim it needs no row behind it, so it holds at the end of a split, too: where writers note the time.
+        None, as by default: the system promises nothing.
+        """
+        del split
+        return None
+
     def cut(self, stops: Sequence[tuple[SplitT, int]]) -> Sequence[tuple[SplitT, SplitT]]:
         """Cut splits where a batch ends: the last thing that is asked before the offset is written.
 

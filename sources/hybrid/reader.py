@@ -114,6 +114,9 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
         return self._asked(splits, lambda planner, mine: planner.claims(mine, time_us, until_us))
 
+    def passed_us(self, split: HybridSplit) -> int | None:
+        return self._planner(split.source_index).passed_us(split.unwrap())
+
     def cut(self, stops: Sequence[tuple[HybridSplit, int]]) -> Sequence[tuple[HybridSplit, HybridSplit]]:
         parts: dict[str, tuple[HybridSplit, HybridSplit]] = {}
         at = {split.split_id: stop for split, stop in stops}

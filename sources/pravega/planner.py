@@ -177,6 +177,14 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
         return min(time_us, noted_us) if noted_us > EARLIEST_US else EARLIEST_US
 
+    def passed_us(self, split: PravegaSplit) -> int | None:
+        """The time of the mark at or before its start, where the time that writers note is the source's."""
+        notes = self._notes.get(split.split_id)
+        if notes is None or self._event_time is not None:
+            return None
+        noted_us = int(notes.at_us(np.array([split.start]))[0])
+        return noted_us if noted_us > EARLIEST_US else None
+
     def cut(self, stops: Sequence[tuple[PravegaSplit, int]]) -> Sequence[tuple[PravegaSplit, PravegaSplit]]:
         """Cut splits at positions; both parts say from where on the marks are needed that time is taken from."""
         return [

@@ -379,6 +379,10 @@ def test_what_writers_note_is_the_time_of_what_follows(pravega: Pravega) -> None
         for event, at_us in zip(events_of(found), noted_us, strict=True):
             own_us = json.loads(event)["at"] * 1_000
             assert at_us is None or at_us <= own_us, "no event is before what was noted where it is"
+        newest = marks_of(pravega, stream)[-1].lower * 1_000
+        over = query.plan()
+        claims = {cut.claim_us for name, cut in over.slices.items() if not cut.finished}
+        assert claims == {newest}, "read to the newest mark, all have reached its time"
         rounds = {None if at_us is None else round((at_us // 1_000 - START_MS) / ROUND_MS) for at_us in noted_us}
         assert rounds == {None, 1, 2}
 

@@ -42,11 +42,13 @@ from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
 from lowmark.sources.pravega.index import BLOCK_ROWS, SegmentIndex
 from lowmark.sources.pravega.jvm import JARS_VARIABLE, resolve_jars, start_java
-from lowmark.sources.pravega.notes import Mark, notes_of
+from lowmark.sources.pravega.noted import Noted
+from lowmark.sources.pravega.notes import Mark, Marks, notes_of
 from lowmark.sources.pravega.planner import PravegaPlanner
 from lowmark.sources.pravega.segment import PravegaSplit, split_of
 from lowmark.sources.pravega.settings import PravegaSettings
 from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.slicing import SliceLimits, plan_slices
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
 
@@ -285,6 +287,15 @@ def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
             assert (before.at_us(positions)[final] == noted[final]).all(), f"seed {seed}"
 
 
+class Uncounted(PravegaPlanner):
+    """Counts bytes, so that it reads no event."""
+
+    def rows_before(self, split: PravegaSplit, position: int) -> int:
+        return position - split.start
+
+    def _index_small(self, splits: Sequence[PravegaSplit]) -> None: ...
+
+
 class Halves(PravegaClient):
     """Two segments, one after the other, of which the first is not answered for, or is gone."""
 
@@ -462,3 +473,22 @@ def test_a_stream_has_one_token_however_many_segments_ask(monkeypatch: pytest.Mo
         "token of returns",
     }
     assert made == ["orders", "returns"]
+
+
+def test_a_segment_that_is_read_to_its_end_has_reached_the_newest_mark() -> None:
+    """Pravega's own TimeWindow says so: no event from the mark on is before it."""
+
+    class Noting(Halves):
+        def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:
+            there = [Mark(90_000, 90_000, {0: 20}, 0, 1), Mark(100_000, 100_000, {0: 50}, 1, 2)]
+            return Marks("origin", [mark for mark in there if mark.place >= place])
+
+    client = Noting({("orders", 0): SegmentState(0, 60, sealed=False)})
+    planner = Uncounted(client.settings, event_time=None, noted=Noted(1_000), go_on=False, client=client)
+    for start, known_until_us in [(50, 10**12), (20, 10**12), (50, 95_000_000), (0, None)]:
+        guard_us = None if known_until_us is None else 0
+        limits = SliceLimits(now_us=known_until_us or 0, future_guard_us=guard_us)
+        plan = plan_slices(planner, [split_of("orders", 0, start)], limits, previous_time_us=None)
+        cut = plan.slices["orders/0.#epoch.0"]
+        believed = known_until_us != 95_000_000
+        assert (cut.stop, cut.claim_us) == (50, 100_000_000 if believed else None), "bytes 50 to 60 are not settled"
