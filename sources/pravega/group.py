@@ -147,6 +147,8 @@ class PravegaGroup:
                     raise
             return self._manager.getReaderGroup(self._name)
 
+        if self._group is not None:
+            self._group.close()
         self._group = group = self._ask("make", made)
         streams = {str(name).rpartition("/")[2] for name in group.getStreamNames()}
         if not streams <= set(self._streams):

@@ -54,10 +54,10 @@ class Retention:
         Raises:
             PravegaGroupTaken, PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: see there.
         """
-        if self._subscribes and self._group is None and splits:
-            group = self._make_group()
-            group.subscribe(self._standing(splits))
-            self._group = group
+        if self._subscribes and splits:
+            self._group = self._make_group()
+            self._group.subscribe(self._standing(splits))
+            self._subscribes = False
 
     def release(self, splits: Sequence[PravegaSplit]) -> None:
         """What lies before the splits' starts is committed. Where Pravega is away, the next batch says so for both."""
@@ -71,12 +71,17 @@ class Retention:
             if not self._failed:
                 log.warning("what was read is not released to Pravega's retention: %s", failed)
             self._failed = True
+            self._forget()  # its generation may be an old one, where the group was reset meanwhile
         else:
             self._failed = False
 
     def close(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         if self._group is not None:
             self._group.close()
+            self._group = None
 
     def _standing(self, splits: Sequence[PravegaSplit]) -> Mapping[str, StreamCut]:
         return self._cuts({split.split_id: split.start for split in splits})

@@ -202,3 +202,26 @@ def test_a_subscriber_is_told_what_was_committed_and_is_nobody_elses(
     planner.close()
     with pytest.raises(Exception, match=rf"{name} reads {stream}; expected a group of {other} alone"):
         next_batch(plan_of(pravega.source(other, subscriber=name)), at=BatchOffset("orders"))
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(600)
+def test_pravega_truncates_what_a_subscriber_has_committed_and_nothing_that_it_has_not(pravega: Pravega) -> None:
+    """Pravega looks at its retention once a minute; a stream without a subscriber loses what nobody has read."""
+    ours, nobodys = [pravega.create_stream(1, keep_bytes=1) for _ in range(2)]
+    for stream in (ours, nobodys):
+        pravega.write(stream, (("k", b"%04d" % n) for n in range(100)))
+    source = pravega.source(ours, subscriber=f"g{uuid.uuid4().hex[:8]}")
+    planner = plan_of(source)
+    at = planner.plan(planner.initial(), 40)
+    planner.committed(at)
+    half = dict(standing(pravega, at)[ours])
+    assert 0 < half[0] < 1_200
+
+    def head(stream: str) -> int:
+        return pravega.client.head(stream).positions[0]
+
+    wait_until(lambda: head(nobodys) == 1_200, "a stream without a subscriber truncated", seconds=300)
+    wait_until(lambda: head(ours) > 0, "what was committed truncated", seconds=200)
+    assert head(ours) == half[0], "up to where the query stands, and no further"
+    planner.close()
