@@ -450,10 +450,11 @@ class SplitPlanner(ABC, Generic[SplitT]):
         return [(replace(split, stop=stop), replace(split, start=stop)) for split, stop in stops]
 
     def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
-        """A batch was committed: what lies before these splits is not read again. For systems that keep what is unread.
+        """A batch was committed: rows before these splits are not read again. For systems that keep unread rows.
 
         Args:
-            splits: those that go on, each from where it does. A batch may be told twice, and one may be left out.
+            splits: the splits that are not finished; `start` is where the next batch begins. A batch may be told twice,
+                or not at all.
         """
 
     def metric_values(self) -> Mapping[str, float]:
@@ -634,7 +635,7 @@ class ExternallyInducedSourceReader(SourceReader[SplitT]):
 
     Spark fixes a batch before it is read, so such a reader is asked on the driver: when it answers with a checkpoint
     id, the batch ends where `snapshot_state` of that id says, whatever its size, and alignment has no say in it. A
-    split in the snapshot that stands at its `stop` is finished, also one whose `stop` nobody knew before. The reader
+    split of the snapshot is finished when its `start` is its `stop`; the reader may set that `stop` first there. It
     hears of that id again when the batch is committed, unless the process was restarted in between; everybody
     else goes by the number of the batch.
     """

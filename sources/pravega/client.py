@@ -127,7 +127,7 @@ class PravegaClient:
         pause: waits so many seconds.
 
     Attributes:
-        executor: of Java, in which its client runs what it does later.
+        executor: Java's executor for the client's own work.
     """
 
     def __init__(

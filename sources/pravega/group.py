@@ -1,12 +1,12 @@
 """A reader group of Pravega: where a query stands, for retention and for applications that share its position.
 
-    subscribe   there is such a group: what its subscriber has not released, retention by consumption keeps
-    join        the group is reset to a position, and this process has a reader in it, which reads on and keeps nothing
-    checkpoint  the group's own: complete when all of its readers have read up to it
-    release     what lies before a position may be truncated
+    subscribe   makes the group, so that retention by consumption keeps the events that it has not released
+    join        resets the group to a position, and starts a reader in it that throws its events away
+    checkpoint  takes a checkpoint of the group, which is complete when all its readers have read up to it
+    release     lets Pravega truncate the events before a position
 
-A group forgets nothing of a reader that dies: it waits for its next checkpoint for ever, until somebody says
-`readerOffline`, or resets the group, as `join` does.
+A checkpoint waits for ever for a reader that has died, until somebody says `readerOffline` or resets the group, as
+`join` does.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PravegaGroup:
         self._due: Any = None
 
     def subscribe(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Make the group at these StreamCuts, unless there is one that has all of their streams."""
+        """Make the group at these StreamCuts; a group that has all of their streams stays as it is."""
         config = self._config(cuts)
         group, streams = self._make(config)
         if streams != cuts.keys():
@@ -124,7 +124,7 @@ class PravegaGroup:
         self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(self._java_cuts(cuts)))
 
     def close(self) -> None:
-        """Leave the group: its other readers take over what this one had."""
+        """Leave the group, so that its other readers take over the segments of this process's reader."""
         self._leave()
         if self._group is not None:
             self._group.close()

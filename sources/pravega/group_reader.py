@@ -3,10 +3,10 @@
     first plan, restart   the group is set to where Spark's offset stands
     a batch               a checkpoint of the group is taken; the batch ends at its StreamCut, and tasks read segments
                           exactly up to there
-    a split ends          the group's checkpoint does not have it any more: its segment is sealed and read
+    a split ends          the group's checkpoint has no position of it: its segment is sealed and read to its end
 
-The reader of the driver takes part in the group, because a checkpoint waits for readers: it reads what other readers of
-the group do not, and throws it away. Between checkpoints applications read in the same group as they like.
+The driver has a reader in the group, because only readers complete a checkpoint. That reader throws its events away.
+Other applications may read in the same group.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SAY_AFTER_SECONDS = 15.0
 
 
 class Group(Protocol):
-    """What is asked of a `PravegaGroup`."""
+    """The calls to a `PravegaGroup`."""
 
     def join(self, cuts: Mapping[str, StreamCut]) -> None: ...
     def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None: ...
@@ -179,14 +179,14 @@ class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
 def standing_after(
     splits: Sequence[PravegaSplit], reached: Mapping[tuple[str, int], int], ends: Mapping[str, SplitEnd]
 ) -> dict[str, PravegaSplit] | None:
-    """Return where splits stand at a checkpoint of the group; those that are over have a `stop`, which they stand at.
+    """Return where splits stand at a checkpoint of the group. Of a split that is over, `start` is its `stop`.
 
-    A segment that the group does not have any more was read to its end, unless it carries on one that is not over.
+    A segment that is missing in the checkpoint was read to its end, or waits for a segment before it.
 
     Args:
         splits: each from where it goes on.
         reached: (stream, segment) -> byte, as the checkpoint says.
-        ends: where segments end; a segment that is `finished` there is sealed, and what carries it on is known.
+        ends: where segments end; `finished` says that a segment is sealed and its successors are known.
 
     Returns:
         split id -> the split; None where nobody says at present how long a segment is.

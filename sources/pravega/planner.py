@@ -331,7 +331,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             self._indexes.pop(split.split_id, None)  # the next plan begins behind what is gone
 
     def _index_small(self, splits: Sequence[PravegaSplit]) -> None:
-        """Read what is not indexed of segments of which that is little: they are opened together."""
+        """Index the segments with few unindexed bytes. They are opened together."""
         ends = {split.split_id: self._known_end(split) for split in splits}
         behind = [split for split in splits if self._is_small(split)]
         for begin in range(0, len(behind), OPENED_TOGETHER):

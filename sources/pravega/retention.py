@@ -21,7 +21,7 @@ log = logging.getLogger("lowmark")
 
 
 class Subscriber(Protocol):
-    """What is asked of a `PravegaGroup`."""
+    """The calls to a `PravegaGroup`."""
 
     def subscribe(self, cuts: Mapping[str, StreamCut]) -> None: ...
     def release(self, cuts: Mapping[str, StreamCut]) -> None: ...
@@ -60,7 +60,7 @@ class Retention:
             self._subscribes = False
 
     def release(self, splits: Sequence[PravegaSplit]) -> None:
-        """What lies before the splits' starts is committed. Where Pravega is away, the next batch says so for both."""
+        """Release the events before the splits' starts. What fails now is made good with the next batch."""
         if not splits:
             return
         try:

@@ -62,7 +62,7 @@ _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
 
 class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
-    """Opens all segments that it is given before it reads the first; in a thread that may end with it."""
+    """Opens all its segments before it reads the first. Its thread may end with it."""
 
     def __init__(self, source: PravegaSource) -> None:
         super().__init__(source)
@@ -294,7 +294,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self.create_planner().latest(splits)
 
     def read(self, split: PravegaSplit, opened: SegmentBytes | None = None) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Read a slice, from its segment where that was opened at its start before."""
+        """Read a slice; `opened` is its segment, opened at the slice's start, if it is open."""
         assert split.stop is not None, "slices have one"
         client, position = client_of(self.settings), split.start
         notes = None if self._noted is None else self._noted.of(client, split)

@@ -7,8 +7,8 @@ however skewed they are, and a backfill keeps little state.
 
 Rule 1: a split is said to have reached T only if a row at or after T is known to lie at or before its stop, and if
         its planner says so of the stop (`SplitPlanner.claims`): not all that a search finds is a row. At the end of a
-        live split nobody knows; so nothing is claimed there but what the system itself promises of all that follows
-        (`SplitPlanner.passed_us`).
+        live split nobody knows; so nothing is claimed there, unless the system itself promises a time for all
+        rows that follow (`SplitPlanner.passed_us`).
 Rule 2: one bad clock must not be believed. A row from beyond the future guard is where every time seems to begin, so
         nothing behind it can be found by time. The split is read up to it by time, and from there on by a share of
         the budget. The same goes for a split whose answer lies before its start: what was there before it was

@@ -1,4 +1,4 @@
-"""Applications beside a query whose reader group they know: one that reads in it, and what the group says of itself."""
+"""An application that reads in the reader group of a query, and the positions of that group."""
 
 from __future__ import annotations
 
