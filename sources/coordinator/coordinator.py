@@ -103,9 +103,14 @@ class SourceFailed(LowmarkError, RuntimeError):
     cause: str  # type and text of what it raised
     restored: int  # how often the enumerator was restored before
     window: str  # within which time that is counted
-    _fact = "source {source!r}: cannot {action} ({_tried}): {cause}"
+    known: bool = False  # `cause` is a reason in words that names what failed: it is all there is to say
+    _fact = "source {source!r}: {_said}"
     _hint = "remove the cause and start the query again; it goes on from its checkpoint."
     _cause_knows_best = True
+
+    @property
+    def _said(self) -> str:
+        return self.cause if self.known else f"cannot {self.action} ({self._tried}): {self.cause}"
 
     @property
     def _tried(self) -> str:
@@ -531,20 +536,19 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     def _recover(self, action: str, error: BaseException) -> None:
         """Restore the enumerator, or give the source up. Called where an action failed; raises nothing."""
         while not self._closed and self.failure is None:
-            cause = f"{type(error).__name__}: {error}"
+            cause, known = _reason(error)
             pause_us = self._failover.failed(self._clock.now_us())
             self._discard_enumerator()
             if pause_us is None or SuppressRestarts.is_behind(error):
-                self._give_up(action, error, cause)
+                self._give_up(action, error, cause, known=known)
                 return
             pause = rough_duration_us(pause_us)
             _log.error(
-                "source %r: cannot %s: %s; the enumerator is restored in %s",
+                "source %r: %s; the enumerator is restored in %s",
                 self._name,
-                action,
-                cause,
+                cause if known else f"cannot {action}: {cause}",
                 pause,
-                exc_info=error,
+                exc_info=None if known else error,
             )
             self._queue.now_doing(f"wait {pause} before the enumerator is restored, which could not {action}: {cause}")
             if not self._queue.pause_until(self._clock.now_us() + pause_us):
@@ -591,12 +595,12 @@ class SourceCoordinator(Generic[SplitT, StateT]):
                 except BaseException:  # noqa: BLE001  # it has failed, or is not needed any more
                     _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
 
-    def _give_up(self, action: str, error: BaseException, cause: str) -> None:
+    def _give_up(self, action: str, error: BaseException, cause: str, *, known: bool = False) -> None:
         restored = max(0, self._failover.failures - 1)
-        failure = SourceFailed(self._name, action, cause, restored, str(self._failover.policy.window))
+        failure = SourceFailed(self._name, action, cause, restored, str(self._failover.policy.window), known)
         failure.__cause__ = error
         self.failure = failure
-        _log.error("%s", failure, exc_info=error)
+        _log.error("%s", failure, exc_info=None if known else error)
         self._queue.close()
         self._drop_asked()
 
@@ -611,6 +615,15 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._queue.close()
         if not done.done():
             done.set_result(None)
+
+
+def _reason(error: BaseException) -> tuple[str, bool]:
+    """Return what to say of an error, and whether that names what failed by itself: an error of ours behind another."""
+    inner = error
+    while isinstance(inner, LowmarkError) and inner.__cause__ is not None:
+        inner = inner.__cause__
+    known = inner is not error and isinstance(inner, LowmarkError)
+    return (str(inner) if known else f"{type(error).__name__}: {error}"), known
 
 
 def _fail(done: Future[Any], error: BaseException) -> None:

@@ -122,6 +122,9 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
         return self._asked(splits, lambda planner, mine: planner.claims(mine, time_us, until_us))
 
+    def passed_us(self, split: HybridSplit) -> int | None:
+        return self._planner(split.source_index).passed_us(split.unwrap())
+
     def cut(self, stops: Sequence[tuple[HybridSplit, int]]) -> Sequence[tuple[HybridSplit, HybridSplit]]:
         parts: dict[str, tuple[HybridSplit, HybridSplit]] = {}
         at = {split.split_id: stop for split, stop in stops}
@@ -130,6 +133,10 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
             for split, (part, rest) in zip(mine, cut, strict=True):
                 parts[split.split_id] = HybridSplit.wrap(index, part), HybridSplit.wrap(index, rest)
         return [parts[split.split_id] for split, _ in stops]
+
+    def notify_checkpoint_complete(self, splits: Sequence[HybridSplit]) -> None:
+        for index, mine in _by_source(splits).items():
+            self._planner(index).notify_checkpoint_complete([split.unwrap() for split in mine])
 
     def metric_values(self) -> Mapping[str, float]:
         """Those of all sources; what two of them count under one name is added up."""

@@ -343,7 +343,7 @@ def test_nobody_answering_is_an_error_in_time(pravega: Pravega) -> None:
 def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
     stream, other = pravega.create_stream(1), pravega.create_stream(1)
     text = pravega.text_of(StreamCut(other, {0: 0}))
-    with pytest.raises(Exception, match=f"a StreamCut of {other} for {stream}"):
+    with pytest.raises(Exception, match=f"one of {pravega.scope}/{stream}, got a StreamCut of {pravega.scope}/{other}"):
         Reading(pravega.source(stream, start={stream: text}))
 
 
@@ -392,6 +392,10 @@ def test_what_writers_note_is_the_time_of_what_follows(pravega: Pravega) -> None
         for event, at_us in zip(events_of(found), noted_us, strict=True):
             own_us = json.loads(event)["at"] * 1_000
             assert at_us is None or at_us <= own_us, "no event is before what was noted where it is"
+        newest = marks_of(pravega, stream)[-1].lower * 1_000
+        over = query.plan()
+        claims = {cut.claim_us for name, cut in over.slices.items() if not cut.finished}
+        assert claims == {newest}, "read to the newest mark, all have reached its time"
         rounds = {None if at_us is None else round((at_us // 1_000 - START_MS) / ROUND_MS) for at_us in noted_us}
         assert rounds == {None, 1, 2}
 
