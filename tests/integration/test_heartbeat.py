@@ -195,6 +195,17 @@ def test_before_there_is_a_low_watermark_the_heartbeat_has_no_row(
     assert ([*rows], end["low_us"]) == ([], None)
 
 
+@pytest.mark.parametrize("low_us", [-(2**63), -1_000])
+def test_a_low_watermark_from_before_1970_has_no_row(
+    low_us: int, reader: HeartbeatReader, address: str, clock: list[int]
+) -> None:
+    _, server = serve(address, HeartbeatReply(low_us, 1, "state"))
+    rows, end = reader.read(reader.initialOffset())
+    server.stop()
+
+    assert ([*rows], end["low_us"]) == ([], low_us)
+
+
 def test_pitfall_39_rows_can_be_copied(reader: HeartbeatReader, address: str, clock: list[int]) -> None:
     import copy
 

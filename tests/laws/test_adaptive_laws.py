@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 import pytest
-from lowmark.watermark import InvalidStrategy, SplitId, WatermarkStrategy
+from lowmark.watermark import InvalidStrategy, InvalidWatermark, SplitId, WatermarkStrategy
 from lowmark.watermark.lateness import buckets_of
 from lowmark.watermark.splits.adaptive import ENOUGH_BATCHES, ENOUGH_ROWS, AdaptiveBounds
-from lowmark.watermark.splits.events import BatchPlanned, BatchReported
+from lowmark.watermark.splits.events import BatchPlanned, BatchReported, SplitColumn
 from lowmark.watermark.splits.snapshot import decode
 from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.strategy import AdaptiveBound
@@ -208,6 +208,55 @@ def test_a_stream_without_adaptive_bounds_writes_what_it_always_wrote() -> None:
     )
     assert back.low_watermark_us == stream.low_watermark_us
     assert back.status(0).splits["a"].bound_us is None
+
+
+LOWEST_US = STRATEGY.watermark_of_max(-(2**63))
+
+
+@pytest.mark.parametrize("earliest_us", [-(2**63), -(2**63) + 59 * SECOND_US])
+@pytest.mark.parametrize("column", [True, False])
+def test_a_time_at_the_beginning_of_64_bits_is_taken_as_the_bounded_strategy_takes_it(
+    earliest_us: int, *, column: bool
+) -> None:
+    """`CAST(long AS timestamp)` saturates there, so a sentinel is such a time."""
+
+    def report(number: int, top_us: int, first_us: int) -> BatchReported:
+        at_us: Mapping[SplitId, int] = {7: STRATEGY.watermark_of_max(top_us)}
+        if column:
+            at_us = SplitColumn(np.array([7], np.uint64), np.array(list(at_us.values())))
+        return BatchReported(number, number, at_us, {7: first_us}, {7: 2})
+
+    stream = coordinator()
+    stream.handle(report(0, earliest_us, earliest_us), 0)  # nothing but sentinels
+    assert stream.low_watermark_us == LOWEST_US
+    for number in range(1, 30):  # and one among good rows
+        stream.handle(report(number, number * SECOND_US, earliest_us), number)
+        stream.handle(BatchPlanned(number, {7: LOWEST_US}), number)
+    stream.handle(report(30, 100 * SECOND_US, earliest_us), 30)
+    assert stream.low_watermark_us == 100 * SECOND_US - STRATEGY.delay_ms * 1_000 - 1_000
+    assert StreamCoordinator.restore(
+        stream.snapshot(), STRATEGY, job_id="j", source_id="s", task_id="t", now_us=0
+    ).low_watermark_us == stream.low_watermark_us  # fmt: skip
+
+
+@pytest.mark.parametrize("at_us", [2**63, -(2**63) - 1])
+def test_a_watermark_beyond_64_bits_is_refused_and_nothing_is_applied(at_us: int) -> None:
+    for event in (BatchReported(0, 0, {"a": 5, "b": at_us}), BatchPlanned(0, {"a": 5, "b": at_us})):
+        stream = coordinator()
+        with pytest.raises(InvalidWatermark):
+            stream.handle(event, 0)
+        assert stream.splits == ()
+
+
+def test_the_future_guard_looks_at_a_claim_before_the_bound_is_taken_off() -> None:
+    guard_us = STRATEGY.future_guard_us
+    assert guard_us is not None
+    most_us = STRATEGY.watermark_of_max(10 * SECOND_US + guard_us)  # of the last row that the guard lets pass
+    stream = coordinator()
+    stream.handle(BatchPlanned(10 * SECOND_US, {"a": most_us, "b": most_us + 1_000}), 0)
+    found = stream.status(0).splits
+    assert found["a"].watermark_us == most_us - (STRATEGY.delay_ms - 1_000) * 1_000
+    assert found["b"].watermark_us is None
 
 
 @pytest.mark.parametrize(

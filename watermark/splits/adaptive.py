@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from lowmark.watermark.generator import MILLISECOND_US
+from lowmark.watermark.generator import LOWEST_US, MILLISECOND_US
 from lowmark.watermark.lateness import buckets_of, upper_edges
 from lowmark.watermark.state import SplitId
 from lowmark.watermark.strategy import AdaptiveBound
@@ -38,6 +38,7 @@ SEED_BATCHES = 100.0
 """A bound that was kept over a restart weighs as much as so many batches."""
 
 _NOTHING = 1e-12
+_MOST_US = 2**63 - 1
 
 
 class _Memory:
@@ -143,13 +144,10 @@ class AdaptiveBounds:
             watermarks_us: of some splits.
             stands_at_us: what those splits stand at that are known: no watermark becomes smaller than that.
         """
-        least_us = self._params.at_least_us
-        made = {
-            split: max(
-                us + least_us - self.bound_us(split), stands_at_us.get(split, us + least_us - self.bound_us(split))
-            )
-            for split, us in watermarks_us.items()
-        }
+        made: dict[SplitId, int] = {}
+        for split, us in watermarks_us.items():
+            own_us = max(us + self._params.at_least_us - self.bound_us(split), LOWEST_US)
+            made[split] = max(own_us, stands_at_us.get(split, own_us))
         if not isinstance(watermarks_us, SplitColumn):
             return made
         return SplitColumn(watermarks_us.splits, np.fromiter(made.values(), np.int64, len(made)))
@@ -162,7 +160,7 @@ class AdaptiveBounds:
         if first_us is not None and known.top_us is not None:
             # Less than 2 ms too much: a watermark is 1 ms behind the largest time, and rounded down.
             behind_us = known.top_us + self._params.at_least_us + 2 * MILLISECOND_US - 1 - first_us
-            bucket = int(buckets_of(np.array([max(0, behind_us)]))[0])
+            bucket = int(buckets_of(np.array([min(max(0, behind_us), _MOST_US)]))[0])
             if bucket > max(seen, default=-1):
                 seen[bucket] = seen.get(bucket, 0) + 1
         elif not seen:

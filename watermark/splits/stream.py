@@ -155,7 +155,7 @@ class StreamCoordinator:
                 self._learn(event)
                 self._report(self._adapt(event), now_us)
             case BatchPlanned():
-                self._plan(self._adapt(event), now_us)
+                self._plan(event, now_us)
             case Polled(until_us):
                 self._read(until_us)
             case SplitsFinished(splits):
@@ -459,7 +459,7 @@ class StreamCoordinator:
         Nor is it known before the report who had rows in the batch without a claim of more, so until then nobody's
         silence goes on: neither was read up to here, nor do rows flow.
         """
-        event = self._guarded(event, now_us)
+        event = self._adapt(self._guarded(event, now_us))  # the guard is for times, before a bound is taken off
         regressions, why = self._coalescer.regressions, "its next row is known"
         cohort = self._cohort
         claim = None if cohort is None else cohort.sort_out(event.watermarks_us)
