@@ -187,10 +187,10 @@ endef
 # --no-build-isolation: pyspark (a source package) and lowmark are built by the setuptools of constraints.txt.
 .venv/.installed: .venv/.made constraints.txt pyproject.toml $(linked)
 	@$(call pip,pip setuptools wheel)
-	@$(call install,kafka$(comma)page); touch $@
+	@$(call install,kafka); touch $@
 
 .venv/.installed-test: .venv/.installed
-	@$(call install,kafka$(comma)page$(comma)test); touch $@
+	@$(call install,kafka$(comma)test); touch $@
 
 # Other versions of Spark: an environment that has pyspark of its own, and behind it on the path all that .venv has.
 # Stored, not compressed: the wheel that is built of the source package is unpacked in the same minute.

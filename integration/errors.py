@@ -52,7 +52,6 @@ __all__ = [
     "CheckpointUnwritable",
     "CoordinatorUnreachable",
     "DemoImpossible",
-    "ExtraMissing",
     "FolderRefused",
     "JournalRefused",
     "MalformedMessage",

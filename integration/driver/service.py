@@ -46,7 +46,7 @@ from lowmark.watermark import (
 from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
-from . import check, page, stream_factory, wrap
+from . import check, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
 from .listeners import Listeners
@@ -80,8 +80,7 @@ class LowWatermarkService:
         spark: the session; its queries are heard of from now on.
         metrics_port: port of the Prometheus endpoint, 0 for any free one, None for no HTTP server.
         metrics_host: address the endpoint binds to.
-        page_port: port of the page on 127.0.0.1 that shows the streams live, 0 for any free one, None for no page. It
-            needs the extra ``lowmark[page]``.
+        page_port: port of the page on 127.0.0.1 that shows the streams live, 0 for any free one, None for no page.
         coordinator: address of a `lowmark serve` that this application shares with others: ``unix:/path`` or
             ``host:port``; None: alignment groups are kept in this driver.
         coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
@@ -110,7 +109,6 @@ class LowWatermarkService:
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
         CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
         MetricsUnavailable, PageUnavailable: nothing can listen at the port.
-        ExtraMissing: a page is asked for, and ``lowmark[page]`` is not installed.
 
     Use it as a context manager around the queries::
 
@@ -196,7 +194,10 @@ class LowWatermarkService:
 
                 self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
             if page_port is not None:
-                self._page = page.serve(self.address, answers.status, port=page_port)
+                from lowmark.integration.page.endpoint import PageServer
+                from lowmark.integration.page.look import OneService
+
+                self._page = PageServer(OneService(self.address, answers.status), port=page_port)
         except Exception:
             self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
             raise

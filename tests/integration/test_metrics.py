@@ -9,9 +9,8 @@ import random
 import socket
 import subprocess
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import MetricsUnavailable
 from lowmark.integration.metrics import collector as metrics
-from lowmark.integration.metrics import endpoint
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
 from lowmark.integration.process.loop import Loop, LoopTimes
@@ -667,58 +665,6 @@ def test_http_serves_both_text_formats_on_a_free_port() -> None:
         assert 'lowmark_low_watermark_timestamp_seconds{query="q",stream="orders"} 10.0' in text
     finally:
         server.stop()
-
-
-@contextmanager
-def slow_clients(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """Clients that begin a request and never end it, nor read."""
-    with ExitStack() as opened:
-        clients = []
-        for _ in range(count):
-            client = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
-            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
-            clients.append(client)
-        yield clients
-
-
-def metrics_threads() -> list[threading.Thread]:
-    """The threads that answer clients."""
-    return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
-
-
-def ended(client: socket.socket) -> bool:
-    """Waits until the other side hangs up."""
-    try:
-        return client.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
-def test_slow_clients_take_a_bounded_number_of_threads_and_no_scrape_waits_for_them() -> None:
-    server = MetricsServer(FakeService([two_splits()]), port=0)
-    with slow_clients(server.port, 50) as clients:
-        status, text = http_get(f"http://127.0.0.1:{server.port}/metrics")
-        assert (status, "lowmark_rows_total" in text) == (200, True)
-        assert all(map(ended, clients[: 50 - endpoint._MOST_CLIENTS])), "the oldest made room"
-        wait_until(lambda: len(metrics_threads()) <= endpoint._MOST_CLIENTS, "the threads of the others end")
-    server.stop()
-
-
-def test_a_slow_client_is_hung_up_on_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_CLIENT_SECONDS", 0.2)
-    server = MetricsServer(FakeService([two_splits()]), port=0)
-    with slow_clients(server.port, 3) as clients:
-        assert all(map(ended, clients))
-        wait_until(lambda: not metrics_threads(), "their threads end")
-    server.stop()
-
-
-def test_stop_hangs_up_on_whoever_is_there() -> None:
-    server = MetricsServer(FakeService([two_splits()]), port=0)
-    with slow_clients(server.port, 3) as clients:
-        wait_until(lambda: len(metrics_threads()) == 3, "they are there")
-        server.stop()
-        assert all(map(ended, clients))
 
 
 def test_stop_frees_the_port_and_may_come_twice() -> None:
