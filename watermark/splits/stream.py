@@ -502,13 +502,14 @@ class StreamCoordinator:
         self._planned_us = event.planned_at_us
         low_us, tally = self._coalescer.low_us, self._tally
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
-        tally.count_batch(event)
+        tally.count_batch(event, now_us)
         late_reports, native_late_rows = cohort.count_late(
             event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
         tally.late_reports += late_reports
         tally.native_late_rows += native_late_rows
         tally.saw(column.values_of.max().item())
+        tally.saw_time(event.newest_us)
         self._coalescer.report_array(column.splits, column.values_of)
         self._material |= cohort.report(event, now_us)
         self._learn_backlog(event, now_us)
@@ -637,7 +638,7 @@ class StreamCoordinator:
             if self._lineage.remove(split):
                 self._stop_timers(split)
                 del self._records[split]
-                self._tally.splits.pop(split, None)
+                self._tally.forget(split)
                 if self._bounds is not None:
                     self._bounds.forget(split)
                 self._backlog_rows.pop(split, None)
