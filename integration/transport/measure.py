@@ -30,6 +30,8 @@ class Measured:
         names: id -> name of the splits whose names showed.
         latest_us: largest event time of each split; empty unless a source of ours was read.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
+        newest_us: largest event time, rows beyond the future guard included; None: there was none.
+        future_rows: rows of each split beyond the future guard; may be empty.
         lateness: rows of each split by bucket of how late they are; empty where rows are not seen, or not asked for.
     """
 
@@ -41,6 +43,8 @@ class Measured:
     latest_us: Mapping[SplitId, int] = field(default_factory=dict)
     events: tuple[tuple[int, int, bytes], ...] = ()
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+    newest_us: int | None = None
+    future_rows: Mapping[SplitId, int] = field(default_factory=dict)
 
 
 class Measure(Protocol):
