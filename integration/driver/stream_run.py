@@ -21,6 +21,7 @@ from lowmark.integration.transport.measure import Measure, Measured
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import StreamStatus
 from lowmark.watermark.splits.events import Effect, Event, SplitsDiscovered
+from lowmark.watermark.splits.status import utc
 from lowmark.watermark.splits.stream import StreamCoordinator
 
 from .kafka_partitions import KafkaPartitions
@@ -61,8 +62,12 @@ class StreamRun:
         gaps: the times between reports.
         seen_at_us: when Spark last said that the query lives.
         restored_low_us: the low watermark in the offset it started from.
+        begun_as: the name, or else the id, of the query that it most likely belongs to, until it is tied; None: of
+            several that begin together nobody can tell.
+        failure: why its query failed, in short; None: it did not.
         available_now: its query ends when nothing is new, which Spark did not tell its reader.
         shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
+        shared_since_us: when the low watermark of its job rose last, or it began.
         measure: reads what was measured of a batch.
         splits: knows what its source says of its splits.
     """
@@ -89,7 +94,10 @@ class StreamRun:
     gaps: ReportGaps = field(default_factory=ReportGaps)
     seen_at_us: int = 0
     restored_low_us: int | None = None
+    begun_as: str | None = None
+    failure: str | None = None
     shares: bool = False
+    shared_since_us: int = 0
     available_now: bool = False
     measure: Measure = field(init=False)
     splits: Splits = field(init=False)
@@ -126,6 +134,7 @@ class StreamRun:
         coordinator = stream.coordinator(token, state, now_us)
         run = cls(stream, token, resumes, coordinator, asked_at_us=now_us, seen_at_us=now_us)
         run.restored_low_us = run._shared_low_watermark_us = restored_low_us
+        run.shared_since_us = now_us
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run
 
@@ -144,12 +153,12 @@ class StreamRun:
         self.refusal = why
         log.error("%s", why)
 
-    def share(self, low_watermark_us: int | None) -> bool:
+    def share(self, low_watermark_us: int | None, now_us: int) -> bool:
         """Take in what the coordinator of the job published: it never goes back. Returns whether it rose."""
         known_us = self._shared_low_watermark_us
         if low_watermark_us is None or (known_us is not None and low_watermark_us <= known_us):
             return False
-        self._shared_low_watermark_us = low_watermark_us
+        self._shared_low_watermark_us, self.shared_since_us = low_watermark_us, now_us
         self._shared_rises += 1
         return True
 
@@ -162,12 +171,15 @@ class StreamRun:
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         """Where the stream stands in this query; with a limit, of the splits that need attention first."""
         status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
-        return replace(status, low_watermark_us=self._shared_low_watermark_us) if self.shares else status
+        if not self.shares:
+            return status
+        return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
 
     @property
     def query(self) -> str | None:
-        """The query's name, or its id where it has none; None until the first batch tied them."""
-        return self.query_id if self.query_name is None else self.query_name
+        """The query's name, or its id where it has none; None where it is not known yet."""
+        known = self.query_id if self.query_name is None else self.query_name
+        return self.begun_as if known is None else known
 
     @property
     def sure_low_us(self) -> int | None:

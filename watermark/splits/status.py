@@ -143,6 +143,7 @@ class StreamStatus:
             is not silent, or all its splits are idle by time alone.
         cause: what kind of reason ``why`` begins with; None: it is merely the slowest split, or there is none.
         newest_us: largest event time of all rows, those beyond the future guard included; None: not measured.
+        fastest_us: the largest watermark of a split so far, microseconds since the epoch.
         wrong_clocks: the splits that sent rows beyond the future guard, up to ten, those with most rows first.
     """
 
@@ -167,6 +168,7 @@ class StreamStatus:
     silent_since: datetime | None = None
     cause: Cause | None = None
     newest_us: int | None = None
+    fastest_us: int | None = None
     wrong_clocks: tuple[WrongClock, ...] = ()
 
     def __repr__(self) -> str:

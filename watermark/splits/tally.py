@@ -58,6 +58,7 @@ class Tally:
         self.last_batch_id: int | None = None
         self.late_reports = 0  # of splits that are gone, too
         self.returned_late = 0
+        self.fastest_us: int | None = None  # the largest watermark of a split
         self.native_us: int | None = None
         self.native_late_rows = 0
 
@@ -103,9 +104,12 @@ class Tally:
         return self.native_us if event.judged_by_us is None else event.judged_by_us
 
     def saw(self, watermark_us: int) -> None:
-        """A split stands at ``watermark_us``. Native Spark takes the bound off the event time, but no
-        millisecond.
-        """
+        """A split stands at ``watermark_us``."""
+        self.fastest_us = watermark_us if self.fastest_us is None else max(self.fastest_us, watermark_us)
+        self._saw_native(watermark_us)
+
+    def _saw_native(self, watermark_us: int) -> None:
+        """Native Spark takes the bound off the event time, but no millisecond."""
         native_us = watermark_us + MILLISECOND_US
         self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
 
@@ -113,7 +117,7 @@ class Tally:
         """The largest event time of a batch: native Spark has no future guard, so it goes by that."""
         if newest_us is not None:
             self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
-            self.saw(bounded_watermark_us(newest_us, self._bound_us))
+            self._saw_native(bounded_watermark_us(newest_us, self._bound_us))
 
     def forget(self, split: SplitId) -> None:
         """A split is gone."""

@@ -109,6 +109,7 @@ class View:
             silent_since=utc(self.silent_since_us),
             cause=cause,
             newest_us=tally.newest_us,
+            fastest_us=tally.fastest_us,
             wrong_clocks=tuple(
                 _wrong_clock(names.get(split, name_of(split)), tally.future[split])
                 for split in heapq.nsmallest(_CLOCKS_SHOWN, tally.future, key=lambda split: -tally.future[split].rows)
