@@ -113,6 +113,7 @@ class RunStatus:
         gaps: the times between its reports.
         others: what it has to do with others, one sentence as `explain` has it, or None.
         coordinator: the coordinator that it takes part in; None: none.
+        rises: (when, low watermark) of the last hour, microseconds, oldest first; empty where splits were limited.
         now_us: when this was so; None: not said. The service's clock never steps, so its times are compared with this
             time, and not with a wall clock.
     """
@@ -138,6 +139,7 @@ class RunStatus:
     gaps: ReportGaps = ReportGaps()
     others: str | None = None
     coordinator: CoordinatorLink | None = None
+    rises: tuple[tuple[int, int], ...] = ()
     now_us: int | None = None
 
 
@@ -161,6 +163,7 @@ def run_json(run: RunStatus) -> dict[str, object]:
             "batch_since": _time(run.batch_since_us),
             "seen_at": _time(run.seen_at_us),
             "alignment": None if run.alignment is None else _alignment_json(run.alignment),
+            "rises": [list(rise) for rise in run.rises],
             "coordinator": None if run.coordinator is None else _coordinator_json(run.coordinator),
         },
     }

@@ -59,6 +59,7 @@ class RunJson(msgspec.Struct, kw_only=True):
     seen_at: datetime | None
     alignment: AlignmentJson | None
     coordinator: CoordinatorJson | None
+    rises: list[tuple[int, int]]
 
 
 def status_type() -> type:

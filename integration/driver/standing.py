@@ -217,6 +217,7 @@ class Standing:
             gaps=run.gaps,
             others=None if run.ended else cooperation.explain(run),
             coordinator=None if run.ended or audited else cooperation.link(run),
+            rises=() if limit is not None or run.shares else run.coordinator.rises(now_us),
             now_us=now_us,
         )
 

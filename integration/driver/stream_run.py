@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import TooManySplits, UnreadableReport
 from lowmark.integration.run_status import ReportGaps
+from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
@@ -26,7 +27,7 @@ from lowmark.watermark.splits.stream import StreamCoordinator
 
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits
-from .run_log import HolderLog, log_effect, log_unmeasured
+from .run_log import HolderLog, RowsLog, log_effect, log_unmeasured
 from .splits import Splits
 from .stream import Stream
 
@@ -103,6 +104,7 @@ class StreamRun:
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state
     _holder_log: HolderLog = field(default_factory=HolderLog)
+    _rows_log: RowsLog = field(default_factory=RowsLog)
     _told_low_us: int | None = None
     _sure_low_us: int | None = None
     _shared_low_watermark_us: int | None = None
@@ -235,6 +237,9 @@ class StreamRun:
         self.stream.names.update(measured.names)
         reported = self.splits.report(measured, progress, sources, planned_at_us=planned_at_us)
         effects += self.handle(reported, now_us)
+        self._rows_log.look_at_times(self.stream, self.coordinator)
+        offsets = sum(kafka_rows(sources).values())
+        self._rows_log.look_at_part(self.stream, progress.batch_id, measured.counts.rows, offsets)
         return effects + self._take(self.splits.conclude(sources), now_us)
 
     def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
+from dataclasses import replace
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 from lowmark.integration.cli.check import _because
 from lowmark.integration.driver.audited import Audits
 from lowmark.integration.driver.run_registry import Runs
@@ -13,12 +17,13 @@ from lowmark.integration.driver.standing import Standing, in_words
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.run_status import RunStatus, run_json
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.integration.transport.measure import Measured
 from lowmark.integration.verdict import verdict
 from lowmark.watermark import Cause
-from lowmark.watermark.splits.events import BatchReported
+from lowmark.watermark.splits.events import BatchCounts, BatchReported
 
 from tests.integration.test_cooperation_rules import GROUPED, FakeMember, World
-from tests.integration.test_runs import Queries, Query, stream, terminated
+from tests.integration.test_runs import Queries, Query, progress, report, stream, terminated
 
 if TYPE_CHECKING:
     from lowmark.integration.coordinator.client import Member
@@ -216,3 +221,40 @@ def test_a_query_that_failed_in_its_first_batch_is_told_from_another_that_begins
     ended = {run.query: run.failed for run in standing.run_statuses()}
 
     assert ended == {"one": True}
+
+
+# -- what is said once in the log
+
+
+def measured_by(rows: int, **more: Any) -> Any:
+    """A transport that measured so many rows of one split, in every batch."""
+    counts = BatchCounts(rows=rows, **more)
+    return SimpleNamespace(report=lambda *_: Measured(rows=None, counts=counts))
+
+
+def test_event_times_that_cannot_be_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    run = StreamRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
+    run.measure = measured_by(200, null_time_rows=200)
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        for batch_id in range(3):
+            report(run, batch_id, {"a": {"0": 100 * batch_id}})
+
+    assert [record.getMessage() for record in caplog.records] == [
+        'stream "orders": all 200 rows so far have no event time: is the JSON path, or the format of the time, right?'
+    ]
+
+
+@pytest.mark.parametrize(("keeps_rows", "rows", "warned"), [(True, 1, 1), (True, 990, 0), (False, 1, 0)])
+def test_a_batch_that_was_read_in_part_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, keeps_rows: bool, rows: int, warned: int
+) -> None:
+    run = StreamRun.attach(replace(stream(), keeps_rows=keeps_rows), token="t", resumes=None, state=None, now_us=T0_US)
+    run.measure = measured_by(rows)
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        for batch_id in range(1, 4):
+            taken = progress(batch_id, {"a": {"0": 1_000 * batch_id}}, start={"a": {"0": 1_000 * (batch_id - 1)}})
+            run.report(taken, 1, planned_at_us=T0_US, now_us=T0_US + batch_id)
+
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warned
+    assert all("1 rows were measured of a batch of 1,000 Kafka offsets" in each for each in said)

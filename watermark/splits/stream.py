@@ -33,6 +33,7 @@ from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import ProgressiveIdleness, WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
+from .cause import unusable_times
 from .coalescer import Coalescer
 from .cohort import Cohort
 from .events import (
@@ -70,6 +71,7 @@ look this often."""
 
 Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
+_RISES_SHOWN = 240
 _WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
 
@@ -302,6 +304,15 @@ class StreamCoordinator:
     def late_reports(self) -> int:
         """How often a split delivered rows at or below the watermark in force, of splits that are gone, too."""
         return self._tally.late_reports
+
+    def rises(self, now_us: int) -> tuple[tuple[int, int], ...]:
+        """(when, low watermark), microseconds, of the last hour, oldest first; up to 240, evenly chosen."""
+        return self._history.thinned(now_us, _RISES_SHOWN)
+
+    @property
+    def unusable_times(self) -> str | None:
+        """One sentence about event times that cannot be meant; None: they can be. See ``cause.unusable_times``."""
+        return unusable_times(self._tally.counts, self._tally.newest_us, self._coalescer.low_us)
 
     @property
     def states(self) -> Mapping[SplitState, int]:

@@ -174,7 +174,8 @@ export class Splits {
     row.button.setAttribute("aria-expanded", String(split.name === this.open));
     row.state.dataset.state = split.state;
     put(row.state, split.state);
-    const tags = [holds && "holds", split.lagging && "lagging", split.passed_over && "passed over", split.late_reports > 0 && "late rows"];
+    const clockWrong = run.clocks.some(([name]) => name === split.name);
+    const tags = [holds && "holds", clockWrong && "wrong clock", split.lagging && "lagging", split.passed_over && "passed over", split.late_reports > 0 && "late rows"];
     put(row.tag, tags.filter(Boolean).map((tag) => `, ${tag}`).join(""));
     row.tag.className = holds ? "tag" : "tag warn";
     const whole = split.watermark_us === null ? "none yet" : time(split.watermark_us);
@@ -198,6 +199,7 @@ export class Splits {
       this.more.remove();
       return;
     }
+    const { run } = this;
     const { name, rows, backlog_rows: unread, late_reports: late, native_late: native, why, watermark_us: at } = split;
     const sentences = [
       `${split.label} is ${split.state}: ${why}.`,
@@ -205,6 +207,8 @@ export class Splits {
         (unread === null ? "nobody knows how many are unread." : `has ${many(unread, "row")} unread.`),
       split.lagging ? "It is lagging: rows wait in it, it may be read, and the last batch had none of it." : "",
       late > 0 ? `In ${many(late, "batch", "batches")} it delivered rows at or below the watermark in force.` : "",
+      ...run.clocks.filter(([each]) => each === name).map(([, , ahead, since, last]) =>
+        `Its clock is wrong: ${many(ahead, "row")} from ${time(parsed(since), false)} to ${time(parsed(last), false)} UTC lie further ahead than the future guard allows, and move nothing.`),
       native > 0 ? `At least ${many(native, "row")} of it came behind native Spark's one watermark, which drops them once their window is over.` : "",
       split.pending_since === null ? "" : `It has been waited for since ${time(parsed(split.pending_since), false)} UTC.`,
       split.passed_over ? "with_percentile() passes it: rows of it may be late." : "",
