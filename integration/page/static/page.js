@@ -100,7 +100,7 @@ function show(state) {
   if (run === undefined) {
     put($("nothing"), state.services.length === 0
       ? "No lowmark service of this user runs on this machine. A service lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); it appears here by itself."
-      : "No query with a wrapped stream runs yet. It appears here with its first batch.");
+      : "No query with a wrapped stream runs yet. It appears here when it begins, some seconds after its start().");
     document.title = "lowmark";
     return;
   }
@@ -141,10 +141,10 @@ function stream(run, { now_us: now }) {
   const lead = LEADS[run.cause];
   put($("holder-lead"), lead === undefined ? (run.holder === null ? "Held by no split" : "Held by") : lead);
   $("reason").dataset.kind = lead === undefined ? "" : "bad";
-  put($("holder"), run.holder_shown ?? "");
+  put($("holder"), run.cause === "no event time" ? "" : (run.holder_shown ?? ""));
   const since = parsed(run.since);
   const stands = since === null ? 0 : Math.floor((now - since) / 1e6) * 1e6;
-  put($("holder-since"), since === null ? "" : stands > 0 ? `· the low watermark has stood for ${span(stands)}` : "· the low watermark has just risen");
+  put($("holder-since"), since === null ? "" : run.low_watermark_us === null ? `· no low watermark yet, for ${span(stands)}` : stands > 0 ? `· the low watermark has stood for ${span(stands)}` : "· the low watermark has just risen");
   put($("why"), sentence(run.why));
   put($("next"), run.next);
   const over = { ended: "This query has ended; shown is its last state.", failed: "The driver's log has the whole error.",
@@ -170,7 +170,7 @@ function facts(run, now) {
   const list = [
     ["Low watermark (UTC)", low === null ? "none yet" : clock(low), low === null ? "" : `${time(low).slice(0, 10)}, ${span(Math.floor((now - low) / 1e6) * 1e6)} behind now`],
     ["Native Spark's (UTC)", native === null ? "none yet" : clock(native), native === null || low === null ? "" : `${time(native).slice(0, 10)}, ${span(Math.abs(native - low))} ${native < low ? "behind" : "ahead"}`],
-    ["Native would drop", run.native_late_rows ? `≥ ${count(run.native_late_rows)}` : "none seen", "rows: a floor, the truth may be far above", run.native_late_rows > 0 && "bad"],
+    ["Native would drop", run.native_late_rows ? `≥ ${count(run.native_late_rows)}` : "none seen", run.native_late_rows ? "rows: a floor, the truth may be far above" : "rows, since the start", run.native_late_rows > 0 && "bad"],
     ["Dropped as late here", count(counts.dropped_rows), "rows", counts.dropped_rows > 0 && "bad"],
     ["Unread", count(run.run.backlog_rows), "rows, as far as known"],
     ["Rows", count(counts.rows), `in ${many(run.batches, "batch", "batches")}`],
