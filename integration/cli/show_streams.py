@@ -67,7 +67,7 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
         ("why", seen.why),
         ("since", "unknown" if seen.since is None else f"{seen.since:%Y-%m-%d %H:%M:%S} UTC"),
         ("next", seen.next),
-        *(("clock", str(clock)) for clock in seen.wrong_clocks),
+        *(("clock", str(clock)) for clock in seen.clocks_beside),
         ("splits", ", ".join(f"{count} {state}" for state, count in seen.states.items() if count) or "none yet"),
         ("rows", _rows(seen)),
     ]

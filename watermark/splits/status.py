@@ -171,6 +171,12 @@ class StreamStatus:
     fastest_us: int | None = None
     wrong_clocks: tuple[WrongClock, ...] = ()
 
+    @property
+    def clocks_beside(self) -> tuple[WrongClock, ...]:
+        """Wrong clocks but the holder's, which ``why`` tells of where it is the cause."""
+        told = self.holder if self.cause is Cause.WRONG_CLOCK else None
+        return tuple(clock for clock in self.wrong_clocks if clock.split != told)
+
     def __repr__(self) -> str:
         """One line: a stream may have thousands of splits."""
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count) or "none"
@@ -381,9 +387,7 @@ def explain(status: StreamStatus) -> str:
 
 def _clock_lines(status: StreamStatus) -> list[str]:
     """The splits whose clocks are wrong; the holder's stands in ``why``."""
-    clocks = [
-        clock for clock in status.wrong_clocks if status.cause is not Cause.WRONG_CLOCK or clock.split != status.holder
-    ]
+    clocks = status.clocks_beside
     newest = (
         ""
         if status.newest_us is None
