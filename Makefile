@@ -103,7 +103,8 @@ clean: ## removes all that make has made
 
 # --- Java and the servers of the live tests ---------------------------------------------------------------------------
 
-java:
+# Installed where that is permitted, as for the tests, unless JAVA_HOME says which one to take.
+java: $(if $(JAVA_HOME),,.cache/java.asked)
 	@[ -n "$${JAVA_HOME:-}" ] && java=$$JAVA_HOME/bin/java || java=java; \
 	found=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9][^"]*\)".*/\1/p' | head -n 1) || true; \
 	major=$${found%%[^0-9]*}; \
@@ -134,6 +135,7 @@ jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp
 	@tests/live/provide jars $*
 
 .cache/java.asked:
+	@mkdir -p $(@D)
 	@tests/live/provide java
 	@touch $@
 

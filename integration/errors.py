@@ -52,6 +52,7 @@ __all__ = [
     "CheckpointUnwritable",
     "CoordinatorUnreachable",
     "DemoImpossible",
+    "ExtraMissing",
     "FolderRefused",
     "JournalRefused",
     "MalformedMessage",

@@ -335,6 +335,7 @@ TOO_EAGER = {
     "LowmarkQueryFailed": [("> 0", ">= 0")],
     "LowmarkQuerySilent": [("> 900", "> 0")],
     "LowmarkHeartbeatSilent": [("> 120", ">= 0"), ("for: 5m", "for: 0m")],
+    "LowmarkCoordinatorAway": [("== 0", ">= 0"), ("for: 2m", "for: 0m")],
     "LowmarkWatermarkStuck": [
         ("> 900", "> -1"),
         ("increase(lowmark_rows_total[10m]) > 0", "increase(lowmark_rows_total[10m]) >= 0"),

@@ -8,7 +8,7 @@ Spark's listener brings what nobody asks for: the last batch of a query, its sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -210,10 +210,19 @@ class Runs:
         if before is not None and not before.ended:  # it was restarted before the news of its end came
             self._say_farewell(before)
         run = beginning.begin(stream, request, self._queries, self.ending.of_heartbeat(stream.stream_id), now_us)
+        run.begun_as = self._begins_as(stream.stream_id)
         run.shares = self.cooperation.shares(stream)
         self._runs[request.run] = run
         self._forget_old_runs()
         return run
+
+    def _begins_as(self, stream_id: str) -> str | None:
+        """The name, or else the id, of the one query that is about to begin with a stream; None of several."""
+        self._queries.find()
+        tied = {run.run_id for run in self._runs.values()}
+        beginning = [q for q in self._queries if q.run_id not in tied and stream_id in q.streams()]
+        names = {query.query_id if query.name is None else query.name for query in beginning}
+        return names.pop() if len(names) == 1 else None
 
     def _forget_old_runs(self) -> None:
         """A driver may start queries for months; status and metrics need the ended ones only for a while."""
@@ -350,11 +359,15 @@ class Runs:
         run_id = event.runId().toString()
         failure = event.exception().get() if event.exception().isDefined() else ""
         query = self._queries.get(run_id)
+        told = failures.brief(failure)
+        for run in self._runs.values():
+            if query is not None and run.run_id is None and run.begun_as in (query.query_id, query.name or ""):
+                run.tie(query.query_id, run_id, query.name)
         names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._say_farewell(run)
-                run.ended, run.failed = True, bool(failure)
+                run.ended, run.failed, run.failure = True, bool(failure), told
                 self.cooperation.end(run)
                 if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
                     run.stream.tracks.forget(run.query_id, run.last_batch_id)
@@ -363,7 +376,7 @@ class Runs:
             ended = event.id().toString(), run_id, None if query is None else query.name
             self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
         self._queries.forget(run_id)
-        self._end_untied(failed=bool(failure))
+        self._end_untied(told)
         # Last, for both ask Spark.
         if untied and query is not None:
             self.ending.forget(query.streams())
@@ -371,15 +384,32 @@ class Runs:
             query_id = event.id().toString()
             known = failures.explain(failure, query, query_id=query_id, names=names, streams=self.streams)
             self.could_not_begin |= known
+            if query is not None:
+                self._keep_failed(query, told, known)
 
-    def _end_untied(self, *, failed: bool) -> None:
+    def _keep_failed(self, query: RunningQuery, told: str | None, known: Mapping[str, str]) -> None:
+        """Show that a query has failed, also one that failed before its heartbeat asked for anything."""
+        now_us = self.clock.now_us()
+        of_query = {run.stream.stream_id: run for run in self._runs.values() if run.run_id == query.run_id}
+        for stream_id in () if of_query else query.streams():
+            if (stream := self.streams.get(stream_id)) is not None:
+                token = f"{stream_id}-{query.run_id}"
+                run = StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=now_us)
+                run.tie(query.query_id, query.run_id, query.name)
+                run.ended = run.failed = True
+                self._runs[token] = of_query[stream_id] = run
+        for run in of_query.values():
+            run.failure = known.get(run.stream.name, told)
+        self._forget_old_runs()
+
+    def _end_untied(self, failure: str | None) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
         tied = {run.run_id for run in self._runs.values()}
         if any(query.run_id not in tied for query in self._queries):
             return
         for run in self._runs.values():
             if run.run_id is None and not run.ended:
-                run.ended, run.failed = True, failed
+                run.ended, run.failed, run.failure = True, failure is not None, failure
                 if len(self._ended_untied) == 1:
                     run.tie(*self._ended_untied[0])
         self._ended_untied.clear()

@@ -70,6 +70,8 @@ class Splits:
             in_force_us=progress.watermark_us,
             counts=BatchCounts(dropped_rows=progress.dropped_rows) + measured.counts,
             lateness=measured.lateness,
+            newest_us=measured.newest_us,
+            future_rows=measured.future_rows,
         )
 
     @property

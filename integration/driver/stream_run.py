@@ -21,17 +21,19 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import TooManySplits, UnreadableReport
 from lowmark.integration.run_status import ReportGaps
+from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import StreamStatus, format_duration_us
 from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered
+from lowmark.watermark.splits.status import utc
 from lowmark.watermark.splits.stream import StreamCoordinator
 
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits
-from .run_log import HolderLog, log_effect, log_unmeasured
+from .run_log import HolderLog, RowsLog, log_effect, log_unmeasured
 from .splits import Splits
 from .stream import Stream
 
@@ -71,9 +73,13 @@ class StreamRun:
         gaps: the times between reports.
         seen_at_us: when Spark last said that the query lives.
         restored_low_us: the low watermark in the offset it started from.
+        begun_as: the name, or else the id, of the query that it most likely belongs to, until it is tied; None: of
+            several that begin together nobody can tell.
+        failure: why its query failed, in short; None: it did not.
         available_now: its query ends when nothing is new, which Spark did not tell its reader.
         lost_reports: batches that were committed, and whose report a kill took away.
         shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
+        shared_since_us: when the low watermark of its job rose last, or it began.
         measure: reads what was measured of a batch.
         splits: knows what its source says of its splits.
     """
@@ -102,12 +108,16 @@ class StreamRun:
     seen_at_us: int = 0
     restored_low_us: int | None = None
     lost_reports: int = 0
+    begun_as: str | None = None
+    failure: str | None = None
     shares: bool = False
+    shared_since_us: int = 0
     available_now: bool = False
     measure: Measure = field(init=False)
     splits: Splits = field(init=False)
     _encoded: tuple[int, str] | None = None  # epoch, state
     _holder_log: HolderLog = field(default_factory=HolderLog)
+    _rows_log: RowsLog = field(default_factory=RowsLog)
     _told_low_us: int | None = None
     _told_plan: int | None = None  # that was not reported when the low watermark was told; None: there was none
     _answered_plan: int | None = None  # the same, once the answer was made
@@ -148,6 +158,7 @@ class StreamRun:
         coordinator = stream.coordinator(token, state, now_us)
         run = cls(stream, token, resumes, coordinator, asked_at_us=now_us, seen_at_us=now_us, _whole=(state, now_us))
         run.restored_low_us = run._shared_low_watermark_us = restored_low_us
+        run.shared_since_us = now_us
         run.handle(SplitsDiscovered(tuple(stream.declared)), now_us)
         return run
 
@@ -234,13 +245,13 @@ class StreamRun:
             log.error("%s", why)
         self.refusal = why
 
-    def share(self, low_watermark_us: int | None) -> bool:
+    def share(self, low_watermark_us: int | None, now_us: int) -> bool:
         """Take in what the coordinator of the job published: it never goes back. Returns whether it rose."""
         known_us = self._shared_low_watermark_us
         if low_watermark_us is None or (known_us is not None and low_watermark_us <= known_us):
             return False
         self._shared_rises += 1  # first: an epoch without news does no harm
-        self._shared_low_watermark_us = low_watermark_us
+        self._shared_low_watermark_us, self.shared_since_us = low_watermark_us, now_us
         return True
 
     def state(self) -> str:
@@ -252,12 +263,15 @@ class StreamRun:
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
         """Where the stream stands in this query; with a limit, of the splits that need attention first."""
         status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
-        return replace(status, low_watermark_us=self._shared_low_watermark_us) if self.shares else status
+        if not self.shares:
+            return status
+        return replace(status, low_watermark_us=self._shared_low_watermark_us, since=utc(self.shared_since_us))
 
     @property
     def query(self) -> str | None:
-        """The query's name, or its id where it has none; None until the first batch tied them."""
-        return self.query_id if self.query_name is None else self.query_name
+        """The query's name, or its id where it has none; None where it is not known yet."""
+        known = self.query_id if self.query_name is None else self.query_name
+        return self.begun_as if known is None else known
 
     @property
     def sure_low_us(self) -> int | None:
@@ -329,6 +343,9 @@ class StreamRun:
         self.stream.names.update(measured.names)
         reported = self.splits.report(measured, progress, sources, planned_at_us=planned_at_us)
         effects += self.handle(reported, now_us)
+        self._rows_log.look_at_times(self.stream, self.coordinator)
+        offsets = sum(kafka_rows(sources).values())
+        self._rows_log.look_at_part(self.stream, progress.batch_id, measured.counts.rows, offsets)
         return effects + self._take(self.splits.conclude(sources), now_us)
 
     def _took(

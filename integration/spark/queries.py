@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 
-from . import logical_plan, native_state
+from . import forgotten, logical_plan, native_state
 from .available_now import AvailableNow, Told
 from .checkpoint import FarewellFiles
 from .listener import QueryEvents
@@ -129,6 +129,7 @@ class Queries:
         def begin(event: JavaObject) -> None:
             available_now.begin(event)
             native_state.take_over(spark, event)
+            forgotten.warn_of_forgotten_heartbeat(spark, event)
 
         listener = QueryEvents(self._enqueue, begin)
         spark.streams.addListener(listener)

@@ -112,6 +112,8 @@ class BatchTrack:
             tuple(event for task in sorted(self.events) for event in self.events[task]),
             self._lateness_by_split(),
             added_up(self.counted.values()),
+            self.tracker.newest_us(),
+            {split: mark.rows for split, mark in self.tracker.future_marks().items()},
         )
 
     def _lateness_by_split(self) -> dict[SplitId, dict[int, int]]:

@@ -30,6 +30,8 @@ class Measured:
         names: id -> name of the splits whose names showed.
         latest_us: largest event time of each split; empty unless a source of ours was read.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
+        newest_us: largest event time, rows beyond the future guard included; None: there was none.
+        future_rows: rows of each split beyond the future guard; may be empty.
         lateness: rows of each split by bucket of how late they are; empty where rows are not seen, or not asked for.
         counted: what the readers of a source of ours counted, by name, such as losses that they passed.
     """
@@ -43,6 +45,8 @@ class Measured:
     events: tuple[tuple[int, int, bytes], ...] = ()
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
     counted: Mapping[str, float] = field(default_factory=dict)
+    newest_us: int | None = None
+    future_rows: Mapping[SplitId, int] = field(default_factory=dict)
 
 
 def added_up(counted: Iterable[Mapping[str, float]]) -> dict[str, float]:

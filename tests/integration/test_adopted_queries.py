@@ -5,6 +5,7 @@ What all of them emit together is what a batch query says of all rows but those 
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import threading
@@ -489,6 +490,26 @@ def test_version_2_leaves_out_a_source_that_has_read_nothing_and_that_is_told(
         ran.settle()
     ran.query.stop()
     assert sorted(ran.rows) == [(100.0, "fast", 1), (100.0, "slow", 2)]
+
+
+@since("4.2", "version 2 of the offset log")
+@pytest.mark.usefixtures("version_2")
+def test_a_native_query_on_a_wrapped_checkpoint_of_version_2_is_told_what_is_in_its_way(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark, which refuses it with version 1, starts it and says nothing."""
+    ran = start(counted_windows(wrapped(service, feed.df)), checkpoint)
+    feed.put(("fast", 0, 100), ("slow", 0, 100))
+    ran.settle()
+    ran.query.stop()
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        native_again = start(counted_windows(native(feed.df)), checkpoint)
+        native_again.query.stop()
+    said = [record.getMessage() for record in caplog.records if "version 2 of the offset log" in record.getMessage()]
+
+    assert len(said) == 1, caplog.messages
+    assert 'its checkpoint is of a query with lowmark (stream "orders"), and this one is without' in said[0]
+    assert f"run `lowmark leave {checkpoint}`" in said[0]
 
 
 @pytest.mark.skipif(not SPARK_59662, reason="a fault of Spark 4.2 alone")

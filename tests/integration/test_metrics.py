@@ -23,7 +23,7 @@ from lowmark.integration.metrics import collector as metrics
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
 from lowmark.integration.process.loop import Loop, LoopTimes
-from lowmark.integration.run_status import Alignment, ReportGaps, RunStatus
+from lowmark.integration.run_status import Alignment, CoordinatorLink, ReportGaps, RunStatus
 from lowmark.watermark import Cap, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, BatchReported, SplitColumn, SplitsDiscovered, SplitsRemoved
 from lowmark.watermark.splits.stream import StreamCoordinator
@@ -59,6 +59,7 @@ class FakeRun:
     source_metrics: dict[str, float] = field(default_factory=dict)
     gaps: ReportGaps = field(default_factory=ReportGaps)
     alignment: Alignment | None = None
+    link: CoordinatorLink | None = None
     batch_id: int = 0
     now_us: int = 1_000 * SECOND_US
 
@@ -101,6 +102,7 @@ class FakeRun:
             spent_us={state.value: us for state, us in self.coordinator.spent_us(self.now_us).items()},
             gaps=self.gaps,
             alignment=self.alignment,
+            coordinator=self.link,
         )
 
 
@@ -303,6 +305,33 @@ def test_a_stream_in_an_alignment_group_shows_its_cap_and_its_drift() -> None:
     seen = scraper(FakeRun("t1", alignment=held))
     assert seen.one("lowmark_alignment_cap_timestamp_seconds") is None
     assert seen.one("lowmark_alignment_drift_seconds") is None
+
+
+def test_a_split_whose_clock_is_wrong_is_named_with_its_rows_and_since_when() -> None:
+    run = two_splits()
+    run.report({"a": 200 * SECOND_US}, future_rows={"b": 7}, newest_us=10**16)
+    run.report({"a": 201 * SECOND_US}, future_rows={"b": 5}, newest_us=10**16)
+    seen = scraper(run)
+
+    assert seen.one("lowmark_wrong_clock_rows", split="b") == 12
+    assert seen.one("lowmark_wrong_clock_since_timestamp_seconds", split="b") == 1_001
+    assert seen.one("lowmark_wrong_clock_last_timestamp_seconds", split="b") == 1_002
+    assert seen.of("lowmark_cause_info") == {
+        (("cause", "wrong clock"), ("query", "q"), ("split", "b"), ("stream", "orders")): 1
+    }
+    assert (seen.one("lowmark_native_watermark_timestamp_seconds") or 0) > 9.9e9, "native Spark has no guard"
+    assert seen.one("lowmark_fastest_watermark_timestamp_seconds") == 201
+
+
+def test_a_coordinator_that_is_away_is_a_0_and_one_that_is_none_is_absent() -> None:
+    link = CoordinatorLink("unix:/c.sock", False, 900 * SECOND_US, "gone", holds=True)
+    seen = scraper(FakeRun("t1", link=link), FakeRun("t2", query="other"))
+
+    assert [at for at, _ in seen.of("lowmark_coordinator_connected").items()] == [
+        (("query", "q"), ("stream", "orders"))
+    ]
+    assert seen.one("lowmark_coordinator_connected") == 0
+    assert seen.one("lowmark_coordinator_changed_timestamp_seconds") == 900
 
 
 def test_the_loop_says_how_busy_it_is() -> None:
@@ -839,3 +868,21 @@ def test_the_service_tells_its_port_and_frees_it(spark: SparkSession) -> None:
         status, text = http_get(f"http://127.0.0.1:{service.metrics_port}/metrics")
         assert (status, "lowmark_service_info" in text) == (200, True)
     assert not port_open(service.metrics_port)
+
+
+def test_a_query_that_fails_before_it_asks_anything_is_seen_by_its_name(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    """Its checkpoint cannot be read, so Spark ends it before a heartbeat or a source is asked for an offset."""
+    seen = Scraper(StreamCollector(service))
+    for folder in ("offsets", "commits"):
+        (Path(checkpoint) / folder).mkdir(parents=True)
+    (Path(checkpoint) / "metadata").write_text('{"id":"6f1ed5a1-6a5c-4e5b-9f83-5c06f4ff7b3e"}')
+    (Path(checkpoint) / "offsets" / "0").write_text("v1")
+    feed.put(("fast", 1, 500))
+    ran = start(_wrapped(service, feed), checkpoint, name="broken")
+    with pytest.raises(StreamingQueryException):
+        ran.settle()
+    wait_until(lambda: seen.one("lowmark_query_failed", query="broken") == 1, "the failure", seconds=20)
+    [shown] = [run for run in service.run_statuses() if run.query == "broken"]
+    assert shown.status.why.startswith("the query failed: ")

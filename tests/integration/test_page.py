@@ -52,7 +52,9 @@ def reply(runs: list[FakeRun], request: StatusRequest) -> StatusReply:
     for run in runs:
         if request.stream in (None, run.stream):
             status = run.coordinator.status(run.now_us, limit=request.limit)
-            shown.append(replace(run.status(), status=status, backlog_rows=run.coordinator.backlog_rows))
+            rises = run.coordinator.rises(run.now_us) if request.limit is None else ()
+            backlog_rows = run.coordinator.backlog_rows
+            shown.append(replace(run.status(), status=status, backlog_rows=backlog_rows, rises=rises))
     return StatusReply("local-1", 7, [run_json(run) for run in shown], [explain(run.status) for run in shown])
 
 
@@ -120,6 +122,28 @@ def test_a_browser_that_missed_looks_gets_all_that_changed_since() -> None:
     run.report({"b": 20 * SECOND_US})
     assert [row[NAME] for row in seen.next()["splits"]] == ["b"]
     assert sorted(row[NAME] for row in seen.picture.since(other, None)["splits"]) == ["a", "b"]
+
+
+def test_a_page_that_is_loaded_again_gets_the_last_hour_and_one_that_is_open_does_not() -> None:
+    run = two_splits()
+    for second in (20, 30, 40):
+        run.report({"b": second * SECOND_US})
+    seen = pictured(run)
+    first = seen.next()
+
+    assert [low for _, low in first["rises"]][-1] == 30 * SECOND_US, "split a stands there"
+    assert len(first["rises"]) == 4
+    assert seen.next()["rises"] == []
+    assert seen.picture.since(None, None)["rises"] == first["rises"]
+
+
+def test_the_page_is_told_the_cause_and_the_wrong_clocks() -> None:
+    run = two_splits()
+    run.report({"a": 40 * SECOND_US}, future_rows={"b": 7}, newest_us=10**16)
+    [seen] = pictured(run).next()["runs"]
+
+    assert seen["cause"] == "wrong clock"
+    assert [(name, rows, holds) for name, _, rows, _, _, holds in seen["clocks"]] == [("b", 7, True)]
 
 
 @pytest.mark.parametrize("version", ["", "x", "x.1.t1", "1.2", "..", "\u0661.\u0661.t1", "9" * 300])

@@ -264,6 +264,28 @@ def test_a_screen_reader_finds_a_table_headings_and_words(browser: Browser, serv
         assert page.evaluate("document.getAnimations().length") == 0
 
 
+def test_on_a_phone_no_column_is_cut_and_a_wrong_clock_is_named(browser: Browser) -> None:
+    run = FakeRun("t1")
+    names = [f"orders/{n}" for n in range(8)]
+    for at in range(3):
+        watermarks_us = {name: (1_000 * at + 97 * n) * SECOND_US for n, name in enumerate(names[1:])}
+        run.report({**watermarks_us, **({} if at else {names[0]: 0})}, future_rows={names[0]: 5}, newest_us=10**17)
+    server = PageServer(FakeServices({ADDRESS: [run]}))
+    try:
+        with opened(browser, server.address, viewport={"width": 390, "height": 980}) as page:
+            shows(page, "#splits-count", "8")
+            cut = page.evaluate(
+                "[...document.querySelectorAll('#table th, #table td')].filter((cell) => cell.offsetParent !== null"
+                " && cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent)"
+            )
+            assert cut == []
+            assert page.evaluate("document.documentElement.scrollWidth") == 390
+            assert text(page, "#holder-lead") + text(page, "#holder") == "Wrong clock oforders/0"
+            assert "wrong clock" in text(page, "#rows tr.holds")
+    finally:
+        server.stop()
+
+
 def test_search_order_and_states_choose_what_is_listed(browser: Browser, served: tuple[FakeServices, str]) -> None:
     with opened(browser, served[1]) as page:
         shows(page, "#splits-count", "8")

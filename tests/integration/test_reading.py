@@ -321,6 +321,9 @@ class _InSpark(_NoQueries):
     def newest(self, after: int | None = None) -> Progress | None:
         return self.reported[-1] if self.reported and self.reported[-1].batch_id != after else None
 
+    def streams(self) -> list[str]:
+        return []
+
     def stream_sources(self) -> dict[int, list[int]]:
         return {1: [0]}
 

@@ -379,7 +379,7 @@ def test_a_holder_that_stays_is_told_once_and_those_that_take_turns_are_not(capl
         [said] = batches(30, second)
         assert said.startswith(
             'stream "orders": split a/1 holds the low watermark, for 1m by now: '
-            "split a/1 has the smallest watermark of 3 live splits. Next: "
+            "split a/1 has the smallest watermark of 3 live splits; no row of it was reported for 1m 10s. Next: "
         )
         assert batches(3, third) == []  # not for long
         assert ["split a/0 holds" in each for each in batches(30, first)] == [True]

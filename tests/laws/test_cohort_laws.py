@@ -70,6 +70,8 @@ batches = st.builds(
     backlog_rows=st.one_of(st.just({}), by_split),
     in_force_us=st.one_of(st.none(), watermark_us),
     counts=st.builds(BatchCounts, rows=st.integers(0, 9), future_rows=st.integers(0, 2)),
+    newest_us=st.one_of(st.none(), watermark_us),
+    future_rows=st.one_of(st.just({}), by_split),
 )
 # Of all, of some, of splits that are in no cohort: idle, new, finished ones.
 promises = st.one_of(usual, usual, st.dictionaries(split, watermark_us, max_size=4), odd)

@@ -126,6 +126,8 @@ class BatchReported:
         counts: totals of the batch.
         judged_by_us: the one watermark of the stream that Spark judged the rows by, where it has its own; None: what it
             would be is worked out from the rows.
+        newest_us: largest event time of the batch, rows beyond the future guard included; None: not measured.
+        future_rows: rows of each split beyond the future guard; may be empty. They move nothing.
         lateness: rows of each split by bucket of how late they are (``lateness.py``), where rows are seen; may be
             empty.
 
@@ -142,6 +144,8 @@ class BatchReported:
     counts: BatchCounts = BatchCounts()
     judged_by_us: int | None = None
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+    newest_us: int | None = None
+    future_rows: Mapping[SplitId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import ProgressiveIdleness, WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
+from .cause import unusable_times
 from .coalescer import Coalescer
 from .cohort import Cohort
 from .events import (
@@ -70,6 +71,7 @@ look this often."""
 
 Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
+_RISES_SHOWN = 240
 _WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
 
@@ -318,6 +320,15 @@ class StreamCoordinator:
         """How often a split delivered rows at or below the watermark in force, of splits that are gone, too."""
         return self._tally.late_reports
 
+    def rises(self, now_us: int) -> tuple[tuple[int, int], ...]:
+        """(when, low watermark), microseconds, of the last hour, oldest first; up to 240, evenly chosen."""
+        return self._history.thinned(now_us, _RISES_SHOWN)
+
+    @property
+    def unusable_times(self) -> str | None:
+        """One sentence about event times that cannot be meant; None: they can be. See ``cause.unusable_times``."""
+        return unusable_times(self._tally.counts, self._tally.newest_us, self._coalescer.low_us)
+
     @property
     def states(self) -> Mapping[SplitState, int]:
         """How many splits are in each state; every state is there."""
@@ -518,13 +529,14 @@ class StreamCoordinator:
         self._planned_us = event.planned_at_us
         low_us, tally = self._coalescer.low_us, self._tally
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
-        tally.count_batch(event)
+        tally.count_batch(event, now_us)
         late_reports, native_late_rows = cohort.count_late(
             event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
         tally.late_reports += late_reports
         tally.native_late_rows += native_late_rows
         tally.saw(column.values_of.max().item())
+        tally.saw_time(event.newest_us)
         self._coalescer.report_array(column.splits, column.values_of)
         self._material |= cohort.report(event, now_us)
         self._learn_backlog(event, now_us)
@@ -653,7 +665,7 @@ class StreamCoordinator:
             if self._lineage.remove(split):
                 self._stop_timers(split)
                 del self._records[split]
-                self._tally.splits.pop(split, None)
+                self._tally.forget(split)
                 if self._bounds is not None:
                     self._bounds.forget(split)
                 self._backlog_rows.pop(split, None)
