@@ -15,7 +15,7 @@ entered: enter it before a service, a server or a query is made. With ``here=Tru
 instead of `lowmark ARGUMENTS`, with the environment that `variable` returns.
 
 A fault is raised in the frame of the function, before its first line or after its last, so no `try` of the function
-itself sees it. Python calls generators and coroutines again each time they go on, and each of these is a call here.
+itself sees the fault. A generator or a coroutine is called again each time it goes on.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Injector:
         return self._threads is None or self._threads(threading.current_thread().name)
 
     def _name(self, code: CodeType) -> str | None:
-        """What a function of these places is called; None for others, and for the bodies of modules and classes."""
+        """The name of a function of these places; None for others, and for the bodies of modules and classes."""
         _, found, path = code.co_filename.replace(os.sep, "/").rpartition("/lowmark/")
         ours = found and any(path == place or path.startswith(f"{place}/") for place in self._places)
         name = None

@@ -149,7 +149,7 @@ def test_a_write_that_was_under_way_is_of_a_sound_state_and_is_waited_for(
         registering = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "r")))
         await until(journal.begun)
         monkeypatch.setattr(SourceRounds, "begin", once(KeyError("x"), SourceRounds.begin))
-        for _ in range(2):  # the one that is under way, and that of the state that was read
+        for _ in range(2):  # a write is under way, and the state that is read is written once more
             journal.go.release()
         with pytest.raises(asyncio.CancelledError):
             await scene.say("b", TaskRegistered(who(1), "r"))
@@ -235,19 +235,18 @@ def test_a_journal_that_cannot_be_read_any_more_ends_it(tmp_path: Path, monkeypa
     journal.close()
 
 
-def test_time_that_cannot_be_let_pass_is_noticed_by_the_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_timer_that_reaches_the_event_loop_is_noticed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
 
     async def script(scene: Scene) -> None:
-        scene.coordinator.tick = once(MemoryError(), scene.coordinator.tick)  # type: ignore[method-assign]
         await scene.say("a", TaskRegistered(who(0), "r"))
-        began = asyncio.get_running_loop().time()
-        while scene.coordinator.begun_again is None:  # the timer goes by the loop's own clock
-            assert asyncio.get_running_loop().time() < began + 20
-            await asyncio.sleep(0.01)
-        assert scene.coordinator._timer is not None
+        before, loop = scene.coordinator._timer, asyncio.get_running_loop()
+        assert before is not None
+        loop.call_exception_handler({"message": "of somebody else", "exception": KeyError("x")})
+        assert scene.coordinator._timer is before
+        loop.call_exception_handler({"message": "of the timer", "exception": MemoryError(), "handle": before})
+        assert scene.coordinator.begun_again is not None
+        assert scene.coordinator._timer not in (None, before)
 
     play(script, journal)
     journal.close()
