@@ -14,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from lowmark.integration.errors import MetricsUnavailable, ServiceRefused
 from lowmark.integration.process.clock import monotonic_us
+from lowmark.sources.worker import Worker
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from .collector import Runs, StreamCollector
@@ -54,14 +55,14 @@ class MetricsServer:
         except OSError as failed:
             raise MetricsUnavailable(host, port, _cause(failed)) from failed
         self.port: int = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="lowmark-metrics", daemon=True)
-        self._thread.start()
+        self._worker = Worker("lowmark-metrics", self._server.serve_forever)
+        self._worker.start()
 
     def stop(self) -> None:
         """Stop answering and free the port. May be called more than once."""
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._worker.join(threading.TIMEOUT_MAX)
 
 
 class _Quiet(WSGIRequestHandler):

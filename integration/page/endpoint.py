@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import socket
-import threading
 import time
 
 import uvicorn
 from lowmark.integration.errors import PageUnavailable, ServiceRefused
+from lowmark.sources.worker import Worker
 
 from .app import application
 from .look import Look
@@ -55,8 +55,8 @@ class PageServer:
             limit_concurrency=_MOST_CLIENTS, timeout_keep_alive=15, timeout_graceful_shutdown=_END_SECONDS,
         )  # fmt: skip
         self._server = uvicorn.Server(settings)
-        self._thread = threading.Thread(target=self._run, name="lowmark-page", daemon=True)
-        self._thread.start()
+        self._worker = Worker("lowmark-page", self._run)
+        self._worker.start()
 
     @property
     def address(self) -> str:
@@ -66,7 +66,7 @@ class PageServer:
     def stop(self) -> None:
         """Stop answering and free the port. May be called more than once."""
         self._server.should_exit = True
-        self._thread.join(timeout=10 * _END_SECONDS)
+        self._worker.join(10 * _END_SECONDS)
 
     def _run(self) -> None:
         try:

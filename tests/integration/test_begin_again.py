@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.journal import Journal
@@ -19,6 +21,7 @@ from lowmark.integration.errors import CoordinatorFailed, JournalRefused
 from lowmark.watermark import LeaseRenewed, LowWatermarkCoordinator, RetrieveLowWatermark, TaskRegistered
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.tasks.rounds import SourceRounds
+from rich.console import Console
 
 from tests.integration.authority_scene import (
     SECOND,
@@ -104,6 +107,12 @@ def test_a_state_that_may_be_half_changed_is_dropped_and_the_journals_goes_on(
         status = scene.coordinator.status()
         assert status.begun_again is not None
         assert status.begun_again.why == f"{type(error).__name__}: {error}"
+        shown = StringIO()
+        show_coordinator("unix:c.sock", status, Console(file=shown), now_us=scene.now_us)
+        assert "went on from its journal, because an error may have left its state half changed: 1 time" in (
+            shown.getvalue()
+        )
+        assert status.begun_again.why in shown.getvalue()
         expected = ["clicks", "orders"] if name == "_release" else ["orders"]  # the journal had both by then
         assert [each.source_id for each in status.coordinator.sources] == expected
         await scene.watch("a")  # as an application does that has lost its connection
