@@ -43,14 +43,10 @@ class Running:
                 return service
         return None
 
-    def stop_the_useless(self) -> None:
-        """Stop services whose Spark was stopped, or whose thread was ended by an error: they hold their ports."""
+    def stop_those_without_spark(self) -> None:
+        """Stop services whose Spark was stopped: nobody has use for them, and they hold their ports."""
         with self._lock:
-            left_behind = [
-                service
-                for service, session, _ in self._services
-                if service.failed is not None or session.sparkContext._jsc is None
-            ]
+            left_behind = [service for service, session, _ in self._services if session.sparkContext._jsc is None]
         for service in left_behind:
             service.stop()
 

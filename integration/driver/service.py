@@ -118,7 +118,7 @@ class LowWatermarkService:
 
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
         """Return the service of the session, where it has one that was made with these arguments."""
-        _RUNNING.stop_the_useless()
+        _RUNNING.stop_those_without_spark()
         found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
         return super().__new__(cls) if found is None else cast("Self", found)
 
@@ -490,23 +490,13 @@ class LowWatermarkService:
         """The page's address for a browser, ``http://127.0.0.1:PORT/``; None without a page."""
         return None if self._page is None else self._page.address
 
-    @property
-    def failed(self) -> BaseException | None:
-        """The error that ended a thread without which the service cannot go on, and its log has; None while none did.
-
-        Its calls raise it, its queries end with it, and `LowWatermarkService(spark)` makes a new service.
-        """
-        link = None if self._member is None else self._member.failed
-        return link if self._loop.failed is None else self._loop.failed
-
     def stop(self) -> None:
         """Stop serving. Queries that still run keep the watermark they have. May be called more than once."""
         if self._stopping:
             return
         _RUNNING.remove(self)
         try:
-            if self._loop.failed is None:  # else nobody is left who could say them
-                self._call(self._runs.say_farewells, "stop")
+            self._call(self._runs.say_farewells, "stop")
         finally:
             self._stopping = True
             atexit.unregister(self.stop)

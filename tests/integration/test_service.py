@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
-from lowmark.integration.coordinator.access import Door
 from lowmark.integration.driver import run_registry
 from lowmark.integration.errors import CoordinatorUnreachable
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import SparkSession
 
 from tests.integration.feed import Feed, start
-from tests.integration.serving import private_folder, serving
 from tests.live.servers import wait_until
 
 
@@ -104,53 +101,3 @@ def test_a_last_report_is_on_the_disk_and_one_that_is_not_is_done_without(
 
     warned = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
     assert len(warned) == 1
-
-
-@pytest.mark.parametrize("thread", ["loop", "link"])
-def test_a_service_whose_thread_was_ended_by_an_error_stops_at_once_and_the_next_one_takes_its_place(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: str
-) -> None:
-    def fail() -> None:
-        raise MemoryError("in the middle")
-
-    first = LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock")
-    assert LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock") is first
-    if thread == "loop":
-        first._loop.post(fail)
-    else:
-        assert first._member is not None
-        monkeypatch.setattr(first._member, "_begin_again", lambda _error: fail())
-        first._member._work.put(fail)
-    wait_until(lambda: first.failed is not None, "the thread has ended", seconds=20)
-    began = time.monotonic()
-    second = LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock")
-    took_seconds = time.monotonic() - began
-    second.stop()
-    assert second is not first
-    assert isinstance(first.failed, MemoryError)
-    assert took_seconds < 20
-
-
-def test_a_query_that_shares_a_low_watermark_ends_with_the_error_that_ended_its_link(
-    spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError("in the middle")
-
-    with (
-        private_folder() as folder,
-        serving(Door(f"unix:{folder}/c.sock")) as address,
-        LowWatermarkService(spark, coordinator=address, job="billing", beside=True) as service,
-    ):
-        df = service.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")
-        feed.put(("a", 1, 100))
-        ran = start(df, str(tmp_path / "checkpoint"))
-        wait_until(lambda: "orders" in [s.status.name for s in service.run_statuses()], "it runs", seconds=60)
-        ran.query.processAllAvailable()
-        monkeypatch.setattr(service._member, "_begin_again", fail)
-        assert service._member is not None
-        service._member._work.put(fail)
-        wait_until(lambda: service.failed is not None, "the link has ended", seconds=20)
-        feed.put(("a", 2, 200))
-        wait_until(lambda: not ran.query.isActive, "the query has ended", seconds=60)
-    assert "the thread lowmark-member was ended by an error: MemoryError: in the middle" in str(ran.query.exception())
