@@ -74,8 +74,7 @@ async def registered(scene: Scene, run: str = "r") -> None:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (SourceRounds, "forget"),  # in `begin`: the task is known to the leases, and not to its source
-        (SourceRounds, "begin"),
+        (SourceRounds, "begin"),  # the leases know the task, and its source does not
         (SourceRounds, "__init__"),
         (Coalescer, "assign"),
         (LowWatermarkCoordinator, "_changed"),
