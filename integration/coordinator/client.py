@@ -326,7 +326,7 @@ class Member:
             link.close()
 
     def _die(self, _error: BaseException) -> None:
-        """On the thread, at its end: nobody says anything for these tasks any more."""
+        """Give all tasks up, because nobody speaks for the tasks any more. Runs on the thread, at its end."""
         self._died_us = self._now_us()
         self._tried.set()
         self._quiet.set()

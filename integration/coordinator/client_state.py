@@ -434,14 +434,14 @@ class MemberState:
 
 @dataclass(slots=True)
 class _Held:
-    """What an application holds of one task.
+    """One task, as its application knows it.
 
     Attributes:
         registration: under the token that the task has now.
         report: gives the newest report to a state; None: there was none.
         low_us: the newest low watermark that the task heard.
         ending: its run is over, and the coordinator may not know it yet.
-        refused: the coordinator does not take it, so nothing is said of it any more.
+        refused: the coordinator does not take the task, so the application says nothing of the task any more.
     """
 
     registration: TaskRegistered
@@ -452,9 +452,9 @@ class _Held:
 
 
 class Holdings:
-    """What an application holds of its tasks: all that a new `MemberState` is made of.
+    """The tasks of an application, as the application knows them: a new `MemberState` is made of them.
 
-    The application's threads change it, and so does the one that owns the state; each change is one step.
+    The threads of the application and the thread of the state may change it at the same time.
     """
 
     def __init__(self) -> None:
@@ -486,7 +486,7 @@ class Holdings:
         return [task for task, held in tuple(self._tasks.items()) if not held.ending]
 
     def hear(self, heard: Heard) -> None:
-        """What a state has heard, before it says anything that follows from it."""
+        """Take what a state has heard, before the state says anything because of it."""
         held = self._tasks.get(heard.task)
         if held is None:
             return

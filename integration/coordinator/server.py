@@ -397,7 +397,7 @@ class Coordinator:
         return failed
 
     def _go_on_with(self, state: LowWatermarkCoordinator) -> None:
-        """Raises CancelledError where a message began with a state that is not there any more."""
+        """Raises CancelledError where the state was dropped after a message began with it."""
         if self.failed.done() or self.closing or self._coordinator is not state:
             raise asyncio.CancelledError
 

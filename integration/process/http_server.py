@@ -25,6 +25,8 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from wsgiref.headers import Headers
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
+from lowmark.sources.worker import Worker
+
 from .clock import monotonic_us
 
 if TYPE_CHECKING:
@@ -83,14 +85,14 @@ class HttpServer:
             application = _only_for({*_THIS_MACHINE, host.lower()}, application)
         self._server.set_app(application)
         self.port: int = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name=name, daemon=True)
-        self._thread.start()
+        self._worker = Worker(name, self._server.serve_forever)
+        self._worker.start()
 
     def stop(self) -> None:
         """Stop answering and free the port. May be called more than once."""
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._worker.join(threading.TIMEOUT_MAX)
 
 
 def cause(failed: OSError) -> str:

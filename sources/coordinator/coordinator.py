@@ -527,7 +527,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
     # -- failover, on the coordinator's thread
 
     def _fail_action(self, action: str, error: BaseException) -> None:
-        """Tell those who wait for an action that it raised; then restore the enumerator."""
+        """Give the error of an action to all who wait for the action; then restore the enumerator."""
         for done, asked in list(self._asked.items()):
             if asked == action:
                 _fail(done, error)

@@ -1,7 +1,7 @@
 """Two applications that share a low watermark through a coordinator, in one process: a small world to put faults into.
 
-What may be told of a low watermark is known here by a model: it never goes back, and it is never above the smallest
-value that one of the job's tasks has said.
+A model checks each low watermark: the next one is never below the one before it, and never above the smallest value
+that a task of the job has said.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class World:
         self.members: list[Member] = []
 
     def play(self) -> None:
-        """Let both applications say how far they are, and wait each time until both have heard it."""
+        """Let both applications say values that grow, and wait until both have heard the smaller value each time."""
         with ExitStack() as stack:
             self._serve_again_if_it_ends(stack)
             for number in range(2):

@@ -15,7 +15,7 @@ entered: enter it before a service, a server or a query is made. With ``here=Tru
 instead of `lowmark ARGUMENTS`, with the environment that `variable` returns.
 
 A fault is raised in the frame of the function, before its first line or after its last, so no `try` of the function
-itself sees it. Python calls generators and coroutines again each time they go on, and each of these is a call here.
+itself sees the fault. A generator or a coroutine is called again each time it goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from random import Random
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["ERRORS", "Fault", "Injector", "draw"]
+__all__ = ["ERRORS", "Fault", "Injector", "draw", "name_of", "variable"]
 
 ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error
@@ -66,6 +66,13 @@ def draw(calls: Mapping[str, int], random: Random) -> Fault:
     """Draw a fault: every function is as likely as every other, and so is every call of it."""
     function = random.choice(sorted(calls))
     return Fault(function, random.randint(1, calls[function]), random.choice(sorted(ERRORS)), random.random() < 0.25)
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """The name of a function of the product, for a `Fault`."""
+    name = _name(inspect.unwrap(function).__code__)
+    assert name is not None, f"{function} is no function of lowmark"
+    return name
 
 
 class Injector:
@@ -140,14 +147,17 @@ class Injector:
         return self._threads is None or self._threads(threading.current_thread().name)
 
     def _name(self, code: CodeType) -> str | None:
-        """What a function of these places is called; None for others, and for the bodies of modules and classes."""
-        _, found, path = code.co_filename.replace(os.sep, "/").rpartition("/lowmark/")
-        ours = found and any(path == place or path.startswith(f"{place}/") for place in self._places)
-        name = None
-        if ours and code.co_flags & inspect.CO_NEWLOCALS:
-            name = f"{path}:{code.co_firstlineno} {getattr(code, 'co_qualname', code.co_name)}"
-        self._names[code] = name
-        return name
+        """The name of a function of these places; None for others, and for the bodies of modules and classes."""
+        name = _name(code)
+        path = "" if name is None else name.partition(":")[0]
+        ours = any(path == place or path.startswith(f"{place}/") for place in self._places)
+        self._names[code] = name if ours and code.co_flags & inspect.CO_NEWLOCALS else None
+        return self._names[code]
+
+
+def _name(code: CodeType) -> str | None:
+    _, found, path = code.co_filename.replace(os.sep, "/").rpartition("/lowmark/")
+    return f"{path}:{code.co_firstlineno} {getattr(code, 'co_qualname', code.co_name)}" if found else None
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ def serving(
     lease_us: int = LEASE_US,
     over: threading.Event | None = None,
 ) -> Iterator[str]:
-    """A coordinator, and its address. What it raises at its start or its end is raised here; ``over`` is set then."""
+    """A coordinator, and its address. Raises the errors of its start and its end; ``over`` is set when it has ended."""
     clock = SteadyClock().now_us if now_us is None else now_us
     ready = threading.Event()
     failure: list[BaseException] = []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Caller, Door
 from lowmark.integration.coordinator.journal import Journal
@@ -19,6 +21,7 @@ from lowmark.integration.errors import CoordinatorFailed, JournalRefused
 from lowmark.watermark import LeaseRenewed, LowWatermarkCoordinator, RetrieveLowWatermark, TaskRegistered
 from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.tasks.rounds import SourceRounds
+from rich.console import Console
 
 from tests.integration.authority_scene import (
     SECOND,
@@ -71,8 +74,7 @@ async def registered(scene: Scene, run: str = "r") -> None:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (SourceRounds, "forget"),  # in `begin`: the task is known to the leases, and not to its source
-        (SourceRounds, "begin"),
+        (SourceRounds, "begin"),  # the leases know the task, and its source does not
         (SourceRounds, "__init__"),
         (Coalescer, "assign"),
         (LowWatermarkCoordinator, "_changed"),
@@ -104,6 +106,12 @@ def test_a_state_that_may_be_half_changed_is_dropped_and_the_journals_goes_on(
         status = scene.coordinator.status()
         assert status.begun_again is not None
         assert status.begun_again.why == f"{type(error).__name__}: {error}"
+        shown = StringIO()
+        show_coordinator("unix:c.sock", status, Console(file=shown), now_us=scene.now_us)
+        assert "went on from its journal, because an error may have left its state half changed: 1 time" in (
+            shown.getvalue()
+        )
+        assert status.begun_again.why in shown.getvalue()
         expected = ["clicks", "orders"] if name == "_release" else ["orders"]  # the journal had both by then
         assert [each.source_id for each in status.coordinator.sources] == expected
         await scene.watch("a")  # as an application does that has lost its connection
@@ -149,7 +157,7 @@ def test_a_write_that_was_under_way_is_of_a_sound_state_and_is_waited_for(
         registering = asyncio.ensure_future(scene.say("a", TaskRegistered(who(0), "r")))
         await until(journal.begun)
         monkeypatch.setattr(SourceRounds, "begin", once(KeyError("x"), SourceRounds.begin))
-        for _ in range(2):  # the one that is under way, and that of the state that was read
+        for _ in range(2):  # a write is under way, and the state that is read is written once more
             journal.go.release()
         with pytest.raises(asyncio.CancelledError):
             await scene.say("b", TaskRegistered(who(1), "r"))
@@ -235,19 +243,18 @@ def test_a_journal_that_cannot_be_read_any_more_ends_it(tmp_path: Path, monkeypa
     journal.close()
 
 
-def test_time_that_cannot_be_let_pass_is_noticed_by_the_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_timer_that_reaches_the_event_loop_is_noticed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
 
     async def script(scene: Scene) -> None:
-        scene.coordinator.tick = once(MemoryError(), scene.coordinator.tick)  # type: ignore[method-assign]
         await scene.say("a", TaskRegistered(who(0), "r"))
-        began = asyncio.get_running_loop().time()
-        while scene.coordinator.begun_again is None:  # the timer goes by the loop's own clock
-            assert asyncio.get_running_loop().time() < began + 20
-            await asyncio.sleep(0.01)
-        assert scene.coordinator._timer is not None
+        before, loop = scene.coordinator._timer, asyncio.get_running_loop()
+        assert before is not None
+        loop.call_exception_handler({"message": "of somebody else", "exception": KeyError("x")})
+        assert scene.coordinator._timer is before
+        loop.call_exception_handler({"message": "of the timer", "exception": MemoryError(), "handle": before})
+        assert scene.coordinator.begun_again is not None
+        assert scene.coordinator._timer not in (None, before)
 
     play(script, journal)
     journal.close()

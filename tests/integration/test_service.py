@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -102,28 +101,3 @@ def test_a_last_report_is_on_the_disk_and_one_that_is_not_is_done_without(
 
     warned = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
     assert len(warned) == 1
-
-
-@pytest.mark.parametrize("thread", ["loop", "link"])
-def test_a_service_whose_thread_was_ended_by_an_error_stops_at_once_and_the_next_one_takes_its_place(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: str
-) -> None:
-    def fail() -> None:
-        raise MemoryError("in the middle")
-
-    first = LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock")
-    assert LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock") is first
-    if thread == "loop":
-        first._loop.post(fail)
-    else:
-        assert first._member is not None
-        monkeypatch.setattr(first._member, "_begin_again", lambda _error: fail())
-        first._member._work.put(fail)
-    wait_until(lambda: first.failed is not None, "the thread has ended", seconds=20)
-    began = time.monotonic()
-    second = LowWatermarkService(spark, coordinator=f"unix:{tmp_path}/c.sock")
-    took_seconds = time.monotonic() - began
-    second.stop()
-    assert second is not first
-    assert isinstance(first.failed, MemoryError)
-    assert took_seconds < 20
