@@ -245,6 +245,15 @@ class KinesisClient:
         pace = self._pace(stream, shard)
         return 0.0 if pace is None else pace.wait_seconds(now_seconds=self._now_seconds())
 
+    def lend(self, stream: str, shard: str) -> float:
+        """Let another process read a shard: return how long it has to wait, and count its first read here."""
+        if (pace := self._pace(stream, shard)) is None:
+            return 0.0
+        now = self._now_seconds()
+        wait_seconds = pace.wait_seconds(now_seconds=now)
+        pace.took(now_seconds=now, size_bytes=0)
+        return wait_seconds
+
     def hold(self, stream: str, shard: str, for_seconds: float) -> None:
         """Leave a shard alone for so long: another process has read it."""
         if (pace := self._pace(stream, shard)) is not None:

@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 2.0
 """How long a shard is asked for while others wait; the next batch asks again."""
 ANSWER_SECONDS = 5.0
 """How long an answer may take: a planner asks for little."""
-HUNG_SECONDS = 3.0
+HUNG_SECONDS = 3
 """A look that has got no answer for so long is waited for no longer; longer than a shard that is throttled is asked."""
 MARGIN_MS = 2_000
 """How long after a time it is taken for over, in a shard in which nothing has arrived since. Times of
@@ -38,6 +38,7 @@ COMPLAIN_SECONDS = 10.0
 _log = logging.getLogger("lowmark")
 
 ResultT = TypeVar("ResultT")
+Look = Future["tuple[str, KinesisUnavailable] | None"]
 
 
 class KinesisPlanner(SplitPlanner[KinesisSplit]):
@@ -89,7 +90,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             client if client is not None else KinesisClient(settings, rates=rates, answer_seconds=ANSWER_SECONDS)
         )
         self._named = named
-        self._asking: dict[str, Future[tuple[str, KinesisUnavailable] | None]] = {}  # looks that are left behind
+        self._asking: dict[str, Look] = {}  # looks that are left behind
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._disorder_us, self._subscribes, self._now_seconds = max(disorder_us, 1_000), subscribes, now_seconds
         self._looks: dict[str, ShardLook] = {}
@@ -170,13 +171,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             split.split_id: self._asking.get(split.split_id) or self._threads().submit(self._look, split)
             for split in splits
         }
-        waited = {name: look for name, look in looks.items() if name not in self._asking}
-        answers = {name: self._answers(name) for name in waited}
-        while waited:
-            wait(waited.values(), HUNG_SECONDS)
-            before, answers = answers, {name: self._answers(name) for name, look in waited.items() if not look.done()}
-            self._asking |= {name: waited[name] for name, count in answers.items() if count <= before[name]}
-            waited = {name: waited[name] for name in answers if name not in self._asking}
+        self._wait_for({name: look for name, look in looks.items() if name not in self._asking})
         failures = [look.result() for name, look in looks.items() if name not in self._asking]
         hung = [
             (name, KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes"))
@@ -184,6 +179,21 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             if name in self._asking
         ]
         return hung + [failed for failed in failures if failed is not None]
+
+    def _wait_for(self, looks: Mapping[str, Look]) -> None:
+        """Wait until looks have ended, or get no answers: those are left behind. Looks in the queue are no fault."""
+        quiet_seconds, answers = dict.fromkeys(looks, 0), {name: self._answers(name) for name in looks}
+        left = dict(looks)
+        while left:
+            wait(left.values(), 1.0)
+            for name, look in list(left.items()):
+                now = self._answers(name)
+                quiet_seconds[name] = quiet_seconds[name] + 1 if look.running() and now == answers[name] else 0
+                answers[name] = now
+                if look.done():
+                    del left[name]
+                elif quiet_seconds[name] >= HUNG_SECONDS or len(self._asking) >= THREADS:
+                    self._asking[name] = left.pop(name)
 
     def _answers(self, name: str) -> int:
         look = self._looks.get(name)
@@ -368,7 +378,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         begin = split.cursor if first is None else at(first.sequence)
         part = replace(
             split, stop=stop, cursor=begin, until=place, records=max(1, look.rows_before(stop)), looked_ms=0,
-            wait_ms=int(self._client.wait_seconds(split.stream, split.shard) * 1_000),
+            wait_ms=int(self._client.lend(split.stream, split.shard) * 1_000),
         )  # fmt: skip
         return part, replace(split, start=stop, cursor=place, until="", records=0, looked_ms=looked_ms)
 

@@ -59,8 +59,9 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         streams: names or ARNs of streams, of which all shards are read, also those that come by resharding.
         stream_pattern: a regular expression for whole names of streams, also of streams that are made later.
         start: where shards begin that are there when the source is first read: "TRIM_HORIZON", "LATEST", a `datetime`
-            (before the first record that arrived then or later; not in the future), or where somebody else has stopped: sequence numbers
-            of the last records read, by (stream, shard). Shards found later begin at their first record.
+            that has come (before the first record that arrived then or later), or where somebody else has stopped:
+            sequence numbers of the last records read, by (stream, shard). Shards found later begin at their first
+            record.
         stop: None: it never ends. "LATEST": the present, when shards are first looked for; or a `datetime`, at most
             the present.
         discover_every: how often new shards are looked for, a duration; None: only at the start. A shard that was split

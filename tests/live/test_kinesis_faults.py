@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from lowmark.sources import SplitsAddition
 from lowmark.sources.coordinator import SourceFailed
@@ -25,9 +26,11 @@ from lowmark.sources.kinesis import (
 )
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, _client
 from lowmark.sources.kinesis.columns import KinesisColumns
+from lowmark.sources.kinesis.pace import PACES
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.reader import KinesisSplitReader
 from lowmark.sources.kinesis.split import KinesisSplit, at_time
+from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.live.kinesis_reading import Reading, Writer, source_of
@@ -254,13 +257,28 @@ def test_a_shard_that_hangs_is_told_soon_and_holds_up_no_other(kinesis: Kinesis,
         assert planner.trouble() is None
 
 
-def test_planner_and_reader_of_a_shard_together_keep_to_its_limits(kinesis: Kinesis) -> None:
+@pytest.mark.parametrize("one_process", [True, False])
+def test_planner_and_reader_of_a_shard_together_keep_to_its_limits(
+    kinesis: Kinesis, monkeypatch: pytest.MonkeyPatch, one_process: bool
+) -> None:
     stream = kinesis.create_stream()
     writer = Writer(kinesis, stream)
     writer.put(300)
     kinesis.limit(stream)
     own: dict[str, Any] = {"poll_every": "1 second", "reads_per_second": 4.0, "bytes_per_second": 2 << 20}
     with closing(Reading(source_of(kinesis, stream, records_per_read=40, **own))) as read:
+        reads = read.read
+        if not one_process:
+            planners = PACES._paces
+
+            def elsewhere(end: BatchOffset) -> dict[str, pa.Table]:
+                """An executor knows nothing of when the planner has read, but for what its slice says."""
+                monkeypatch.setattr(PACES, "_paces", {})
+                rows = reads(end)
+                monkeypatch.setattr(PACES, "_paces", planners)
+                return rows
+
+            monkeypatch.setattr(read, "read", elsewhere)
         read.until(300)
         for _ in range(4):
             writer.put(20)

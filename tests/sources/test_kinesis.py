@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from bisect import bisect_left
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from lowmark.sources.kinesis import (
     KinesisUnavailable,
 )
 from lowmark.sources.kinesis import client as client_module
+from lowmark.sources.kinesis import planner as planner_module
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, Page, _time_of, milliseconds
 from lowmark.sources.kinesis.enumerator import StreamList, StreamPattern, _prepared, discovered
 from lowmark.sources.kinesis.look import Seen, ShardLook
@@ -320,6 +322,30 @@ def test_a_look_that_fails_after_a_long_batch_is_repeated() -> None:
     seconds += 1.0
     with pytest.raises(KinesisUnavailable, match=r"tried for 61 s"):
         planner.latest([split])
+
+
+def test_shards_that_wait_for_their_turn_do_not_hang_and_a_hung_one_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner_module, "THREADS", 2)
+    monkeypatch.setattr(planner_module, "HUNG_SECONDS", 2)
+    hangs, turn = threading.Event(), threading.Event()
+
+    def records(stream: str, shard: str, *asked: Any, **options: Any) -> Page:
+        (hangs if shard == "0" else turn).wait(0.3 if shard != "0" else 20)
+        return Page([], "0", 0)
+
+    client: Any = SimpleNamespace(
+        now_ms=lambda: 10_000, throttled=0, iterator=lambda *asked, **options: "0", records=records
+    )
+    planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=client)
+    splits = splits_of({f"{n}": () for n in range(12)})  # the last one's turn comes after three seconds
+    assert planner.latest(splits).keys() == {f"orders/{n}" for n in range(1, 12)}
+    assert "no answer for 1 of 12 shards" in str(planner.trouble())
+    hangs.set()
+    planner._asking["orders/0"].result(20)
+    assert len(planner.latest(splits)) == 12
+    planner.close()
 
 
 class Busy:
