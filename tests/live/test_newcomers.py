@@ -67,7 +67,7 @@ def kill(config: Config, ends: list[tuple[signal.Signals, Whom]]) -> None:
 
 
 def prepared(tmp_path: Path, source: From, kills: int, kafka: Broker | None = None) -> Config:
-    config = Config(str(tmp_path), source, hours=2 * kills + 3)
+    config = Config(str(tmp_path), source, hours=kills + 3)
     if source == "files":
         write_files(config)
     if kafka is not None:
