@@ -32,7 +32,7 @@ def run(name: str, *more_jars: Path, **options: object) -> str:
     ran = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {conf} --jars {jars} pyspark-shell"},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=240,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3_000:]
     return ran.stdout
