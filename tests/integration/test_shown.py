@@ -1,4 +1,4 @@
-"""What is shown of a stream on a bad day: the cause first, and the same one wherever a person looks. No Spark here."""
+"""On a bad day a stream shows its cause first, and the same cause wherever a person looks. No Spark here."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_bat
 
 
 def test_a_query_that_failed_in_its_first_batch_is_told_from_another_that_begins() -> None:
-    """Two that began one after the other, and neither has reported a batch: the names tell whose end it was."""
+    """Two queries began one after the other, and neither has reported a batch. Their names tell which one failed."""
     first = Query(name="one")
     runs, standing = begun(first)
     runs.heartbeat(HeartbeatRequest("s", "t1", first=True))

@@ -82,7 +82,7 @@ def test_clicks_of_views_with_an_idle_side_and_a_bad_clock(
 
 
 def rows_of_delta(table: Path) -> list[dict[str, Any]]:
-    """What the newest version of a table holds: the files that its checkpoint and log added and did not remove."""
+    """Read the newest version of a table: the files that its checkpoint and its log added and did not remove."""
     files: set[str] = set()
     log = table / "_delta_log"
     checkpoints = sorted(log.glob("*.checkpoint.parquet"))
