@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration.cli.check import _because
-from lowmark.integration.driver.audited import Audits
+from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.standing import Standing, in_words
 from lowmark.integration.driver.stream_run import StreamRun
@@ -258,3 +258,16 @@ def test_a_batch_that_was_read_in_part_is_warned_of_once(
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == warned
     assert all("1 rows were measured of a batch of 1,000 Kafka offsets" in each for each in said)
+
+
+def test_an_audited_query_that_fails_says_why() -> None:
+    queries: Any = Queries([])
+    audits = Audits(queries, Runs(queries, notify=lambda _: None).clock)
+    run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
+    run.tie("q", "r", "nightly")
+    audits.add(run.stream)
+    audits._runs["m", "r"] = run
+    audits.take_event("terminated", terminated("Query [id = q] terminated with exception: no disk"))
+    [seen] = Standing(Runs(queries, notify=lambda _: None), audits).run_statuses()
+
+    assert (seen.failed, seen.status.cause, seen.status.why) == (True, Cause.QUERY_FAILED, "the query failed: no disk")
