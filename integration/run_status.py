@@ -42,7 +42,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLink:
-    """The coordinator of `lowmark serve` that a run takes part in, as its driver sees it.
+    """A driver's view of the `lowmark serve` that one of its runs takes part in.
 
     Attributes:
         address: the coordinator's.

@@ -17,6 +17,7 @@ from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import StreamStatus
 from lowmark.watermark.splits.events import BatchReported, Effect, Event
 
+from . import failures
 from .stream import Stream
 from .stream_run import StreamRun
 
@@ -130,8 +131,9 @@ class Audits:
                 for run in self._of(run_id):
                     run.seen_at_us = self._clock.now_us()
             case "terminated":
+                told = failures.brief(event.exception().get()) if event.exception().isDefined() else None
                 for run in self._of(event.runId().toString()):
-                    run.ended, run.failed = True, event.exception().isDefined()
+                    run.ended, run.failed, run.failure = True, event.exception().isDefined(), told
 
     def _of(self, run_id: str) -> list[AuditedRun]:
         return [run for (_, of), run in self._runs.items() if of == run_id]

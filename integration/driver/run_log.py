@@ -72,7 +72,7 @@ def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
 
 @dataclass
 class RowsLog:
-    """What is said once of the rows of a run: that their times cannot be, that only a part of a batch was read."""
+    """Two warnings, each logged once in a run: event times that cannot be meant, and a batch that was read in part."""
 
     _times: bool = False
     _part: bool = False

@@ -388,7 +388,7 @@ class Runs:
                 self._keep_failed(query, told, known)
 
     def _keep_failed(self, query: RunningQuery, told: str | None, known: Mapping[str, str]) -> None:
-        """Show that a query has failed, also one that failed before its heartbeat asked for anything."""
+        """Keep a failed query for status and metrics, also one that failed before its heartbeat asked for anything."""
         now_us = self.clock.now_us()
         of_query = {run.stream.stream_id: run for run in self._runs.values() if run.run_id == query.run_id}
         for stream_id in () if of_query else query.streams():

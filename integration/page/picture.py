@@ -226,7 +226,7 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
 
 
 def _clock(clock: Mapping[str, Any], stream: Mapping[str, Any]) -> list[Any]:
-    """A split whose clock is wrong: its name, as it is shown, its rows, since when, when last, whether it holds."""
+    """A wrong clock as a list: name, shown name, rows, time of the first row and of the last, whether it holds."""
     holds = stream["cause"] == "wrong clock" and clock["split"] == stream["holder"]
     return [clock["split"], _shown(clock["split"]), clock["rows"], clock["since"], clock["last"], holds]
 

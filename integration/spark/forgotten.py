@@ -26,7 +26,7 @@ log = logging.getLogger("lowmark")
 
 
 def warn_of_forgotten_heartbeat(spark: SparkSession, event: JavaObject) -> None:
-    """Say that a query that starts goes on without the heartbeat that its checkpoint has.
+    """Warn where a query starts without the heartbeat that its checkpoint has.
 
     Args:
         spark: the session of the query.

@@ -28,8 +28,9 @@ evaluate their arguments node by node, some 8 ns each. So:
 
     The guard stands in the value, where it is one comparison for a row of the past. In a stream `current_timestamp()`
     becomes a literal only after constants were folded: now + interval is added up again for every row that asks.
-    It does not stand in the key: a sketch asks its key for its type on every row, and `if` has to work that out. Of
-    rows beyond the guard it does, within `unix_micros`, whose type is known: so only their keys are worked out.
+    It does not stand in the key: a sketch asks its key for its type on every row, and `if` has to work that out.
+    The guard of `future` does stand in the key, inside `unix_micros`: the type of `unix_micros` is a constant, and the
+    keys of other rows are not worked out.
     Bad rows are counted by `count`, which never is null, and so costs half of what a `sum` does.
     No compiled expression holds the batch's time: as a literal it would be compiled anew for every batch, some 50 ms.
     So the rows beyond the guard are counted by a sketch, which is never compiled.

@@ -497,7 +497,7 @@ def test_version_2_leaves_out_a_source_that_has_read_nothing_and_that_is_told(
 def test_a_native_query_on_a_wrapped_checkpoint_of_version_2_is_told_what_is_in_its_way(
     service: LowWatermarkService, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Spark, which refuses it with version 1, starts it and says nothing."""
+    """Spark refuses such a query with version 1, and starts it silently with version 2."""
     ran = start(counted_windows(wrapped(service, feed.df)), checkpoint)
     feed.put(("fast", 0, 100), ("slow", 0, 100))
     ran.settle()

@@ -249,7 +249,7 @@ EITHER_IN_THE_DEMO = {
     "Splits that never spoke, A": "pending until the first batch is over, which a scrape may see",
     "Collection of these metrics, B": "a service that does not answer a scrape within 5 seconds, on a busy machine",
 }
-# What the demo has no series of, or only at times.
+# The demo has no series of these, or has some only at times.
 NONE_IN_THE_DEMO = {
     "Why it stands, A": "its low watermark stands for moments only",
     "Coordinators that do not answer, A": "it has no coordinator",

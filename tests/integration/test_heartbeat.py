@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -244,3 +246,13 @@ def test_a_message_of_another_shape_is_refused(address: str) -> None:
     client.close()
     channel.close()
     server.stop()
+
+
+def test_a_heartbeats_process_imports_nothing_that_it_has_no_use_for() -> None:
+    """Spark starts one for each stream, and waits for it, ten seconds at most."""
+    imports = "import lowmark.integration.transport.heartbeat, lowmark.integration.transport.driver_rpc, sys"
+    told = "print(*(name for name in sys.modules if name.startswith('lowmark.sources.')))"
+    done = subprocess.run([sys.executable, "-c", f"{imports}; {told}"], capture_output=True, text=True, check=True)
+    rooms = {name.split(".")[2] for name in done.stdout.split()}
+
+    assert rooms == {"api", "metric_group", "planning", "serializer"}, done.stdout

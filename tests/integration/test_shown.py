@@ -1,4 +1,4 @@
-"""What is shown of a stream on a bad day: the cause first, and the same one wherever a person looks. No Spark here."""
+"""On a bad day a stream shows its cause first, and the same cause wherever a person looks. No Spark here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration.cli.check import _because
-from lowmark.integration.driver.audited import Audits
+from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.standing import Standing, in_words
 from lowmark.integration.driver.stream_run import StreamRun
@@ -211,7 +211,7 @@ def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_bat
 
 
 def test_a_query_that_failed_in_its_first_batch_is_told_from_another_that_begins() -> None:
-    """Two that began one after the other, and neither has reported a batch: the names tell whose end it was."""
+    """Two queries began one after the other, and neither has reported a batch. Their names tell which one failed."""
     first = Query(name="one")
     runs, standing = begun(first)
     runs.heartbeat(HeartbeatRequest("s", "t1", first=True))
@@ -258,3 +258,16 @@ def test_a_batch_that_was_read_in_part_is_warned_of_once(
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == warned
     assert all("1 rows were measured of a batch of 1,000 Kafka offsets" in each for each in said)
+
+
+def test_an_audited_query_that_fails_says_why() -> None:
+    queries: Any = Queries([])
+    audits = Audits(queries, Runs(queries, notify=lambda _: None).clock)
+    run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
+    run.tie("q", "r", "nightly")
+    audits.add(run.stream)
+    audits._runs["m", "r"] = run
+    audits.take_event("terminated", terminated("Query [id = q] terminated with exception: no disk"))
+    [seen] = Standing(Runs(queries, notify=lambda _: None), audits).run_statuses()
+
+    assert (seen.failed, seen.status.cause, seen.status.why) == (True, Cause.QUERY_FAILED, "the query failed: no disk")

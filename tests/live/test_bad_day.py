@@ -1,8 +1,8 @@
 """A bad day on a real Kafka and a real `lowmark serve`: whatever was done, all that a person may look at names it.
 
 Goal: `status`, `explain`, page, metric and alert name one cause, the one that was planted. Method: a partition
-that gets no rows any more, one whose producer's clock goes a year ahead, a coordinator that is killed; after each the
-five are compared with what was done, and with each other.
+that gets no rows any more, one whose producer's clock goes a year ahead, a coordinator that is killed. The test
+compares the five with each of these causes, and with each other.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Producers:
 
 @dataclass(frozen=True)
 class Told:
-    """What one look at all five says."""
+    """The answers of all five at one moment."""
 
     status: dict[str, Any]
     explain: str

@@ -32,7 +32,7 @@ def run(name: str, *more_jars: Path, **options: object) -> str:
     ran = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {conf} --jars {jars} pyspark-shell"},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=240,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3_000:]
     return ran.stdout
@@ -82,7 +82,7 @@ def test_clicks_of_views_with_an_idle_side_and_a_bad_clock(
 
 
 def rows_of_delta(table: Path) -> list[dict[str, Any]]:
-    """What the newest version of a table holds: the files that its checkpoint and log added and did not remove."""
+    """Read the newest version of a table: the files that its checkpoint and its log added and did not remove."""
     files: set[str] = set()
     log = table / "_delta_log"
     checkpoints = sorted(log.glob("*.checkpoint.parquet"))

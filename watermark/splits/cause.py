@@ -1,4 +1,4 @@
-"""What a person should know first of a low watermark that stands: the cause, before who holds it."""
+"""The cause of a low watermark that stands. A person should read the cause before the name of the holder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unusable_times(counts: BatchCounts, newest_us: int | None, low_us: int | Non
     Args:
         counts: of all batches so far.
         newest_us: the largest event time so far, microseconds since the epoch; None: there was none.
-        low_us: the low watermark, which follows such times where there is no future guard.
+        low_us: the low watermark. Without a future guard the low watermark follows such times.
 
     >>> unusable_times(BatchCounts(rows=2, null_time_rows=2), None)
     'all 2 rows so far have no event time: is the JSON path, or the format of the time, right?'

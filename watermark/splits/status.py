@@ -141,7 +141,7 @@ class StreamStatus:
         held: who held the low watermark in the last hour, newest first.
         silent_since: since when nothing came of any split, UTC, where that is longer than the timeout; None: the stream
             is not silent, or all its splits are idle by time alone.
-        cause: what kind of reason ``why`` begins with; None: it is merely the slowest split, or there is none.
+        cause: the kind of reason that ``why`` begins with; None: the holder is merely slow, or nobody holds.
         newest_us: largest event time of all rows, those beyond the future guard included; None: not measured.
         fastest_us: the largest watermark of a split so far, microseconds since the epoch.
         wrong_clocks: the splits that sent rows beyond the future guard, up to ten, those with most rows first.

@@ -130,7 +130,7 @@ class SplitTracker:
         return _folded(self._marks)
 
     def future_marks(self) -> dict[SplitId, SplitMark]:
-        """What the batch held of each split beyond the future guard, as ``marks``."""
+        """The rows of each split beyond the future guard, over all cells; splits sorted."""
         return _folded(self._future)
 
     def newest_us(self) -> int | None:

@@ -187,7 +187,7 @@ class View:
         return self.grace.left_us(holder, now_us if self.read_until_us is None else self.read_until_us)
 
     def _unreported_us(self, holder: SplitId, now_us: int) -> int | None:
-        """How long no row of the holder was reported while others had some; None where it had rows as they had."""
+        """How long no row of the holder was reported; None: the newest batch had rows of the holder."""
         record = self.records[holder]
         tally, heard_us = self._counted(holder)
         state = self.lineage.state(holder)
@@ -199,14 +199,14 @@ class View:
         return now_us - (record.pending_since_us if last_us is None else last_us)
 
     def _clock_of(self, holder: SplitId, name: str) -> WrongClock | None:
-        """What the holder sent beyond the future guard since the low watermark stands; None: nothing."""
+        """The holder's rows beyond the future guard, if some came since the low watermark rose last; else None."""
         future, stands_us = self.tally.future.get(holder), self.moved_at_us
         if future is None or (stands_us is not None and future.last_us < stands_us):
             return None
         return _wrong_clock(name, future)
 
     def _counted(self, split: SplitId) -> tuple[SplitTally, int | None]:
-        """What was counted of a split, and when the last batch was planned that had rows of it."""
+        """The tally of a split, and the time at which the newest batch with rows of the split was planned."""
         tally, heard_us = self.tally.splits.get(split, SplitTally()), self.records[split].heard_us
         if self.cohort is not None and split in self.cohort:
             return self.cohort.tally(split, tally), self.cohort.heard_us(split)
