@@ -159,6 +159,7 @@ class PravegaClient:
         )
         self._cut_helper = java_class("io.pravega.client.admin.impl.StreamCutHelper")(self._controller, pool)
         self._tokens: dict[str, Any] = {}
+        self._segments: dict[tuple[str, int], Any] = {}  # Java's
         self._watched: dict[tuple[str, int], Any] = {}  # of segments that are open: their metadata clients
         self._marks: dict[str, _MarkReader] = {}
         self._mark_windows: dict[str, tuple[threading.Lock, MarkWindow]] = {}
@@ -425,6 +426,7 @@ class PravegaClient:
     def forget(self, stream: str, segment: int) -> None:
         """A segment will not be asked about any more."""
         self._unwatch(stream, segment)
+        self._segments.pop((stream, segment), None)
 
     # -- asking
 
@@ -458,7 +460,10 @@ class PravegaClient:
         return self._stream.of(self.settings.scope, stream)
 
     def _java_segment(self, stream: str, segment: int) -> Any:
-        return self._segment(self.settings.scope, stream, segment)
+        made = self._segments.get((stream, segment))
+        if made is None:  # half a millisecond
+            made = self._segments[stream, segment] = self._segment(self.settings.scope, stream, segment)
+        return made
 
     def java_cut(self, cut: StreamCut) -> Any:
         """Return Java's `StreamCut`."""

@@ -269,7 +269,10 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
     def _look_up_successors(
         self, splits: Sequence[PravegaSplit], states: Mapping[tuple[str, int], SegmentState | None]
     ) -> None:
-        """Ask once for what carries on the segments that are sealed, or gone: for all of a stream at once."""
+        """Ask once for the successors of segments that are sealed, or gone: of all segments of a stream at once.
+
+        While a stream is scaled, a segment is sealed before its successors are known: those are asked for again.
+        """
         asked: dict[str, list[int]] = {}
         for split in splits:
             state = states[split.stream, split.segment]
@@ -277,9 +280,12 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
                 asked.setdefault(split.stream, []).append(split.segment)
         for stream, segments in asked.items():
             with suppress(PravegaStreamMissing):  # which `_end` tells, with where the split stood
-                for segment, found in self._client.successors(stream, segments).items():
-                    after = frozenset(split_of(stream, each).split_id for each in found)
-                    self._successors[split_of(stream, segment).split_id] = after
+                answers = self._client.successors(stream, segments)
+                scales = not all(answers.values()) and bool(self._client.open_segments(stream))
+                for segment, found in answers.items():
+                    if found or not scales:
+                        after = frozenset(split_of(stream, each).split_id for each in found)
+                        self._successors[split_of(stream, segment).split_id] = after
 
     def _wait(self, asked: Collection[str], cause: str) -> None:
         segments = len(asked)

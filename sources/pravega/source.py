@@ -54,7 +54,6 @@ from .settings import PravegaSettings
 
 __all__ = ["PravegaSource"]
 
-_A_THREAD = "each is a thread of a task."
 Position = str | Sequence[str] | Mapping[str, str]
 
 
@@ -183,7 +182,9 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         if bool(username) != bool(password):
             raise InvalidPravegaOption("username, password", "one of them", "both or none", "give both.")
         if type(fetchers) is not int or fetchers < 1:
-            raise InvalidPravegaOption("fetchers", repr(fetchers), "a whole number, 1 or more", _A_THREAD)
+            raise InvalidPravegaOption(
+                "fetchers", repr(fetchers), "a whole number, 1 or more", "each is a thread of a task."
+            )
         self._streams = _streams(streams, stream_pattern)
         self._reader_group, self._group_name = reader_group, reader_group or subscriber
         if self._group_name:

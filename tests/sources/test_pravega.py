@@ -323,6 +323,9 @@ class Halves(PravegaClient):
             raise Silent("nobody there")
         return found
 
+    def open_segments(self, stream: str) -> frozenset[int]:
+        return frozenset()
+
     def exists(self, stream: str) -> bool:
         return True
 
@@ -380,6 +383,26 @@ def test_of_segments_that_are_read_no_more_nothing_is_kept() -> None:
     for now[0] in (500.0, 1_000.0):
         planner.latest([second])
     assert client.forgotten == [("orders", 0)], "Java's clients of it are let go, too"
+
+
+def test_a_segment_that_is_sealed_before_its_successors_are_known_holds() -> None:
+    class Scaling(Halves):
+        known = False
+
+        def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
+            return super().successors(stream, segments) if self.known else {segment: {} for segment in segments}
+
+        def open_segments(self, stream: str) -> frozenset[int]:
+            return frozenset({NEXT})
+
+    states = {0: SegmentState(0, 50, sealed=True), NEXT: SegmentState(0, 0, sealed=False)}
+    client = Scaling({("orders", segment): state for segment, state in states.items()})
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client)
+    parent, child = split_of("orders", 0, 50), split_of("orders", NEXT, parents=(0,))
+    assert not planner.latest([parent])["orders/0.#epoch.0"].finished, "the stream goes on, so something follows it"
+    client.known = True
+    assert not planner.latest([parent])["orders/0.#epoch.0"].finished, "its successor is not found yet"
+    assert planner.latest([parent, child])["orders/0.#epoch.0"].finished
 
 
 def test_missing_jars_are_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
