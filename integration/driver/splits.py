@@ -67,6 +67,7 @@ class Splits:
             in_force_us=progress.watermark_us,
             counts=BatchCounts(dropped_rows=progress.dropped_rows) + measured.counts,
             lateness=measured.lateness,
+            times=measured.times,
         )
 
     @property

@@ -31,6 +31,7 @@ class Measured:
         latest_us: largest event time of each split; empty unless a source of ours was read.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
         lateness: rows of each split by bucket of how late they are; empty where rows are not seen, or not asked for.
+        times: rows of each split by event time, rounded down; empty where `lateness` is.
     """
 
     watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Measured:
     latest_us: Mapping[SplitId, int] = field(default_factory=dict)
     events: tuple[tuple[int, int, bytes], ...] = ()
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+    times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
 
 
 class Measure(Protocol):

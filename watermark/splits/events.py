@@ -128,6 +128,8 @@ class BatchReported:
             would be is worked out from the rows.
         lateness: rows of each split by bucket of how late they are (``lateness.py``), where rows are seen; may be
             empty.
+        times: rows of each split by event time, rounded down; may be empty: nothing is known between the smallest and
+            the largest.
 
     Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits.
     """
@@ -142,6 +144,7 @@ class BatchReported:
     counts: BatchCounts = BatchCounts()
     judged_by_us: int | None = None
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+    times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
