@@ -72,6 +72,7 @@ class Splits:
             lateness=measured.lateness,
             newest_us=measured.newest_us,
             future_rows=measured.future_rows,
+            times=measured.times,
         )
 
     @property

@@ -61,6 +61,7 @@ class BatchTrack:
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
         lateness: rows by bucket of how late they are, by split and task.
         counted: what readers counted, by task and name.
+        times: rows by event time, rounded down, by split and task.
     """
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
@@ -69,6 +70,7 @@ class BatchTrack:
     events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
     lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
     counted: dict[int, dict[str, float]] = field(default_factory=dict)
+    times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
@@ -79,6 +81,7 @@ class BatchTrack:
             dict(self.events),
             dict(self.lateness),
             dict(self.counted),
+            dict(self.times),
         )
         merged.absorb(other)
         return merged
@@ -93,6 +96,7 @@ class BatchTrack:
         self.events.update(other.events)
         self.lateness.update(other.lateness)
         self.counted.update(other.counted)
+        self.times.update(other.times)
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()
@@ -110,19 +114,22 @@ class BatchTrack:
             self.names,
             {} if latest_us is None else latest_us,
             tuple(event for task in sorted(self.events) for event in self.events[task]),
-            self._lateness_by_split(),
+            _by_split(self.lateness),
             added_up(self.counted.values()),
             self.tracker.newest_us(),
             {split: mark.rows for split, mark in self.tracker.future_marks().items()},
+            _by_split(self.times),
         )
 
-    def _lateness_by_split(self) -> dict[SplitId, dict[int, int]]:
-        by_split: dict[SplitId, dict[int, int]] = {}
-        for (split, _), counted in self.lateness.items():
-            known = by_split.setdefault(split, {})
-            for bucket, rows in counted.items():
-                known[bucket] = known.get(bucket, 0) + rows
-        return by_split
+
+def _by_split(counted: Mapping[tuple[SplitId, int], Mapping[int, int]]) -> dict[SplitId, dict[int, int]]:
+    """What all tasks counted of each split."""
+    by_split: dict[SplitId, dict[int, int]] = {}
+    for (split, _), by_value in counted.items():
+        known = by_split.setdefault(split, {})
+        for value, rows in by_value.items():
+            known[value] = known.get(value, 0) + rows
+    return by_split
 
 
 Assigner = Callable[[Any, "int | None"], object]

@@ -34,6 +34,7 @@ class Measured:
         future_rows: rows of each split beyond the future guard; may be empty.
         lateness: rows of each split by bucket of how late they are; empty where rows are not seen, or not asked for.
         counted: what the readers of a source of ours counted, by name, such as losses that they passed.
+        times: rows of each split by event time, rounded down; empty where `lateness` is.
     """
 
     watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Measured:
     counted: Mapping[str, float] = field(default_factory=dict)
     newest_us: int | None = None
     future_rows: Mapping[SplitId, int] = field(default_factory=dict)
+    times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
 
 
 def added_up(counted: Iterable[Mapping[str, float]]) -> dict[str, float]:

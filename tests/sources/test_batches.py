@@ -524,6 +524,31 @@ def test_the_enumerator_hears_of_commits_and_of_splits_that_end(make: Any) -> No
     assert heard == [(0, ["a"]), 1]
 
 
+def test_the_enumerator_hears_which_splits_end_before_its_snapshot_is_taken(make: Any) -> None:
+    """A hybrid source switches by it, and the snapshot has to agree with the positions of the batch."""
+    heard: list[str] = []
+
+    class Told(Rows):
+        def create_enumerator(self, context: Any) -> Any:
+            enumerator: Any = super().create_enumerator(context)
+            snapshot = enumerator.snapshot_state
+
+            def taken(checkpoint: int) -> Any:
+                heard.append("snapshot")
+                return snapshot(checkpoint)
+
+            enumerator.snapshot_state = taken
+            enumerator.handle_splits_finished = lambda *_: heard.append("finished")
+            return enumerator
+
+    source = Told(a=range(5))
+    source.ended.add("a")
+    planner = make(source)
+    planner.plan(planner.initial(), None)
+
+    assert heard == ["finished", "snapshot"]
+
+
 def test_slots_forget_what_a_restored_enumerator_will_assign_again() -> None:
     slots: Slots[SourceSplit] = Slots()
     slots.add_splits(0, [SourceSplit(split_id="before")])

@@ -130,6 +130,8 @@ class BatchReported:
         future_rows: rows of each split beyond the future guard; may be empty. They move nothing.
         lateness: rows of each split by bucket of how late they are (``lateness.py``), where rows are seen; may be
             empty.
+        times: rows of each split by event time, rounded down; may be empty: nothing is known between the smallest and
+            the largest.
 
     Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits.
     """
@@ -146,6 +148,7 @@ class BatchReported:
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
     newest_us: int | None = None
     future_rows: Mapping[SplitId, int] = field(default_factory=dict)
+    times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

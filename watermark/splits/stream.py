@@ -355,11 +355,12 @@ class StreamCoordinator:
         splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
         names = self._names if names is None else names
         bounds_us = {} if self._bounds is None else self._bounds.kept_us
+        rows = {} if self._bounds is None else self._bounds.kept_rows
         # Without splits it has no age: that counts from when the first is known.
         young_since_us = self._idleness.young_since_us if splits and self._idleness is not None else None
         ancestry = self._lineage.ancestry
         low_us = self.low_watermark_us
-        return encode(StreamSnapshot(low_us, splits, names, ancestry, bounds_us, young_since_us, self._lost))
+        return encode(StreamSnapshot(low_us, splits, names, ancestry, bounds_us, young_since_us, self._lost, rows))
 
     @classmethod
     def restore(
@@ -383,7 +384,7 @@ class StreamCoordinator:
         coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
         coordinator._names, coordinator._lost = dict(saved.names), saved.lost
         if strategy.adaptive is not None:
-            coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us)
+            coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us, saved.bound_rows)
         if strategy.progressive is not None and saved.splits:  # a stream that is not said to be young is old
             grows = None if saved.young_since_us is None else strategy.progressive
             coordinator._idleness = _idleness(strategy, grows, saved.young_since_us)
