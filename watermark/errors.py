@@ -46,7 +46,7 @@ else:
 _NAMES_COMPARED = 1_000
 _LONGEST_SHOWN = 80  # characters of a bad value in an error
 _LONGEST_LOOKED_THROUGH = 4_096
-# User and password of an address, with a scheme or with a port. What follows a colon is a port where a path follows it.
+# User and password of an address, with a scheme or with a port. A number between a colon and a slash is a port.
 _LOGIN = re.compile(
     r"""(?<=://)[^\s/@:'"]*:(?:[^\s/'"]*@|(?!\d{1,5}[/?])[^\s'"]*@)"""
     r"""|(?<![^\s'"=,;(])[^\s/@:'",;=(]+:[^\s/'",]+@(?=[\w.-]+:\d)"""

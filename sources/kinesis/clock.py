@@ -1,4 +1,4 @@
-"""What time it is for the service, from the Date of its answers: bounds that hold, whatever the own clock says.
+"""Bounds of the service's time, from the Date of its answers. They do not depend on the driver's wall clock.
 
 Kinesis refuses a time that lies in its future, and many a driver's clock is some seconds wrong. An answer says the
 service's time in whole seconds, and was written after the question was asked and before it arrived. So the service's
@@ -50,7 +50,7 @@ class ServiceClock:
         least, most = date_ms - answered_ms, date_ms + 1_000 - asked_ms
         if window is not None:
             narrow = max(least, window[0]), min(most, window[1])
-            # Bounds that contradict each other: one of the clocks was set. The newest answer is believed.
+            # If the bounds contradict each other, a clock was set, and the newest answer is believed.
             least, most = narrow if narrow[0] <= narrow[1] else (least, most)
         self._window = least, most
 

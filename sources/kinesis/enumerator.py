@@ -177,7 +177,7 @@ def _cursors(
     cursors = {split.split_id: TRIM_HORIZON for split in splits}
     read = {split_id(*key): sequence for key, sequence in start.after}
     cursors.update((name, after(int(sequence))) for name, sequence in read.items() if name in cursors)
-    # What the others have read of those that were resharded is read.
+    # Parents of a shard that was read are read to their end.
     over = frozenset(_ancestors(splits, read) - read.keys())
     return cursors | {name: at_time(present_ms) for name in over}, over
 

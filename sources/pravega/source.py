@@ -302,7 +302,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self.rows(split, self.loss(MetricGroup()))
 
     def loss(self, metrics: MetricGroup) -> DataLoss:
-        """What is done about events that are gone, counted there."""
+        """Make a `DataLoss` of this source that counts in `metrics`."""
         return DataLoss(go_on=self._go_on, metrics=metrics)
 
     def rows(

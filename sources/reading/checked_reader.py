@@ -60,7 +60,7 @@ class SplitReadFailed(LowmarkError, RuntimeError):
 
 
 def count_nothing(counted: Mapping[str, float]) -> None:
-    """What becomes of counts that nobody wants."""
+    """Drop the counts."""
 
 
 class CheckedReader(Generic[SplitT]):
