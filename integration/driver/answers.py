@@ -65,6 +65,8 @@ class Answers:
         try:
             return self._heartbeat(request)
         except WorkerDied as died:  # else the query would read on, and its watermark hold for ever
+            if not died.cause:
+                raise  # the service was stopped: its queries keep the watermark that they have
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=str(died))
 
     def _heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:

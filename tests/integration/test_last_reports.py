@@ -172,7 +172,7 @@ def test_a_report_that_spark_brings_is_left_before_the_next_heartbeat_asks(
     driver.batch(a=10, b=10)
     driver.batch(a=20, b=20, new=15)
     driver.hear(monkeypatch)
-    wait_until(lambda: bool(checkpoint.left), "the report is left")
+    wait_until(lambda: [left.batch_id for left in checkpoint.left.values()] == [1], "the report is left")
 
     again = Driver(checkpoint)  # the driver was killed
     again.ask()
@@ -257,6 +257,42 @@ def test_a_batch_that_was_committed_and_never_heard_of_holds_where_its_splits_ha
         assert again.run.low_watermark_us == 10 * SECOND
 
 
+def test_a_batch_that_was_planned_and_is_not_over_is_none_that_was_lost(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.plan()
+    again = Driver(checkpoint)
+    again.ask()
+
+    assert again.run.lost_reports == 0
+
+
+def test_reports_that_nobody_brought_are_taken_from_the_history_each_once(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.ask()
+    offset = checkpoint.offsets[-1]
+    for n in (1, 2, 3):  # its questions got no answer meanwhile
+        checkpoint.offsets.append(offset)
+        driver.commit(n, **{"a": 10 + n, f"new-{n}": 5 + n})
+    driver.ask()
+    driver.run.report(driver.progress[-1], 1, planned_at_us=0, now_us=driver.runs.clock.now_us())
+
+    assert driver.splits() == {"a", "new-1", "new-2", "new-3"}
+    assert driver.run.status(0).batches == 4
+    assert driver.run._since == [], "the report that came again is not taken"
+
+
+def test_a_report_of_another_heartbeat_of_the_stream_ties_nobody(checkpoint: Checkpoint) -> None:
+    driver = Driver(checkpoint)
+    driver.plan()
+    checkpoint.offsets[0] = HeartbeatOffset("orders", None, "another", 1, "")  # the stream feeds two queries
+    driver.commit(0, a=10)
+    driver.ask()
+
+    assert (driver.run.run_id, driver.run.last_batch_id) == (None, None)
+
+
 def test_after_an_end_in_order_nothing_is_missing(checkpoint: Checkpoint) -> None:
     driver = Driver(checkpoint)
     driver.batch(a=10)
@@ -301,7 +337,10 @@ def test_a_run_that_wrote_no_offset_leaves_what_the_one_before_left(checkpoint: 
     driver.runs.say_farewells()
     between = Driver(checkpoint)
     between.ask()
-    between.runs.say_farewells()  # before a batch
+    between.run.tie("q", between.run_id, None)
+    between.run.last_batch_id = 1  # as after a batch that was run again: the offset is still the one of before
+    between.runs.say_farewells()
+    assert [*checkpoint.left] == [driver.token]
     again = Driver(checkpoint)
     again.ask()
 

@@ -179,6 +179,16 @@ def test_a_split_of_the_next_plan_is_not_taken_for_ended(query: Query) -> None:
     assert query.state_of("new") is SplitState.PENDING
 
 
+def test_a_split_that_ends_with_a_batch_and_is_in_the_next_plan_goes_on(query: Query) -> None:
+    query.plan(1, "a", "b", claims_us={"a": 100 * SECOND, "b": 100 * SECOND})
+    query.report(1, a=99, b=99)  # from here on, a split ends with the batch that says so
+    query.plan(2, "a", "b", claims_us={"a": 200 * SECOND, "b": 200 * SECOND}, finished=("a",))
+    query.plan(3, "a", "b", claims_us={"a": 300 * SECOND, "b": 300 * SECOND})
+    query.report(2, a=199, b=199)
+
+    assert query.state_of("a") is SplitState.ACTIVE
+
+
 def test_what_alignment_holds_is_paused_until_it_is_let_go(query: Query) -> None:
     query.plan(1, "a", claims_us={"a": 100 * SECOND}, paused=frozenset("a"))
     assert query.state_of("a") is SplitState.PAUSED

@@ -38,6 +38,7 @@ class Config(driven.Config):
     bootstrap: str = ""
     topic: str = ""
     jars: str = ""
+    trigger_seconds: int = 6  # batches are done long before, so there is a time between two
 
     @property
     def feed(self) -> Path:
@@ -84,7 +85,7 @@ class Newcomers(Driven[Config]):
         return {"spark.jars": self.config.jars} if self.config.jars else {}
 
     def trigger(self, mode: str) -> Mapping[str, Any]:
-        return {"processingTime": "2 seconds" if mode == "run" else "0 seconds"}
+        return {"processingTime": f"{self.config.trigger_seconds} seconds" if mode == "run" else "0 seconds"}
 
     def windows(self, spark: SparkSession, service: LowWatermarkService) -> DataFrame:
         rows = self._rows(spark).select("split", F.timestamp_micros("us").alias("ts"))
