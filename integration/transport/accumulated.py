@@ -107,8 +107,8 @@ class BatchTrack:
             {} if latest_us is None else latest_us,
             tuple(event for task in sorted(self.events) for event in self.events[task]),
             self._lateness_by_split(),
-            self.tracker.newest_us(),
-            {split: mark.rows for split, mark in self.tracker.future_marks().items()},
+            newest_us=self.tracker.newest_us(),
+            future_rows={split: mark.rows for split, mark in self.tracker.future_marks().items()},
         )
 
     def _lateness_by_split(self) -> dict[SplitId, dict[int, int]]:
