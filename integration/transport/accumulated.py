@@ -114,11 +114,11 @@ class BatchTrack:
             self.names,
             {} if latest_us is None else latest_us,
             tuple(event for task in sorted(self.events) for event in self.events[task]),
-            _by_split(self.lateness),
-            added_up(self.counted.values()),
-            self.tracker.newest_us(),
-            {split: mark.rows for split, mark in self.tracker.future_marks().items()},
-            _by_split(self.times),
+            lateness=_by_split(self.lateness),
+            counted=added_up(self.counted.values()),
+            newest_us=self.tracker.newest_us(),
+            future_rows={split: mark.rows for split, mark in self.tracker.future_marks().items()},
+            times=_by_split(self.times),
         )
 
 

@@ -32,7 +32,7 @@ def run(name: str, *more_jars: Path, **options: object) -> str:
     ran = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {conf} --jars {jars} pyspark-shell"},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=600,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3_000:]
     return ran.stdout
@@ -99,6 +99,7 @@ def rows_of_delta(table: Path) -> list[dict[str, Any]]:
     return [row for file in sorted(files) for row in pq.read_table(table / file).to_pylist()]
 
 
+@pytest.mark.timeout(600)
 def test_devices_as_splits_merged_into_delta(kafka: Broker, tmp_path: Path) -> None:
     """Twenty batches, a restart among them: Delta Lake writes checkpoints of its own meanwhile."""
     topic = kafka.create_topic(partitions=1)
