@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HASHED, TOOLS = ROOT / "hashes.txt", ROOT / "hashes-tools.txt"
 _TOOLS = ("pip==", "setuptools==", "wheel==")  # they build pyspark, of which there is only a source package
 _HEAD = """\
-# The pins of constraints.txt with the hashes of all their files, for all platforms; written by `python -m tests.hashes`.
+# The pins of constraints.txt with the hashes of all their files, for all platforms; made by `python -m tests.hashes`.
 """
 
 

@@ -67,6 +67,9 @@ class EventTimes:
     unreadable_rows: int
 
 
+_MOST_STEPS = 100  # each is a decoder within a decoder
+
+
 def json_path(text: str) -> tuple[str, ...]:
     """The steps of a JSON path.
 
@@ -82,6 +85,8 @@ def json_path(text: str) -> tuple[str, ...]:
         raise AuditImpossible(
             f"--event-time {text!r:.100} is no path into JSON", "write '$.paid_at' or '$.order.paid_at'."
         )
+    if len(steps) > _MOST_STEPS:
+        raise AuditImpossible(f"{text!r:.100} goes {len(steps):,} steps deep", f"{_MOST_STEPS} steps can be gone.")
     return tuple(steps)
 
 
