@@ -218,15 +218,12 @@ def test_a_small_file_that_unpacks_to_much_is_told_and_takes_no_memory(tmp_path:
     finally:
         pa.set_memory_pool(before)
     assert (answer["rows"], answer["complete"]) == (10, False)
-    assert any(
-        re.match(r"bomb.parquet cannot be read: a piece of its columns takes [0-9,]+ MiB", note)
-        for note in answer["notes"]
-    )
-    assert pool.max_memory() < 100_000_000
+    assert "bomb.parquet cannot be read: a piece of its columns takes" in " ".join(answer["notes"])
+    assert (pool.max_memory() or 0) < 100_000_000
 
 
 def test_texts_that_many_rows_repeat_are_split_as_others(tmp_path: Path) -> None:
-    who: Any = ["a", None, "b", "a", ""] * 20
+    who = ["a", None, "b", "a", ""] * 20
     parquet.write_table(pa.table({"at": timed(100), "who": who}), tmp_path / "a.parquet")
     splits = told("files", tmp_path, "--split", "who")["splits"]
     assert {split: profile["rows"] for split, profile in splits.items()} == {"a": 40, "null": 20, "b": 20, '""': 20}
