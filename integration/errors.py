@@ -52,6 +52,7 @@ __all__ = [
     "CheckpointUnwritable",
     "CoordinatorUnreachable",
     "DemoImpossible",
+    "ExtraMissing",
     "FolderRefused",
     "JournalRefused",
     "MalformedMessage",
@@ -257,6 +258,16 @@ class PageUnavailable(LowmarkError, OSError):
     _hint = (
         "pass page_port=0 (on the command line --port 0) for any free port, another one, or page_port=None for none."
     )
+
+
+class ExtraMissing(LowmarkError, ImportError):
+    """A part of lowmark was asked for whose packages are not installed."""
+
+    what: str  # the part
+    package: str  # what is missing
+    extra: str  # what brings it
+    _fact = "{what} needs the package {package}, which is not installed"
+    _hint = 'pip install "lowmark[{extra}]".'
 
 
 class TooManySplits(LowmarkError, OverflowError):

@@ -16,7 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 HASHED, TOOLS = ROOT / "hashes.txt", ROOT / "hashes-tools.txt"
-_TOOLS = ("pip==", "setuptools==", "wheel==")  # they build pyspark, of which there is only a source package
+# They build pyspark, of which there is only a source package; the last is what wheel needs.
+_TOOLS = ("pip==", "setuptools==", "wheel==", "packaging==")
 _HEAD = """\
 # The pins of constraints.txt with the hashes of all their files, for all platforms; made by `python -m tests.hashes`.
 """

@@ -254,6 +254,7 @@ class Record:
     partition: int = 0
     key: bytes | str | None = None
     timestamp_ms: int | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
 
     def __post_init__(self) -> None:
         if self.timestamp_ms == 0:
@@ -358,6 +359,7 @@ class Broker:
                         record.key,
                         record.partition,
                         timestamp=stamp,
+                        headers=list(record.headers),
                         on_delivery=delivered,
                     )
                     break
