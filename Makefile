@@ -9,6 +9,7 @@ SHELL := bash
 
 # What a user may set: make venv PYTHON=python3.12, make test PYTEST_ARGS='-k kafka', make demo DEMO_ARGS='--seed 7'.
 # SPARK: the version that make test and make bench run on, 4.2.0 of constraints.txt or one of SPARKS.
+# HASHED=1: make venv takes only files whose hashes are in hashes.txt, which needs Python 3.11.5 or newer.
 # WORKERS: processes that share the tests, each with a Spark session and servers of its own, 3 GB at most; 0: this one.
 PYTHON ?=
 PYTEST_ARGS ?=
@@ -17,6 +18,7 @@ BENCH_ARGS ?=
 FUZZ_ARGS ?=
 WORKERS ?= 2
 CHECK_WORKERS ?= 3
+HASHED ?=
 SPARK ?=
 SPARKS := 4.0.5 4.1.4 4.3.0
 
@@ -188,7 +190,8 @@ endef
 
 # --no-build-isolation: pyspark (a source package) and lowmark are built by the setuptools of constraints.txt.
 .venv/.installed: .venv/.made constraints.txt pyproject.toml $(linked)
-	@$(call pip,pip setuptools wheel)
+	@$(call pip,$(if $(HASHED),--require-hashes --requirement hashes-tools.txt,pip setuptools wheel))
+	@$(if $(HASHED),$(call pip,--require-hashes --no-build-isolation --requirement hashes.txt))
 	@$(call install,kafka); touch $@
 
 .venv/.installed-test: .venv/.installed

@@ -93,6 +93,9 @@ class EventTimes:
     unreadable_rows: int
 
 
+_MOST_STEPS = 100  # each is a decoder within a decoder
+
+
 def json_path(text: str) -> JsonPath:
     """The steps of a JSON path.
 
@@ -109,6 +112,8 @@ def json_path(text: str) -> JsonPath:
             f"--event-time {text!r:.100} is no path into JSON",
             "write '$.paid_at', '$.order.paid_at' or '$.items[0].at'.",
         )
+    if len(steps) > _MOST_STEPS:
+        raise AuditImpossible(f"{text!r:.100} goes {len(steps):,} steps deep", f"{_MOST_STEPS} steps can be gone.")
     return steps
 
 

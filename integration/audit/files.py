@@ -2,22 +2,27 @@
 
 A file is read in pieces of some thousand rows, only the columns that are needed. JSON lines are taken line by line, so
 a broken one costs itself alone; a file that is no file of its kind is told, and the others are read.
+
+Whoever writes the files is a stranger: a link in a folder is passed over and told, and what a few bytes unpack to is
+bounded.
 """
 
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import split_name
 from lowmark.watermark import format_duration_us
@@ -41,6 +46,8 @@ _GUESSED_ROW_BYTES = 100
 _GUESSED_PACKING = 5  # how much shorter gzip makes rows
 _BRONZE = ("topic", "partition")
 _MOST_SPLITS = 100_000
+_MOST_BYTES = 1 << 28
+"""Of what is held of a parquet file at a time: the columns of a row group, unpacked, or a piece of them, as texts."""
 
 
 class _File(NamedTuple):
@@ -107,7 +114,7 @@ class FilesAudit:
             except (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error) as broken:
                 unread += 1
                 if unread <= 3:
-                    self._notes.append(f"{file.path.name} cannot be read: {str(broken).splitlines()[0]:.200}")
+                    self._notes.append(f"{_text(file.path.name)} cannot be read: {str(broken).splitlines()[0]:.200}")
             in_batch += audit.rows - before
             if self.question.trigger_us is None and in_batch >= (self.question.rows_per_batch or 1):
                 cut.batch_over()
@@ -124,7 +131,7 @@ class FilesAudit:
         if self.stop():
             notes.append("interrupted: this is what was read by then")
         return audit.report(
-            what=f"{self.path}, {audit.rows:,} rows of {len(files)} file{'s' if len(files) != 1 else ''}",
+            what=f"{_text(str(self.path))}, {audit.rows:,} rows of {len(files)} file{'s' if len(files) != 1 else ''}",
             order=self._order(),
             event_time=f"column {self.event_time}",
             complete=not self.stop() and unread == 0,
@@ -199,20 +206,26 @@ class FilesAudit:
             for live in delta.live_files(self.path):
                 yield _File(live.written_ns, live.path, live.size_bytes)
             return
+        links = 0
         for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
             hidden = any(_is_hidden(part) for part in path.relative_to(self.path).parts)
             if _kind(path) in (*PARQUET, *CSV, *JSON) and not hidden:
                 with suppress(FileNotFoundError):
-                    stat = path.stat()
+                    stat = path.stat() if path == self.path else path.lstat()
+                    links += S_ISLNK(stat.st_mode)
                     if S_ISREG(stat.st_mode):
                         yield _File(stat.st_mtime_ns, path, stat.st_size)
+        if links:
+            self._notes.append(f"{links:,} links are passed over: name a file itself to read it")
 
     # -- reading
 
     def _read(self, file: _File, audit: Audit, cut: AsRead) -> None:
         unbroken = 0
         for times, splits in self._pieces(file):
-            names, numbers = np.unique(splits, return_inverse=True) if splits is not None else ([file.path.name], None)
+            names, numbers = (
+                np.unique(splits, return_inverse=True) if splits is not None else ([_text(file.path.name)], None)
+            )
             new = [str(name) for name in names if str(name) not in self._numbers]
             if new:
                 if len(self._numbers) + len(new) > _MOST_SPLITS:
@@ -326,31 +339,74 @@ def _rows(file: _File) -> int:
         from pyarrow import parquet
 
         try:
-            return int(parquet.read_metadata(file.path).num_rows)
+            with file.path.open("rb") as raw:
+                return int(parquet.read_metadata(raw).num_rows)
         except (OSError, pa.ArrowException):
             return 0
     packed = file.path.suffix.lower() == GZIP
     return file.size_bytes * (_GUESSED_PACKING if packed else 1) // _GUESSED_ROW_BYTES + 1
 
 
+def _text(name: str) -> str:
+    """A name of a file, also of one that is no UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
 def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
+    """Pieces of the columns. Raises OSError: a piece of them would not fit into memory."""
     from pyarrow import parquet
 
-    with parquet.ParquetFile(file) as opened:
-        yield from opened.iter_batches(_PIECE_ROWS, columns=list(dict.fromkeys(columns(opened.schema_arrow))))
+    with file.open("rb") as raw, parquet.ParquetFile(raw) as opened:
+        schema = opened.schema_arrow
+        wanted = list(dict.fromkeys(columns(schema)))
+        groups = [opened.metadata.row_group(group) for group in range(opened.num_row_groups)]
+        _check_size(max((size for group in groups for size in _unpacked(group, wanted)), default=0))
+    # A text that many rows repeat stands there once, so it is read as it stands there.
+    texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
+    with file.open("rb") as raw, parquet.ParquetFile(raw, read_dictionary=texts) as opened:
+        for batch in opened.iter_batches(_PIECE_ROWS, columns=wanted):
+            yield pa.RecordBatch.from_arrays([_spelled(column) for column in batch.columns], batch.schema.names)
+
+
+def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
+    """Bytes of each of the columns in a row group, as its file says."""
+    for at in range(group.num_columns):
+        column = group.column(at)
+        if column.path_in_schema.partition(".")[0] in wanted:
+            yield column.total_uncompressed_size
+
+
+def _spelled(column: Any) -> Any:
+    """The texts of a column whose rows point into a list of them."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    sizes = pc.binary_length(column.dictionary)
+    _check_size(pc.sum(pc.take(sizes, column.indices)).as_py() or 0)
+    return column.cast(column.type.value_type)
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > _MOST_BYTES:
+        raise OSError(f"a piece of its columns takes {size_bytes >> 20:,} MiB, and {_MOST_BYTES >> 20} are read")
+
+
+def _stream(file: Path) -> Any:
+    """The bytes of a file, unpacked; of a name that is no UTF-8, too, which pyarrow does not open itself."""
+    raw = file.open("rb")
+    return pa.input_stream(raw, compression="gzip") if file.suffix.lower() == GZIP else raw
 
 
 def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
     from pyarrow import csv
 
-    with csv.open_csv(file) as opened:
+    with _stream(file) as raw, csv.open_csv(raw) as opened:
         schema = opened.schema
     wanted = columns(schema)
     # As texts: what the first rows look like says nothing of the others, and one bad time must not end the file.
     options = csv.ConvertOptions(
         include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
     )
-    with csv.open_csv(file, convert_options=options) as opened:
+    with _stream(file) as raw, csv.open_csv(raw, convert_options=options) as opened:
         yield from opened
 
 

@@ -198,6 +198,75 @@ def test_a_broken_file_is_told_and_the_others_are_read(bronze: Path) -> None:
     assert answer["rows"] == 400
 
 
+def timed(count: int) -> Any:
+    return pa.array([START_US] * count, pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize("repeated", [True, False], ids=["repeated", "packed"])
+def test_a_small_file_that_unpacks_to_much_is_told_and_takes_no_memory(tmp_path: Path, repeated: bool) -> None:
+    """A text of 30 KB in each of 65,536 rows is 1.9 GiB, in a file of some KiB. Packed: one text of 300 MB."""
+    rows = 65_536 if repeated else 1
+    who = pa.DictionaryArray.from_arrays(
+        pa.array([0] * rows, pa.int32()), ["x" * (30_000 if repeated else 300_000_000)]
+    )
+    bomb = tmp_path / "bomb.parquet"
+    # The schema that Arrow keeps would say that it is a list of texts; without it, it is a column of texts.
+    parquet.write_table(pa.table({"at": timed(rows), "who": who}), bomb, compression="zstd", store_schema=False)
+    assert bomb.stat().st_size < 100_000
+    parquet.write_table(pa.table({"at": timed(10), "who": ["a"] * 10}), tmp_path / "good.parquet")
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        answer = told("files", tmp_path, "--split", "who", "--event-time", "at")
+    finally:
+        pa.set_memory_pool(before)
+    assert (answer["rows"], answer["complete"]) == (10, False)
+    assert "bomb.parquet cannot be read: a piece of its columns takes" in " ".join(answer["notes"])
+    assert (pool.max_memory() or 0) < 100_000_000
+
+
+def test_texts_that_many_rows_repeat_are_split_as_others(tmp_path: Path) -> None:
+    who = ["a", None, "b", "a", ""] * 20
+    parquet.write_table(pa.table({"at": timed(100), "who": who}), tmp_path / "a.parquet")
+    splits = told("files", tmp_path, "--split", "who")["splits"]
+    assert {split: profile["rows"] for split, profile in splits.items()} == {"a": 40, "null": 20, "b": 20, '""': 20}
+
+
+def test_a_link_in_a_folder_is_passed_over_and_told(tmp_path: Path) -> None:
+    """Whoever writes there could show a file of somebody else."""
+    (tmp_path / "landing").mkdir()
+    parquet.write_table(pa.table({"at": timed(10)}), tmp_path / "landing/a.parquet")
+    parquet.write_table(pa.table({"at": timed(5)}), tmp_path / "secret.parquet")
+    (tmp_path / "landing/b.parquet").symlink_to(tmp_path / "secret.parquet")
+    answer = told("files", tmp_path / "landing")
+    assert answer["rows"] == 10
+    assert "1 links are passed over: name a file itself to read it" in answer["notes"]
+    assert told("files", tmp_path / "landing/b.parquet")["rows"] == 5
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_name_that_is_no_utf_8_is_told_in_escapes(tmp_path: Path, kind: str) -> None:
+    written = tmp_path / "plain"
+    if kind == "json":
+        written.write_text('{"at": "2026-01-01T00:00:00Z"}\n')
+    else:
+        write = parquet.write_table if kind == "parquet" else csv.write_csv
+        write(pa.table({"at": timed(1)}), written)
+    (tmp_path / "folder").mkdir()
+    written.rename(tmp_path / "folder" / os.fsdecode(b"a\xff." + kind.encode()))
+    answer = told("files", tmp_path / "folder", "--event-time", "at", "--html", tmp_path / "page.html")
+    assert list(answer["splits"]) == [f"a\\xff.{kind}"]
+    code, out, _ = call("files", tmp_path / "folder", "--event-time", "at")
+    assert (code, "a\\xff" in out) == (0, True)
+
+
+@pytest.mark.parametrize("steps", [101, 100_000])
+def test_a_path_without_end_is_refused(tmp_path: Path, steps: int) -> None:
+    _written(tmp_path, "a.json", b'{"a": 1}\n')
+    code, _, err = call("files", tmp_path, "--event-time", "$" + ".a" * steps)
+    assert (code, f"goes {steps:,} steps deep" in err) == (2, True), err
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_file_that_vanishes_meanwhile_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
     table = pa.table({"at": pa.array(rows_of(0, 0), pa.timestamp("us", "UTC"))})
