@@ -676,7 +676,7 @@ def test_a_failed_collection_gives_no_old_values_and_is_counted(caplog: pytest.L
         "lowmark_collect_duration_seconds",
         "lowmark_collect_errors_total",
     }
-    assert len(names) == 3 + 4  # a loop that does not answer still says how busy it is
+    assert len(names) == 3 + 5  # a loop that does not answer still says how busy it is
     assert len(caplog.records) == 1  # once for both
     service.broken = False
     assert seen.one("lowmark_collect_errors_total") == 2
