@@ -16,6 +16,7 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
+FAILPOINTS_ARGS ?=
 WORKERS ?= 2
 CHECK_WORKERS ?= 3
 HASHED ?=
@@ -36,7 +37,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv classes demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks versions
+.PHONY: help venv classes demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench fuzz failpoints torture wheel java jars servers clean again sparks versions
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -92,6 +93,9 @@ versions: java sparks ## what works on which Spark, by trying it
 
 fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
 	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
+
+failpoints: java .venv/.installed-test ## every function of the driver raises once in a query, for minutes: FAILPOINTS_ARGS='--minutes 60 --seed 7'
+	@$(bin)/python -m tests.failpoints.run $(FAILPOINTS_ARGS)
 
 torture: servers .venv/.installed-test ## kills at random moments, for minutes
 	@$(bin)/python -m pytest -m torture $(PYTEST_ARGS)

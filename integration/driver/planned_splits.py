@@ -106,10 +106,11 @@ class PlannedSplits(Splits):
         return {split: max(us, self._claimed_us.get(split, us)) for split, us in measured.watermarks_us.items()}
 
     def pass_on(self, measured: Measured) -> None:
+        counts = added_up([self._reader_counts, measured.counted])
+        metrics = added_up([self._planner_counts, counts])
         if self.planner is not None:
             self.planner.events.extend(measured.events)
-        self._reader_counts = added_up([self._reader_counts, measured.counted])
-        self.source_metrics = added_up([self._planner_counts, self._reader_counts])
+        self._reader_counts, self.source_metrics = counts, metrics
 
     def go_on_from(self, before: Splits) -> None:
         super().go_on_from(before)

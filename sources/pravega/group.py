@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lowmark.sources.worker import Worker
 from lowmark.watermark import LowmarkError
 
 from .client import PravegaClient, StreamCut, cause_of, positions_of
@@ -185,15 +186,10 @@ class GroupReset(LowmarkError):
 
 
 class _Reader:
-    """Reads on and keeps nothing: only who reads takes part in a checkpoint.
-
-    Attributes:
-        failed: why it reads no more; None while it does.
-    """
+    """Reads on and keeps nothing, because only a reader takes part in a checkpoint."""
 
     def __init__(self, client: PravegaClient, group: str) -> None:
-        self.failed: str | None = None
-        self._ended = threading.Event()
+        self._ended, self._refused = threading.Event(), ""
         serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
         config = java_class("io.pravega.client.stream.ReaderConfig").builder().build()
         self._factory = java_class("io.pravega.client.EventStreamClientFactory").withScope(
@@ -201,12 +197,17 @@ class _Reader:
         )
         name = f"lowmark-{uuid.uuid4().hex[:12]}"
         self._reader = self._factory.createReader(name, group, serializer, config)
-        self._thread = threading.Thread(target=self._run, name=f"lowmark {group}", daemon=True)
-        self._thread.start()
+        self._worker = Worker(f"lowmark {group}", self._run)
+        self._worker.start()
+
+    @property
+    def failed(self) -> str | None:
+        """Why it reads no more; None while it does."""
+        return self._refused or (None if self._worker.failed is None else str(self._worker.failed))
 
     def close(self) -> None:
         self._ended.set()
-        self._thread.join(_CLOSE_SECONDS)
+        self._worker.join(_CLOSE_SECONDS)
         self._factory.close()
 
     def _run(self) -> None:
@@ -220,7 +221,7 @@ class _Reader:
                 except truncated:
                     continue  # on from the head; the query itself says what it has lost
                 except jpype.JException as failed:
-                    self.failed = cause_of(failed)
+                    self._refused = cause_of(failed)
                     return
         finally:
             try:

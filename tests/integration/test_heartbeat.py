@@ -255,4 +255,4 @@ def test_a_heartbeats_process_imports_nothing_that_it_has_no_use_for() -> None:
     done = subprocess.run([sys.executable, "-c", f"{imports}; {told}"], capture_output=True, text=True, check=True)
     rooms = {name.split(".")[2] for name in done.stdout.split()}
 
-    assert rooms == {"api", "metric_group", "planning", "serializer"}, done.stdout
+    assert rooms == {"api", "metric_group", "planning", "serializer", "worker"}, done.stdout
