@@ -12,6 +12,7 @@ import json
 import os
 import random
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -55,9 +56,11 @@ def strike(driver: Driver, config: Config, rng: random.Random, how: signal.Signa
     return f"{how.name} to the {whom} {moment} + {pause:.3f} s: planned {planned}, committed {committed}"
 
 
-def kill(config: Config, ends: list[tuple[signal.Signals, Whom]]) -> None:
+def kill(config: Config, ends: Sequence[tuple[signal.Signals, Whom]]) -> None:
+    """End the driver so often, each time as one of ``ends``; of several, the torture's seed draws which."""
     with Torture("newcomers_driver", Path(config.folder)) as killer:
-        for how, whom in ends:
+        for _ in range(config.hours - 3):
+            how, whom = killer.rng.choice(ends)
             driver = killer.start(config)
             killer.tell(strike(driver, config, killer.rng, how, whom))
         emitted = killer.drain(config)
@@ -82,18 +85,20 @@ def test_a_split_that_spoke_first_in_the_last_batch_before_the_end_is_waited_for
     kill(prepared(tmp_path, "files", 1), [(signal.SIGTERM, "group")])
 
 
-def many(rng: random.Random) -> list[tuple[signal.Signals, Whom]]:
-    kills = int(os.environ.get("LOWMARK_KILLS", "17"))
-    whom: list[Whom] = ["driver", "group"]
-    return [(rng.choice([signal.SIGKILL, signal.SIGTERM]), rng.choice(whom)) for _ in range(kills)]
+KILLS = int(os.environ.get("LOWMARK_KILLS", "17"))
+ENDS: list[tuple[signal.Signals, Whom]] = [
+    (signal.SIGKILL, "driver"),
+    (signal.SIGKILL, "group"),
+    (signal.SIGTERM, "driver"),
+    (signal.SIGTERM, "group"),
+]
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("source", ["files", "rate"])
 def test_however_often_a_driver_ends_a_split_that_is_new_is_waited_for(tmp_path: Path, source: From) -> None:
-    ends = many(random.Random())
-    kill(prepared(tmp_path, source, len(ends)), ends)
+    kill(prepared(tmp_path, source, KILLS), ENDS)
 
 
 @pytest.mark.torture
@@ -101,5 +106,4 @@ def test_however_often_a_driver_ends_a_split_that_is_new_is_waited_for(tmp_path:
 def test_however_often_a_driver_ends_a_device_on_kafka_that_is_new_is_waited_for(
     kafka: Broker, kafka_jars: list[Path], tmp_path: Path
 ) -> None:
-    ends = many(random.Random())
-    kill(prepared(tmp_path, "kafka", len(ends), kafka), ends)
+    kill(prepared(tmp_path, "kafka", KILLS, kafka), ENDS)
