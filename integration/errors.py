@@ -307,7 +307,7 @@ class UnreadableReport(LowmarkError, ValueError):
     where: str  # stream, batch and metric it came from, as far as known
     fact: str  # what was found and expected
     _fact = "{where}: {fact}"
-    _hint = "driver and executors must run one version of lowmark and Spark >= 4.2; the watermark stays where it was."
+    _hint = "driver and executors must run one version of lowmark and of Spark; the watermark stays where it was."
 
 
 class CheckpointUnreadable(LowmarkError, ValueError):
