@@ -1,0 +1,79 @@
+"""An application of a job that is deployed again and again: counts rows by window, and does what it reads on stdin.
+
+Usage: python -m tests.live.redeploy_driver FOLDER COORDINATOR     reads FOLDER/feed, keeps FOLDER/checkpoint,
+                                                                  writes FOLDER/out/<batch>.json
+
+    start QUERIES     begins the query, as one of so many
+    run QUERIES       runs it with AvailableNow until it ends by itself
+    stop              ends it in order
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.spark.session import SHORT_LIVED_JVM
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.integration.feed import SCHEMA, windows
+
+
+def session(folder: Path) -> SparkSession:
+    settings: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    return SparkSession.builder.master("local[1]").appName("lowmark-redeploy").config(map=settings).getOrCreate()
+
+
+def begin(
+    spark: SparkSession, folder: Path, coordinator: str, queries: int, *, ends: bool
+) -> tuple[LowWatermarkService, StreamingQuery]:
+    out = folder / "out"
+
+    def keep(batch: DataFrame, batch_id: int) -> None:  # a batch that runs again replaces what it wrote
+        rows = [tuple(row) for row in batch.collect()]
+        (out / f".{batch_id}").write_text(json.dumps(rows))
+        (out / f".{batch_id}").rename(out / f"{batch_id}.json")
+
+    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 10).json(str(folder / "feed"))
+    service = LowWatermarkService(spark, coordinator=coordinator, job="billing", job_queries=queries, beside=True)
+    events = service.wrap(rows, name="orders", event_time="ts", split="split")
+    writer = windows(events, "split").writeStream.foreachBatch(keep)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    return service, (writer.trigger(availableNow=True) if ends else writer).start()
+
+
+def main(folder: Path, coordinator: str) -> None:
+    spark = session(folder)
+    (folder / "out").mkdir(exist_ok=True)
+    running: tuple[LowWatermarkService, StreamingQuery] | None = None
+    print("ready", flush=True)
+    for line in sys.stdin:
+        command, *rest = line.split()
+        if command in ("start", "run"):
+            running = begin(spark, folder, coordinator, int(rest[0]), ends=command == "run")
+        if command in ("run", "stop"):
+            assert running is not None
+            service, query = running
+            if command == "run":
+                query.awaitTermination()
+            query.stop()
+            service.stop()
+        print(f"did {command}", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
