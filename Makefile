@@ -9,14 +9,17 @@ SHELL := bash
 
 # What a user may set: make venv PYTHON=python3.12, make test PYTEST_ARGS='-k kafka', make demo DEMO_ARGS='--seed 7'.
 # SPARK: the version that make test and make bench run on, 4.2.0 of constraints.txt or one of SPARKS.
+# HASHED=1: make venv takes only files whose hashes are in hashes.txt, which needs Python 3.11.5 or newer.
 # WORKERS: processes that share the tests, each with a Spark session and servers of its own, 3 GB at most; 0: this one.
 PYTHON ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
+FAILPOINTS_ARGS ?=
 WORKERS ?= 2
 CHECK_WORKERS ?= 3
+HASHED ?=
 SPARK ?=
 SPARKS := 4.0.5 4.1.4 4.3.0
 
@@ -34,7 +37,7 @@ here := $(if $(filter $(CURDIR),$(shell cat .venv/.where 2>/dev/null)),,again)
 linked := $(if $(wildcard build/__editable__.lowmark-*/lowmark/watermark/.),,again)
 comma := ,
 
-.PHONY: help venv classes demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench fuzz torture wheel java jars servers clean again sparks versions
+.PHONY: help venv classes demo demo-kafka demo-kinesis demo-pravega check test lint format docs pictures screenshots bench fuzz failpoints torture wheel java jars servers clean again sparks versions
 
 help: ## this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -91,6 +94,9 @@ versions: java sparks ## what works on which Spark, by trying it
 fuzz: .venv/.installed-test ## every decoder against inputs that cannot be, for minutes: FUZZ_ARGS='--minutes 10 --seed 7'
 	@$(bin)/python -m tests.fuzz $(FUZZ_ARGS)
 
+failpoints: java .venv/.installed-test ## every function of the driver raises once in a query, for minutes: FAILPOINTS_ARGS='--minutes 60 --seed 7'
+	@$(bin)/python -m tests.failpoints.run $(FAILPOINTS_ARGS)
+
 torture: servers .venv/.installed-test ## kills at random moments, for minutes
 	@$(bin)/python -m pytest -m torture $(PYTEST_ARGS)
 
@@ -103,7 +109,8 @@ clean: ## removes all that make has made
 
 # --- Java and the servers of the live tests ---------------------------------------------------------------------------
 
-java:
+# Installed where that is permitted, as for the tests, unless JAVA_HOME says which one to take.
+java: $(if $(JAVA_HOME),,.cache/java.asked)
 	@[ -n "$${JAVA_HOME:-}" ] && java=$$JAVA_HOME/bin/java || java=java; \
 	found=$$("$$java" -version 2>&1 | sed -n 's/.*version "\([0-9][^"]*\)".*/\1/p' | head -n 1) || true; \
 	major=$${found%%[^0-9]*}; \
@@ -134,6 +141,7 @@ jars: .cache/jars/pravega.stamp .cache/jars/pravega-client.stamp
 	@tests/live/provide jars $*
 
 .cache/java.asked:
+	@mkdir -p $(@D)
 	@tests/live/provide java
 	@touch $@
 
@@ -186,11 +194,12 @@ endef
 
 # --no-build-isolation: pyspark (a source package) and lowmark are built by the setuptools of constraints.txt.
 .venv/.installed: .venv/.made constraints.txt pyproject.toml $(linked)
-	@$(call pip,pip setuptools wheel)
-	@$(call install,kafka$(comma)page); touch $@
+	@$(call pip,$(if $(HASHED),--require-hashes --requirement hashes-tools.txt,pip setuptools wheel))
+	@$(if $(HASHED),$(call pip,--require-hashes --no-build-isolation --requirement hashes.txt))
+	@$(call install,kafka); touch $@
 
 .venv/.installed-test: .venv/.installed
-	@$(call install,kafka$(comma)page$(comma)test); touch $@
+	@$(call install,kafka$(comma)test); touch $@
 
 # Other versions of Spark: an environment that has pyspark of its own, and behind it on the path all that .venv has.
 # Stored, not compressed: the wheel that is built of the source package is unpacked in the same minute.

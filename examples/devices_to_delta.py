@@ -2,9 +2,9 @@
 
     python examples/devices_to_delta.py --bootstrap localhost:9092 --topic readings --out /tmp/minutes
 
-Needs Spark's Kafka connector and Delta Lake, such as, for Spark 4.1 (there is no Delta Lake for 4.2 yet), by
+Needs Spark's Kafka connector and Delta Lake, such as, for Spark 4.2, by
 `export PYSPARK_SUBMIT_ARGS="--packages $KAFKA,$DELTA pyspark-shell"` with
-KAFKA=org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1 and DELTA=io.delta:delta-spark_2.13:4.1.0.
+KAFKA=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 and DELTA=io.delta:delta-spark_4.2_2.13:4.4.0.
 
 Each device has a watermark of its own: one that was offline and sends what it kept loses none of it because others went
 on. A minute is merged into the table as soon as there is a reading of it, and again with each batch that changes it. A
@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in ("--bootstrap", "--topic", "--out"):
         parser.add_argument(option, required=True)
+    parser.add_argument("--rows-per-batch", default="100000", help="about how many readings a batch has at most")
     options = parser.parse_args()
     delta = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -46,6 +47,7 @@ def main() -> None:
         .option("kafka.bootstrap.servers", options.bootstrap)
         .option("subscribe", options.topic)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", options.rows_per_batch)
         .load()
         .withColumn("reading", F.from_json(F.col("value").cast("string"), "device string, at long, celsius double"))
         .select("reading.device", F.timestamp_millis("reading.at").alias("ts"), "reading.celsius")

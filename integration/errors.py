@@ -433,6 +433,26 @@ class JournalRefused(LowmarkError, OSError):
     _fact = "journal {journal}: {fact}"
 
 
+class CoordinatorFailed(LowmarkError, RuntimeError):
+    """An error may have left a coordinator's state half changed, and it does not begin again. It is the `__cause__`."""
+
+    cause: str  # type and text of the error
+    most: int  # how often a coordinator begins again from its journal, 0 if it has none
+    window: str  # within which time
+    _fact = "the coordinator ends, because an error may have left its state half changed ({_tried}): {cause}"
+    _hint = (
+        "start it again: it goes on from its journal, where it has one. If the error comes again, report it with its "
+        "stack, which is in the log."
+    )
+    _cause_knows_best = True
+
+    @property
+    def _tried(self) -> str:
+        if not self.most:
+            return "it has no journal to begin again from"
+        return f"it begins again from its journal {self.most} times within {self.window} at most"
+
+
 class MalformedMessage(LowmarkError, ValueError):
     """Bytes that are not the message they should be."""
 

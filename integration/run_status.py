@@ -10,7 +10,7 @@ from lowmark.watermark import Cap, StreamStatus, to_json
 from lowmark.watermark.splits.status import utc
 from lowmark.watermark.tasks.status import run_mark
 
-__all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "ReportGaps", "RunStatus", "run_json"]
+__all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "CoordinatorLink", "ReportGaps", "RunStatus", "run_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,25 @@ class Alignment:
     waiting: bool = False
     why: str = ""
     kept_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLink:
+    """A driver's view of the `lowmark serve` that one of its runs takes part in.
+
+    Attributes:
+        address: the coordinator's.
+        connected: it answers.
+        since_us: since when that is so; None: no attempt to connect has ended yet.
+        why: why it does not answer; empty if it does.
+        holds: while it does not answer, the run's low watermark is held, or its stream is read no further.
+    """
+
+    address: str
+    connected: bool
+    since_us: int | None
+    why: str
+    holds: bool
 
 
 GAP_BOUNDS_SECONDS = (1, 5, 15, 60, 300, 900, 3_600)
@@ -92,7 +111,10 @@ class RunStatus:
         alignment: where it stands in its alignment group, None without one.
         spent_us: how long splits have been in each state, by its name, all of them added up.
         gaps: the times between its reports.
+        lost_reports: batches that were committed before it, and whose report a kill took away.
         others: what it has to do with others, one sentence as `explain` has it, or None.
+        coordinator: the coordinator that it takes part in; None: none.
+        rises: (when, low watermark) of the last hour, microseconds, oldest first; empty where splits were limited.
         now_us: when this was so; None: not said. The service's clock never steps, so its times are compared with this
             time, and not with a wall clock.
     """
@@ -116,7 +138,10 @@ class RunStatus:
     alignment: Alignment | None = None
     spent_us: Mapping[str, int] = field(default_factory=dict)
     gaps: ReportGaps = ReportGaps()
+    lost_reports: int = 0
     others: str | None = None
+    coordinator: CoordinatorLink | None = None
+    rises: tuple[tuple[int, int], ...] = ()
     now_us: int | None = None
 
 
@@ -140,6 +165,8 @@ def run_json(run: RunStatus) -> dict[str, object]:
             "batch_since": _time(run.batch_since_us),
             "seen_at": _time(run.seen_at_us),
             "alignment": None if run.alignment is None else _alignment_json(run.alignment),
+            "rises": [list(rise) for rise in run.rises],
+            "coordinator": None if run.coordinator is None else _coordinator_json(run.coordinator),
         },
     }
 
@@ -156,6 +183,16 @@ def _alignment_json(at: Alignment) -> dict[str, object]:
         "waiting": at.waiting,
         "why": at.why,
         "kept_at": at.kept_at,
+    }
+
+
+def _coordinator_json(link: CoordinatorLink) -> dict[str, object]:
+    return {
+        "address": link.address,
+        "connected": link.connected,
+        "since": _time(link.since_us),
+        "why": link.why,
+        "holds": link.holds,
     }
 
 

@@ -4,11 +4,11 @@
     ended      the query has ended
     measuring  the strategy makes no watermarks
     stuck      the low watermark stands for longer than the patience, and rows are waiting, or were delivered meanwhile,
-               or are being read for longer than that
+               or are being read for longer than that, or its coordinator does not answer, and so holds it
     silent     nothing came of any split for longer than the idle timeout
     waiting    there is no low watermark yet
     standing   the low watermark stands for longer than the patience, and no row is known to wait, or its alignment
-               group makes it wait
+               group makes it wait; or its coordinator does not answer, and so holds it
     moving     the low watermark rose within the patience
 
 The first that holds. Only `failed` and `stuck` want a person.
@@ -37,6 +37,11 @@ class _Alignment(msgspec.Struct, frozen=True):
     waiting: bool = False
 
 
+class _Coordinator(msgspec.Struct, frozen=True):
+    connected: bool = True
+    holds: bool = False
+
+
 class _Split(msgspec.Struct, frozen=True):
     backlog_rows: int | None = None
 
@@ -53,6 +58,12 @@ class _Run(msgspec.Struct, frozen=True):
     rows_at: datetime | None = None
     batch_since: datetime | None = None
     alignment: _Alignment | None = None
+    coordinator: _Coordinator | None = None
+
+    @property
+    def held_from_away(self) -> bool:
+        """The coordinator does not answer, and so holds the low watermark."""
+        return self.coordinator is not None and self.coordinator.holds and not self.coordinator.connected
 
 
 class _Stream(msgspec.Struct, frozen=True):
@@ -121,6 +132,8 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
     stood = timedelta() if seen.since is None else now - seen.since
     stands = stood > patience
     aligned = run.alignment is not None and run.alignment.waiting
+    if run.held_from_away:
+        return "stuck" if stands else "standing"
     if stands and seen.batch_lasts(now, patience):
         return "stuck"
     if stands and not aligned and (seen.rows_wait or seen.rows_came(now, stood, patience)):

@@ -1,9 +1,12 @@
 """What can be read: split enumeration and reading (FLIP-27), and the connectors.
 
-pyspark is imported in `sources/spark/` only.
+pyspark is imported in `sources/spark/` only. What Spark's processes have no use for is imported when it is first used:
+Spark starts one for each stream, and waits for it.
 """
 
 import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from lowmark.watermark.log_record import escape_record
 
@@ -31,15 +34,17 @@ from .api import (
     SplitsRemoval,
     VersionedSerializer,
 )
-from .coordinator import FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed, SuppressRestarts
-from .hybrid import DeferredSource, HybridSource
-from .kit.discovery import DiscoveringEnumerator
-from .kit.simple import SimpleSource
 from .metric_group import MetricGroup
 from .planning.rate import RateLimiterStrategy
-from .reading.slices import read_slices
 from .serializer import DataclassSerializer
-from .testing import SourceBroken, check_source
+
+if TYPE_CHECKING:
+    from .coordinator import FailoverPolicy, ReaderGateway, SourceCoordinator, SourceFailed, SuppressRestarts
+    from .hybrid import DeferredSource, HybridSource
+    from .kit.discovery import DiscoveringEnumerator
+    from .kit.simple import SimpleSource
+    from .reading.slices import read_slices
+    from .testing import SourceBroken, check_source
 
 # As lowmark.integration does: every line of the package goes through this one logger.
 logging.getLogger("lowmark").addFilter(escape_record)
@@ -83,3 +88,20 @@ __all__ = [
     "check_source",
     "read_slices",
 ]
+
+_LATER = {
+    "coordinator": ("FailoverPolicy", "ReaderGateway", "SourceCoordinator", "SourceFailed", "SuppressRestarts"),
+    "hybrid": ("DeferredSource", "HybridSource"),
+    "kit.discovery": ("DiscoveringEnumerator",),
+    "kit.simple": ("SimpleSource",),
+    "reading.slices": ("read_slices",),
+    "testing": ("SourceBroken", "check_source"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

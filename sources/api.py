@@ -424,6 +424,15 @@ class SplitPlanner(ABC, Generic[SplitT]):
         del until_us
         return {split.split_id: self.claim_us(split, split.start, time_us) for split in splits}
 
+    def passed_us(self, split: SplitT) -> int | None:
+        """Say which event time no row from a split's start on is before, because the system itself promises it.
+
+        Unlike a claim it needs no row behind it, so it holds at the end of a split, too: where writers note the time.
+        None, as by default: the system promises nothing.
+        """
+        del split
+        return None
+
     def cut(self, stops: Sequence[tuple[SplitT, int]]) -> Sequence[tuple[SplitT, SplitT]]:
         """Cut splits where a batch ends: the last thing that is asked before the offset is written.
 
@@ -439,6 +448,14 @@ class SplitPlanner(ABC, Generic[SplitT]):
             In the same order: (the slice up to there, the split from there on). Their `start` and `stop` are as asked.
         """
         return [(replace(split, stop=stop), replace(split, start=stop)) for split, stop in stops]
+
+    def notify_checkpoint_complete(self, splits: Sequence[SplitT]) -> None:
+        """A batch was committed: rows before these splits are not read again. For systems that keep unread rows.
+
+        Args:
+            splits: the splits that are not finished; `start` is where the next batch begins. A batch may be told twice,
+                or not at all.
+        """
 
     def metric_values(self) -> Mapping[str, float]:
         """Return what it counts, by name: shown as the source's metrics, beside those of the enumerator."""
@@ -523,6 +540,13 @@ class SplitReader(ABC, Generic[SplitT]):
     @abstractmethod
     def wake_up(self) -> None:
         """Make a blocking `fetch` return soon, with what it has. Called from another thread."""
+
+    def metric_values(self) -> Mapping[str, float]:
+        """Return what it counts, by name. It is asked once, after its last fetch.
+
+        The counts of all readers are added to what the planner shows under the same name.
+        """
+        return {}
 
     def close(self) -> None:
         """Let go of connections."""
@@ -617,14 +641,19 @@ class ExternallyInducedSourceReader(SourceReader[SplitT]):
     """A reader whose system decides when a checkpoint is (FLINK-20270): a Pravega reader group, say.
 
     Spark fixes a batch before it is read, so such a reader is asked on the driver: when it answers with a checkpoint
-    id, the batch ends where `snapshot_state` of that id says, whatever its size, and alignment has no say in it. The
-    reader hears of that id again when the batch is committed, unless the process was restarted in between; everybody
+    id, the batch ends where `snapshot_state` of that id says, whatever its size, and alignment has no say in it. A
+    split of the snapshot is finished when its `start` is its `stop`; the reader may set that `stop` first there. It
+    hears of that id again when the batch is committed, unless the process was restarted in between; everybody
     else goes by the number of the batch.
     """
 
     @abstractmethod
     def should_trigger_checkpoint(self) -> int | None:
         """Return the id of a checkpoint that is due now, larger than any before; None if none is."""
+
+    def trouble(self) -> str | None:
+        """Say in words what its system's checkpoint waits for; None: nothing. As `SplitPlanner.trouble`."""
+        return None
 
 
 # -- the source ---------------------------------------------------------------------------------------------------

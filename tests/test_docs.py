@@ -17,6 +17,7 @@ import typer
 from lowmark.integration.cli.main import app
 from lowmark.watermark import WatermarkStrategy
 
+from tests import hashes
 from tests.test_house import project_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -207,3 +208,32 @@ def test_the_picture_and_the_demo_lose_the_same_rows() -> None:
     assert lost is not None
     assert f"native Spark: {lost[1]} rows dropped" in drawn
     assert "lowmark: no row dropped" in drawn
+
+
+def test_each_promise_of_security_md_names_tests_that_there_are() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| What ")]
+    assert len(rows) > 12
+    assert [row for row in rows if "::test_" not in row.rpartition(" | ")[2]] == []
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
+    assert text.count("::test_") == len(named)
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert missing == []
+    assert "(SECURITY.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_pin_has_its_hashes_and_none_is_left_over() -> None:
+    """Run `python -m tests.hashes` after a pin has changed."""
+    pinned = hashes.pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+    text = hashes.HASHED.read_text(encoding="utf-8")
+    assert hashes.pins(text) == pinned
+    assert len(re.findall(r"\\\n    --hash=sha256:[0-9a-f]{64}", text)) >= len(pinned)
+    assert not re.search(r"==[^\n]*[^\\\n]\n", text), "a pin without a hash"
+    assert "://" not in text
+    tools = hashes.TOOLS.read_text(encoding="utf-8")
+    assert {pin.partition("==")[0] for pin in hashes.pins(tools)} == {"pip", "setuptools", "wheel", "packaging"}
+    assert hashes.pins(tools).items() <= pinned.items()

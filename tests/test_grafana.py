@@ -330,10 +330,12 @@ def test_the_rules_are_valid_and_their_cases_pass(promtool_binary: Path, tmp_pat
 TOO_EAGER = {
     "LowmarkDown": [("== 0", ">= 0"), ("for: 2m", "for: 0m"), ('job="lowmark"', 'job=~".*"')],
     "LowmarkAbsent": [('up{job="lowmark"}', 'up{job="lowmark"} == 1')],
+    "LowmarkServiceDead": [("> 0", ">= 0")],
     "LowmarkCollectFailing": [("[5m]", "[30m]")],
     "LowmarkQueryFailed": [("> 0", ">= 0")],
     "LowmarkQuerySilent": [("> 900", "> 0")],
     "LowmarkHeartbeatSilent": [("> 120", ">= 0"), ("for: 5m", "for: 0m")],
+    "LowmarkCoordinatorAway": [("== 0", ">= 0"), ("for: 2m", "for: 0m")],
     "LowmarkWatermarkStuck": [
         ("> 900", "> -1"),
         ("increase(lowmark_rows_total[10m]) > 0", "increase(lowmark_rows_total[10m]) >= 0"),
@@ -345,6 +347,7 @@ TOO_EAGER = {
         ("]) > 0", "]) >= 0"),
         ("last_over_time(lowmark_late_rows_total[6h] offset 10m)", "vector(1)"),
     ],
+    "LowmarkRowsSkipped": [("]) > 0", "]) >= 0"), ('metric="data_losses"', 'metric=~".*"')],
     "LowmarkFutureTimestamps": [("]) > 0", "]) >= 0")],
     "LowmarkRowsUnusable": [("]) > 0", "]) >= 0")],
     "LowmarkBatchesUnmeasured": [("]) > 0", "]) >= 0")],

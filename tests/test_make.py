@@ -92,6 +92,24 @@ def test_no_java(clone: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("may", [True, False], ids=["permitted", "not permitted"])
+def test_without_java_the_demo_installs_it_where_it_may_and_says_the_command_where_not(clone: Path, may: bool) -> None:
+    shutil.copytree(ROOT / "tests" / "live", clone / "tests" / "live", ignore=shutil.ignore_patterns("__pycache__"))
+    bin_ = clone / "bin"
+    for name in ("bash", "sh", "make", "mkdir", "touch", "sed", "head", "dirname", "cat", "env", "tail", "chmod", "rm"):
+        bin_.mkdir(exist_ok=True)
+        (bin_ / name).symlink_to(str(shutil.which(name)))
+    java = f'echo \'#!/bin/sh\necho "openjdk version \\"17.0.1\\" 2024" >&2\' > {bin_}/java; chmod +x {bin_}/java'
+    program(bin_ / "id", "echo 0")
+    program(bin_ / "apt-get", f'case "$*" in *openjdk-17-jre-headless*) {java if may else "exit 1"};; esac')
+    code, lines = make(clone, "java", PATH=str(bin_))
+    said = "\n".join(lines)
+
+    assert (code == 0) == may, said
+    assert "lowmark: installing the Debian package openjdk-17-jre-headless" in said
+    assert may or "apt install openjdk-17-jre-headless) or set JAVA_HOME" in said
+
+
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16"])
 def test_an_old_java(clone: Path, version: str) -> None:
     java = program(clone / "bin" / "java", f"echo 'openjdk version \"{version}\" 2024-01-16' >&2")

@@ -122,6 +122,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("spark-submit --packages", Unrun("the test runs the program in its own session")),
         ("lowmark status payments", CHAIN),
         ("Stream payments: low watermark", CHAIN),
+        ("import json", CHAIN),
         ("lowmark check payments", CHAIN),
         ("lowmark grafana --out monitoring", CHAIN),
         ("global: {scrape_interval", CHAIN),

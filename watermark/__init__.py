@@ -42,7 +42,16 @@ from .protocol import (
     TaskReturnedLate,
 )
 from .splits.events import Tick
-from .splits.status import HolderSpell, SplitStatus, StreamStatus, explain, format_time_us, to_json
+from .splits.status import (
+    Cause,
+    HolderSpell,
+    SplitStatus,
+    StreamStatus,
+    WrongClock,
+    explain,
+    format_time_us,
+    to_json,
+)
 from .state import AllIdle, SplitId, SplitState
 from .strategy import AlignmentParams, TimestampAssigner, WatermarkStrategy
 from .tasks.cap import Cap, CapAnnounced
@@ -55,6 +64,7 @@ __all__ = [
     "BoundedOutOfOrderness",
     "Cap",
     "CapAnnounced",
+    "Cause",
     "CoordinatorStatus",
     "CorruptSnapshot",
     "DisagreeingGroup",
@@ -97,6 +107,7 @@ __all__ = [
     "WatermarkGenerator",
     "WatermarkOutput",
     "WatermarkStrategy",
+    "WrongClock",
     "duration_us",
     "explain",
     "format_duration_us",

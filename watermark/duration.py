@@ -1,7 +1,8 @@
-"""Lengths of time at the user's edge: Spark's and ISO's spelling in, microseconds inside.
+"""Lengths of time at the user's edge: Spark's, ISO's and our own spelling in, microseconds inside.
 
-Converted once, here. What is accepted is what Spark accepts for ``withWatermark`` and triggers
-(``IntervalUtils.stringToInterval``), plus ISO-8601 (``java.time.Duration``) and ``timedelta``.
+Every text is converted here, once. Accepted is what Spark accepts for ``withWatermark`` and triggers
+(``IntervalUtils.stringToInterval``), ISO-8601 (``java.time.Duration``), ``timedelta``, and what `format_duration_us`
+prints, because users paste it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _ROUGH_US = (
     (_SECOND_US, 100_000),
     (1_000, 1_000),
 )
+_SYMBOL_UNIT = {"d": "day", "h": "hour", "m": "minute", "s": "second", "ms": "millisecond", "us": "microsecond"}
 _CALENDAR_UNITS = ("month", "year")
-_PART = re.compile(r"\s*([+-]?)\s*(\d+(?:\.\d{1,9})?|\.\d{1,9})\s+([a-z]+)(?=\s|$)")
+_PART = re.compile(r"\s*([+-]?)\s*(\d+(?:\.\d{1,9})?|\.\d{1,9})(?:\s+([a-z]+)|(d|h|m|s|ms|us))(?=\s|$)")
 _ISO_NUMBER = r"([+-]?\d+)"
 _ISO = re.compile(
     rf"([+-]?)p(?:{_ISO_NUMBER}w)?(?:{_ISO_NUMBER}d)?"
@@ -43,7 +45,7 @@ _ISO = re.compile(
 _ISO_CALENDAR = re.compile(r"[+-]?p[^t]*\d[ym]")
 _LONGEST_TEXT = 1_000  # characters; Python itself reads no number of more than 4,300 digits
 _ISO_UNITS = ("week", "day", "hour", "minute", "second")
-_HINT = 'write "10 seconds", "1 minute 30 seconds", "PT10S" or timedelta(seconds=10).'
+_HINT = 'write "10 seconds", "1m 30s", "PT10S" or timedelta(seconds=10).'
 
 
 def duration_us(value: str | timedelta, *, what: str) -> int:
@@ -51,7 +53,8 @@ def duration_us(value: str | timedelta, *, what: str) -> int:
 
     Args:
         value: a ``timedelta``, a Spark interval ("10 seconds", "interval 1 minute 30 seconds", "1.5 seconds";
-            any case, singular or plural, week to microsecond) or an ISO-8601 duration ("PT10S", "P1DT2H").
+            any case, singular or plural, week to microsecond), an ISO-8601 duration ("PT10S", "P1DT2H"), or one as
+            it is printed ("1m 30s", "200ms"; d, h, m, s, ms or us directly behind the number).
         what: the setting it is for; the error names it.
 
     Returns:
@@ -63,8 +66,8 @@ def duration_us(value: str | timedelta, *, what: str) -> int:
 
     >>> duration_us("1 minute 30 seconds", what="idleness")
     90000000
-    >>> duration_us("PT0.5S", what="idleness")
-    500000
+    >>> duration_us("PT0.5S", what="idleness"), duration_us(format_duration_us(500_000), what="idleness")
+    (500000, 500000)
     """
     given: object = value  # whatever the types say, users write 10
     if isinstance(given, timedelta):
@@ -128,7 +131,8 @@ def _parse_us(text: str, what: str) -> int:
     body, total = re.sub(r"^interval\s+", "", lower), Fraction(0)
     at = 0
     while part := _PART.match(body, at):
-        sign, amount, word = part.groups()
+        sign, amount, word, symbol = part.groups()
+        word = _SYMBOL_UNIT[symbol] if word is None else word
         total += (-1 if sign == "-" else 1) * _part_us(amount, word, text, what)
         at = part.end()
     if at == 0 or body[at:].strip():

@@ -25,6 +25,7 @@ own: what is wrong, what was expected, and a hint. Every error survives pickling
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -44,10 +45,27 @@ else:
 # Looking for a similar name is a courtesy; among this many it stays instant.
 _NAMES_COMPARED = 1_000
 _LONGEST_SHOWN = 80  # characters of a bad value in an error
+_LONGEST_LOOKED_THROUGH = 4_096
+# User and password of an address, with a scheme or with a port. A number between a colon and a slash is a port.
+_LOGIN = re.compile(
+    r"""(?<=://)[^\s/@:'"]*:(?:[^\s/'"]*@|(?!\d{1,5}[/?])[^\s'"]*@)"""
+    r"""|(?<![^\s'"=,;(])[^\s/@:'",;=(]+:[^\s/'",]+@(?=[\w.-]+:\d)"""
+)
+
+
+def without_login(text: str) -> str:
+    """A text without users and passwords in addresses.
+
+    >>> without_login("cannot read s3://AKIA:s3/cr3t@bucket/orders, nor https://me:p@ss@host:443")
+    'cannot read s3://bucket/orders, nor https://host:443'
+    >>> without_login("me:hunter2@broker:9092"), without_login("hdfs://node:8020/a@b")
+    ('broker:9092', 'hdfs://node:8020/a@b')
+    """
+    return _LOGIN.sub("", text) if "@" in text else text
 
 
 def shown(value: object) -> str:
-    """A bad value as an error shows it: its ``repr``, cut. Of a number that is too long to be written only the type.
+    """A bad value as an error shows it: its ``repr``, without a password, cut. Of a number too long to write, the type.
 
     >>> shown("7 parsecs"), shown(10**5_000), len(shown("x" * 1_000_000))
     ("'7 parsecs'", 'a very long int', 83)
@@ -56,6 +74,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001  # it must not hide what is wrong with the value
         return f"a very long {type(value).__name__}"
+    text = without_login(text[:_LONGEST_LOOKED_THROUGH])  # before it is cut: half a password is one, too
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
@@ -66,6 +85,7 @@ class LowmarkError(Exception):
     An error is declared like a dataclass: its fields, in the order of its constructor's arguments, which are its `args`
     too, and its text. `_fact` says what happened, where, and what was expected; `_hint` what to do. Both are templates
     of `str.format`, filled with the error's attributes. A class with a constructor of its own gets nothing from here.
+    Addresses in it, in its fields and in its text, are without users and passwords.
 
     >>> class DoorLocked(LowmarkError, OSError):
     ...     door: str
@@ -89,11 +109,14 @@ class LowmarkError(Exception):
             dataclass(eq=False, repr=False)(cls)
 
     def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]  # it is one
+            if isinstance(value := getattr(self, field.name), str):
+                setattr(self, field.name, without_login(value))
         super().__init__(*(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]  # it is one
 
     def __str__(self) -> str:
         if self._fact is None:
-            return super().__str__()
+            return without_login(super().__str__())
         attributes = _Attributes(self)
         fact, hint = self._fact.format_map(attributes), self._hint.format_map(attributes)
         if self._cause_knows_best:

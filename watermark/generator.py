@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 MILLISECOND_US = 1_000
 _LEAST_US, _MOST_US = -(2**63), 2**63 - 1
-_LOWEST_US = _LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
+LOWEST_US = _LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
+"""The smallest watermark: where a bound would lead below it, the watermark stays there."""
 
 
 def bounded_watermark_us(max_us: int, bound_us: int) -> int:
@@ -29,7 +30,7 @@ def bounded_watermark_us(max_us: int, bound_us: int) -> int:
     >>> bounded_watermark_us(1_500, 0), bounded_watermark_us(0, 0)
     (0, -1000)
     """
-    return max((max_us - bound_us - MILLISECOND_US) // MILLISECOND_US * MILLISECOND_US, _LOWEST_US)
+    return max((max_us - bound_us - MILLISECOND_US) // MILLISECOND_US * MILLISECOND_US, LOWEST_US)
 
 
 def bounded_watermarks_us(max_us: npt.NDArray[np.int64], bound_us: int) -> npt.NDArray[np.int64]:
@@ -39,7 +40,7 @@ def bounded_watermarks_us(max_us: npt.NDArray[np.int64], bound_us: int) -> npt.N
     [1326000, -9223372036854775000]
     """
     lost_us = bound_us + MILLISECOND_US
-    return (np.maximum(max_us, _LOWEST_US + lost_us) - lost_us) // MILLISECOND_US * MILLISECOND_US
+    return (np.maximum(max_us, LOWEST_US + lost_us) - lost_us) // MILLISECOND_US * MILLISECOND_US
 
 
 def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
@@ -53,7 +54,7 @@ def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
     >>> bounded_watermark_us(1_337_999, 10_000), bounded_watermark_us(1_338_000, 10_000)
     (1326000, 1327000)
     """
-    if watermark_us < _LOWEST_US:
+    if watermark_us < LOWEST_US:
         return _LEAST_US
     return min(bound_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, _MOST_US)
 

@@ -220,8 +220,9 @@ class WatermarkStrategy:
 
         Until some hundred rows of a split were seen its bound is ``at_most``. A stream that our sources read is counted
         row by row: all but a share of 1 - ``coverage`` of a split's rows lie behind an earlier one by no more than its
-        bound. Of a wrapped stream Spark says the earliest row of each batch: ``coverage`` is then the share of batches
-        all of whose rows are in time, and measuring it costs about a quarter more per row, as ``detail=True`` does.
+        bound. Of a wrapped stream Spark says the earliest row of each batch: ``coverage`` is then the share of rows in
+        batches that are in time as a whole, and measuring it costs about a quarter more per row, as ``detail=True``
+        does. What comes late for a while, and again after some thousand batches, is forgotten meanwhile.
         ``dropDuplicatesWithinWatermark`` goes by ``at_most``.
 
         Args:

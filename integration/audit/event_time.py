@@ -9,9 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import GenericAlias
 from typing import Any
 
 import msgspec
@@ -21,15 +24,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 
-__all__ = ["EventTimes", "TimeReader", "Unit", "field_values", "json_path"]
+__all__ = [
+    "EventTimes",
+    "Header",
+    "JsonPath",
+    "TimeReader",
+    "Unit",
+    "field_values",
+    "json_path",
+    "record_place",
+    "shown_place",
+]
 
 Micros = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]")
-_NUMBER = re.compile(r"-?\d+(\.\d*)?")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]|\[\s*(\d{1,6})\s*\]")
+_NUMBER_TEXT = r"^-?\d{1,300}(\.\d{0,300})?$"
+_NUMBER = re.compile(_NUMBER_TEXT)
 _MOST_US = 1 << 62
+_LEAST_OF_OUR_DAYS = 1e8  # 1973 in seconds: a smaller number says nothing of its unit
+
+JsonPath = tuple[str | int, ...]
+"""Names of fields, and indexes of arrays from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header of a record, whose value is a text."""
+
+    name: str
 
 
 class Unit(str, Enum):
@@ -42,6 +67,7 @@ class Unit(str, Enum):
 
 
 _US_PER = {Unit.SECONDS: 1e6, Unit.MILLISECONDS: 1e3, Unit.MICROSECONDS: 1.0, Unit.NANOSECONDS: 1e-3}
+_LIMITS = (1e11, 1e14, 1e17)  # between the sizes of one unit and the next, in the order of `Unit`
 _WORDS = {
     Unit.SECONDS: "seconds",
     Unit.MILLISECONDS: "milliseconds",
@@ -67,22 +93,49 @@ class EventTimes:
     unreadable_rows: int
 
 
-def json_path(text: str) -> tuple[str, ...]:
+_MOST_STEPS = 100  # each is a decoder within a decoder
+
+
+def json_path(text: str) -> JsonPath:
     """The steps of a JSON path.
 
     Raises:
         AuditImpossible: it is none.
 
-    >>> json_path("$.order.paid_at"), json_path("$['paid at']"), json_path("paid_at")
-    (('order', 'paid_at'), ('paid at',), ('paid_at',))
+    >>> json_path("$.order.paid_at"), json_path("$['paid at']"), json_path("paid_at"), json_path("$.items[0].at")
+    (('order', 'paid_at'), ('paid at',), ('paid_at',), ('items', 0, 'at'))
     """
     rest = text[1:] if text.startswith("$") else f".{text}"
-    steps = [next(filter(None, found)) for found in _STEP.findall(rest)]
+    steps = tuple(int(index) if index else next(filter(None, names)) for *names, index in _STEP.findall(rest))
     if not steps or _STEP.sub("", rest):
         raise AuditImpossible(
-            f"--event-time {text!r:.100} is no path into JSON", "write '$.paid_at' or '$.order.paid_at'."
+            f"--event-time {text!r:.100} is no path into JSON",
+            "write '$.paid_at', '$.order.paid_at' or '$.items[0].at'.",
         )
-    return tuple(steps)
+    if len(steps) > _MOST_STEPS:
+        raise AuditImpossible(f"{text!r:.100} goes {len(steps):,} steps deep", f"{_MOST_STEPS} steps can be gone.")
+    return steps
+
+
+def record_place(text: str) -> JsonPath | Header:
+    """Where the event time of a record is: ``header:NAME``, or a path into its value.
+
+    Raises:
+        AuditImpossible: it is neither.
+    """
+    kind, colon, name = text.partition(":")
+    return Header(name) if colon and kind == "header" and name else json_path(text)
+
+
+def shown_place(place: JsonPath | Header) -> str:
+    """Where event time is, as a user writes it.
+
+    >>> shown_place(json_path("$.items[0].at")), shown_place(Header("paid_at"))
+    ('$.items[0].at', 'header:paid_at')
+    """
+    if isinstance(place, Header):
+        return f"header:{place.name}"
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
 
 
 @dataclass
@@ -97,15 +150,22 @@ class TimeReader:
     unit: Unit | None = None
     pattern: str | None = None
     guessed: bool = field(default=False, init=False)
+    _of_another_unit: Counter[Unit] = field(default_factory=Counter, init=False)
 
     @property
-    def note(self) -> str | None:
+    def notes(self) -> list[str]:
         """What was guessed, in words."""
         if not self.guessed or self.unit is None:
-            return None
-        return f"numbers are taken as {_WORDS[self.unit]} since 1970, by their size (--unit says otherwise)"
+            return []
+        made = [f"numbers are taken as {_WORDS[self.unit]} since 1970, by their size (--unit says otherwise)"]
+        for unit, rows in sorted(self._of_another_unit.items()):
+            made.append(
+                f"units are mixed: {rows:,} rows have a time that looks like {_WORDS[unit]} among {_WORDS[self.unit]}; "
+                "they are counted as unreadable, and a query that takes all alike has wrong times there"
+            )
+        return made
 
-    def payloads(self, payloads: Sequence[bytes | None], path: tuple[str, ...]) -> EventTimes:
+    def payloads(self, payloads: Sequence[bytes | None], path: JsonPath) -> EventTimes:
         """The times in JSON payloads.
 
         Args:
@@ -117,7 +177,7 @@ class TimeReader:
         broken = 0
         try:
             found = [None if payload is None else get(decode(payload)) for payload in payloads]
-        except (msgspec.DecodeError, AttributeError, UnicodeDecodeError, RecursionError):
+        except (msgspec.DecodeError, AttributeError, IndexError, TypeError, UnicodeDecodeError, RecursionError):
             found = []
             for payload in payloads:
                 try:
@@ -125,13 +185,18 @@ class TimeReader:
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     found.append(None)
                     broken += 1
-                except AttributeError:  # a step that is null
+                except (AttributeError, IndexError, TypeError):  # a step that is null, or an array that is shorter
                     found.append(None)
         times = self.values(found)
         return EventTimes(times.times_us, times.timed, times.null_rows - broken, times.unreadable_rows + broken)
 
+    def headers(self, values: Sequence[bytes | None]) -> EventTimes:
+        """The times that the values of a header are: texts, and numbers as texts."""
+        texts = [None if value is None else value.decode(errors="replace") for value in values]
+        return self.column(pa.array(texts, pa.string()))
+
     def values(self, values: Sequence[Any]) -> EventTimes:
-        """The times that values of JSON are: numbers, and texts."""
+        """The times that values of records are: numbers, texts, and what a decoder made times of already."""
         kinds = set(map(type, values)) - {type(None)}
         if kinds <= {int} or kinds == {float}:
             try:
@@ -140,6 +205,8 @@ class TimeReader:
                 pass
         elif kinds == {str}:
             return self.column(pa.array(values, pa.string()))
+        elif kinds == {dt.datetime}:
+            return self.column(pa.array(values, pa.timestamp("us", "UTC")))
         made = [self._single(value) for value in values]
         return _gathered(made, sum(value is None for value in values))
 
@@ -171,6 +238,8 @@ class TimeReader:
         if self.unit is None and valid.any():
             self.unit, self.guessed = _unit_of(float(np.median(np.abs(values[valid].astype(np.float64))))), True
         unit = Unit.MILLISECONDS if self.unit is None else self.unit
+        if self.guessed:
+            valid = valid & ~self._another(values, valid, unit)
         if np.issubdtype(values.dtype, np.integer):
             most = int(_MOST_US / _US_PER[unit])
             fits = (
@@ -182,16 +251,27 @@ class TimeReader:
             scaled = values.astype(np.float64) * _US_PER[unit]
             fits = valid & np.isfinite(scaled) & (np.abs(scaled) < _MOST_US)
             times_us = np.where(fits, np.floor(np.where(fits, scaled, 0)), 0).astype(np.int64)
-        return EventTimes(times_us, fits, nulls, int(valid.sum() - fits.sum()))
+        return EventTimes(times_us, fits, nulls, len(values) - nulls - int(fits.sum()))
+
+    def _another(self, values: npt.NDArray[Any], valid: Flags, unit: Unit) -> Flags:
+        """Find and count the numbers whose size fits another unit than ``unit``; shape (n,)."""
+        sizes = np.abs(values.astype(np.float64))
+        units = np.searchsorted(_LIMITS, sizes, side="right")
+        another: Flags = valid & (sizes >= _LEAST_OF_OUR_DAYS) & (units != list(Unit).index(unit))
+        found, rows = np.unique(units[another], return_counts=True)
+        self._of_another_unit.update(
+            {list(Unit)[each]: count for each, count in zip(found, rows.tolist(), strict=True)}
+        )
+        return another
 
     def _texts(self, column: pa.Array[Any]) -> EventTimes:
         nulls = column.null_count
         if self.pattern is None and _NUMBER.fullmatch(next((v for v in column.slice(0, 100).to_pylist() if v), "")):
-            try:  # a number as a text, as in CSV
-                whole = pc.all(pc.match_substring_regex(column, r"^-?\d{1,18}$"), skip_nulls=True).as_py()
-                return self._numbers(column.cast(pa.int64() if whole else pa.float64()))
-            except pa.ArrowInvalid:
-                pass
+            # Numbers as texts, as in CSV. A text that is no number makes no other row unreadable.
+            numbers = pc.if_else(pc.match_substring_regex(column, _NUMBER_TEXT), column, pa.scalar(None, pa.string()))
+            whole = pc.all(pc.match_substring_regex(numbers, r"^-?\d{1,18}$"), skip_nulls=True).as_py()
+            read = self._numbers(numbers.cast(pa.int64() if whole else pa.float64()))
+            return EventTimes(read.times_us, read.timed, nulls, len(column) - nulls - int(read.timed.sum()))
         if self.pattern is not None:
             try:
                 return _settled(
@@ -212,6 +292,8 @@ class TimeReader:
     def _single(self, value: Any) -> int | None:
         """One value by itself, where not all of a column are of a kind."""
         try:
+            if isinstance(value, dt.datetime):
+                return (value - _EPOCH) // dt.timedelta(microseconds=1)
             if isinstance(value, str):
                 if self.pattern is not None:
                     at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC where no zone is said
@@ -220,38 +302,45 @@ class TimeReader:
                 at = at.replace(tzinfo=dt.timezone.utc) if at.tzinfo is None else at
                 return (at - _EPOCH) // dt.timedelta(microseconds=1)
             if isinstance(value, int | float) and not isinstance(value, bool):
+                size = abs(float(value))
                 if self.unit is None:
-                    self.unit, self.guessed = _unit_of(abs(float(value))), True
+                    self.unit, self.guessed = _unit_of(size), True
+                elif self.guessed and size >= _LEAST_OF_OUR_DAYS and _unit_of(size) is not self.unit:
+                    self._of_another_unit[_unit_of(size)] += 1
+                    return None
                 time_us = math.floor(value * _US_PER[self.unit])
                 return time_us if abs(time_us) < _MOST_US else None
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, TypeError):  # the last: a time without a zone
             return None
         return None
 
 
-def field_values(payloads: Sequence[bytes], path: tuple[str, ...]) -> list[Any]:
+def field_values(payloads: Sequence[bytes], path: JsonPath) -> list[Any]:
     """A field of JSON payloads, None where there is none."""
     decode, get = _decoder(path)
     found = []
     for payload in payloads:
         try:
             value = get(decode(payload))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, IndexError, TypeError):
             value = None
         found.append(value)
     return found
 
 
-def _decoder(path: tuple[str, ...]) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
+def _decoder(path: JsonPath) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
     """What decodes one field of a JSON object, and what takes it out; everything else is skipped."""
     kind: Any = Any
     for step in reversed(path):
         optional = kind if kind is Any else kind | None
-        kind = msgspec.defstruct("Payload", [("value", optional, None)], rename={"value": step})
+        if isinstance(step, int):
+            kind = GenericAlias(list, (optional,))
+        else:
+            kind = msgspec.defstruct("Payload", [("value", optional, None)], rename={"value": step})
 
     def get(found: Any) -> Any:
-        for _ in path:
-            found = found.value
+        for step in path:
+            found = found[step] if isinstance(step, int) else found.value
         return found
 
     return msgspec.json.Decoder(kind).decode, get
@@ -259,10 +348,7 @@ def _decoder(path: tuple[str, ...]) -> tuple[Callable[[bytes], Any], Callable[[A
 
 def _unit_of(size: float) -> Unit:
     """What a number counts, if it is of our days: from 1973 to 5138 each unit has its own range."""
-    for most, unit in ((1e11, Unit.SECONDS), (1e14, Unit.MILLISECONDS), (1e17, Unit.MICROSECONDS)):
-        if size < most:
-            return unit
-    return Unit.NANOSECONDS
+    return list(Unit)[bisect_right(_LIMITS, size)]
 
 
 def _settled(micros: pa.Array[Any], nulls: int) -> EventTimes:

@@ -2,24 +2,33 @@
 
 A file is read in pieces of some thousand rows, only the columns that are needed. JSON lines are taken line by line, so
 a broken one costs itself alone; a file that is no file of its kind is told, and the others are read.
+
+Whoever writes the files is a stranger: a link in a folder is passed over and told, and what a few bytes unpack to is
+bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
 from lowmark.integration.transport.split_key import split_name
 from lowmark.watermark import format_duration_us
 from lowmark.watermark.replay.report import AuditReport
 
+from . import delta
 from .audit import Audit, Question
 from .cuts import AsRead
 from .event_time import EventTimes, TimeReader, field_values, json_path
@@ -28,12 +37,17 @@ from .kafka_range import Wanted
 __all__ = ["FilesAudit"]
 
 PARQUET, CSV, JSON = (".parquet", ".pq"), (".csv",), (".json", ".jsonl", ".ndjson")
+GZIP = ".gz"
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _PIECE_ROWS = 65_536
 _BATCH_ROWS = 1_000_000
 """A batch of more rows is taken as several: memory stays bounded."""
 _GUESSED_ROW_BYTES = 100
+_GUESSED_PACKING = 5  # how much shorter gzip makes rows
 _BRONZE = ("topic", "partition")
 _MOST_SPLITS = 100_000
+_MOST_BYTES = 1 << 28
+"""Of what is held of a parquet file at a time: the columns of a row group, unpacked, or a piece of them, as texts."""
 
 
 class _File(NamedTuple):
@@ -42,6 +56,11 @@ class _File(NamedTuple):
     written_ns: int
     path: Path
     size_bytes: int
+
+    @property
+    def kind(self) -> str:
+        """What it is, by the end of its name; ``.gz`` says only how that is packed."""
+        return _kind(self.path)
 
 
 @dataclass
@@ -91,11 +110,11 @@ class FilesAudit:
                 trigger = due
             before = audit.rows
             try:
-                self._read(file.path, audit, cut)
-            except (OSError, pa.ArrowException, UnicodeDecodeError) as broken:
+                self._read(file, audit, cut)
+            except (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, zlib.error) as broken:
                 unread += 1
                 if unread <= 3:
-                    self._notes.append(f"{file.path.name} cannot be read: {str(broken).splitlines()[0]:.200}")
+                    self._notes.append(f"{_text(file.path.name)} cannot be read: {str(broken).splitlines()[0]:.200}")
             in_batch += audit.rows - before
             if self.question.trigger_us is None and in_batch >= (self.question.rows_per_batch or 1):
                 cut.batch_over()
@@ -108,11 +127,11 @@ class FilesAudit:
         if unread > 3:
             self._notes.append(f"{unread} files in all cannot be read")
         self._check(audit, len(files))
-        notes = [*self._notes, *([] if self.reader.note is None else [self.reader.note])]
+        notes = [*self._notes, *self.reader.notes]
         if self.stop():
             notes.append("interrupted: this is what was read by then")
         return audit.report(
-            what=f"{self.path}, {audit.rows:,} rows of {len(files)} file{'s' if len(files) != 1 else ''}",
+            what=f"{_text(str(self.path))}, {audit.rows:,} rows of {len(files)} file{'s' if len(files) != 1 else ''}",
             order=self._order(),
             event_time=f"column {self.event_time}",
             complete=not self.stop() and unread == 0,
@@ -157,7 +176,7 @@ class FilesAudit:
         if not known:
             raise AuditImpossible(
                 f"no parquet, CSV or JSON file below {str(self.path)!r:.200}",
-                "files end with .parquet, .csv, .json, .jsonl or .ndjson.",
+                "files end with .parquet, .csv, .json, .jsonl or .ndjson, the last four also with .gz behind.",
             )
         if self.wanted.last_us is not None:
             since_ns = (self.now_us - self.wanted.last_us) * 1_000
@@ -179,21 +198,34 @@ class FilesAudit:
         return known
 
     def _listed(self) -> Iterator[_File]:
-        """The files of a known kind; what Spark passes over in a folder is passed over, and what goes meanwhile."""
+        """Return the files of a known kind, without those that Spark ignores and those that are deleted meanwhile.
+
+        A Delta table has the files of its newest version.
+        """
+        if delta.is_table(self.path):
+            for live in delta.live_files(self.path):
+                yield _File(live.written_ns, live.path, live.size_bytes)
+            return
+        links = 0
         for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
             hidden = any(_is_hidden(part) for part in path.relative_to(self.path).parts)
-            if path.suffix.lower() in (*PARQUET, *CSV, *JSON) and not hidden:
+            if _kind(path) in (*PARQUET, *CSV, *JSON) and not hidden:
                 with suppress(FileNotFoundError):
-                    stat = path.stat()
+                    stat = path.stat() if path == self.path else path.lstat()
+                    links += S_ISLNK(stat.st_mode)
                     if S_ISREG(stat.st_mode):
                         yield _File(stat.st_mtime_ns, path, stat.st_size)
+        if links:
+            self._notes.append(f"{links:,} links are passed over: name a file itself to read it")
 
     # -- reading
 
-    def _read(self, file: Path, audit: Audit, cut: AsRead) -> None:
+    def _read(self, file: _File, audit: Audit, cut: AsRead) -> None:
         unbroken = 0
         for times, splits in self._pieces(file):
-            names, numbers = np.unique(splits, return_inverse=True) if splits is not None else ([file.name], None)
+            names, numbers = (
+                np.unique(splits, return_inverse=True) if splits is not None else ([_text(file.path.name)], None)
+            )
             new = [str(name) for name in names if str(name) not in self._numbers]
             if new:
                 if len(self._numbers) + len(new) > _MOST_SPLITS:
@@ -221,29 +253,42 @@ class FilesAudit:
             if self.stop():
                 return
 
-    def _pieces(self, file: Path) -> Iterator[tuple[EventTimes, Any]]:
-        suffix = file.suffix.lower()
-        if suffix in JSON:
-            yield from self._json_pieces(file)
+    def _pieces(self, file: _File) -> Iterator[tuple[EventTimes, Any]]:
+        folders = _partition_values(file.path.relative_to(self.path)) if file.path != self.path else {}
+        if file.kind in JSON:
+            yield from self._json_pieces(file.path, folders)
             return
-        for batch in _parquet(file, self._columns) if suffix in PARQUET else _csv(file, self._columns):
-            assert self.event_time is not None, "settled with the columns"
-            times = self.reader.column(batch.column(self.event_time))
-            yield times, _named([batch.column(name).to_pylist() for name in self.split]) if self.split else None
 
-    def _json_pieces(self, file: Path) -> Iterator[tuple[EventTimes, Any]]:
+        def columns(schema: pa.Schema) -> list[str]:
+            return self._columns(schema, folders)
+
+        for batch in _parquet(file.path, columns) if file.kind in PARQUET else _csv(file.path, columns):
+            assert self.event_time is not None, "settled with the columns"
+
+            def column(name: str, batch: pa.RecordBatch = batch) -> pa.Array[Any]:
+                if name in folders:
+                    return pa.array([folders[name]] * batch.num_rows, pa.string())
+                return batch.column(name)
+
+            times = self.reader.column(column(self.event_time))
+            yield times, _named([column(name).to_pylist() for name in self.split]) if self.split else None
+
+    def _json_pieces(self, file: Path, folders: Mapping[str, str | None]) -> Iterator[tuple[EventTimes, Any]]:
         if self.event_time is None:
             raise AuditImpossible("JSON files have no columns of times", "name the field: --event-time '$.paid_at'.")
-        path, splits = json_path(self.event_time), [json_path(name) for name in self.split]
-        with file.open("rb") as lines:
+        path = json_path(self.event_time)
+        with gzip.open(file) if file.suffix.lower() == GZIP else file.open("rb") as lines:
             while piece := lines.readlines(_PIECE_ROWS * _GUESSED_ROW_BYTES):
                 rows = [line for line in piece if line.strip()]
                 if rows:
-                    names = _named([field_values(rows, split) for split in splits]) if splits else None
-                    yield self.reader.payloads(rows, path), names
+                    columns = [
+                        [folders[name]] * len(rows) if name in folders else field_values(rows, json_path(name))
+                        for name in self.split
+                    ]
+                    yield self.reader.payloads(rows, path), _named(columns) if columns else None
 
-    def _columns(self, schema: pa.Schema) -> list[str]:
-        """The columns to read, settled by the first file."""
+    def _columns(self, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
+        """Return the columns to read from a file, without those in folder names. The first file decides which."""
         if self.event_time is not None and self.event_time.startswith("$."):
             self.event_time = self.event_time[2:]
         if self.event_time is None:
@@ -254,16 +299,33 @@ class FilesAudit:
                     "name it with --event-time.",
                 )
             self.event_time = "timestamp" if "timestamp" in times else times[0]
-        if not self.split and set(_BRONZE) <= set(schema.names):
+        known = [*schema.names, *folders]
+        if not self.split and set(_BRONZE) <= set(known):
             self.split = _BRONZE
         wanted = [self.event_time, *self.split]
         for name in wanted:
-            if name not in schema.names:
+            if name not in known:
                 raise AuditImpossible(
-                    f"there is no column {name!r:.100}; there are: {', '.join(schema.names):.300}",
+                    f"there is no column {name!r:.100}; there are: {', '.join(known):.300}",
                     "check the spelling.",
                 )
-        return wanted
+        return [name for name in wanted if name not in folders]
+
+
+def _kind(path: Path) -> str:
+    """How the name of a file ends, without ``.gz``; Parquet is packed within."""
+    inner = path.with_suffix("").suffix.lower() if path.suffix.lower() == GZIP else path.suffix.lower()
+    return "" if path.suffix.lower() == GZIP and inner in PARQUET else inner
+
+
+def _partition_values(path: Path) -> dict[str, str | None]:
+    """Return the columns and values in the folder names of a file, as Hive and Spark write them.
+
+    >>> _partition_values(Path("day=2026-11-24/region=a%2Fb/0.parquet"))
+    {'day': '2026-11-24', 'region': 'a/b'}
+    """
+    parts = [part.partition("=") for part in path.parts[:-1]]
+    return {unquote(name): None if value == _HIVE_NULL else unquote(value) for name, is_one, value in parts if is_one}
 
 
 def _is_hidden(name: str) -> bool:
@@ -273,34 +335,78 @@ def _is_hidden(name: str) -> bool:
 
 def _rows(file: _File) -> int:
     """How many rows a file has, about."""
-    if file.path.suffix.lower() in PARQUET:
+    if file.kind in PARQUET:
         from pyarrow import parquet
 
         try:
-            return int(parquet.read_metadata(file.path).num_rows)
+            with file.path.open("rb") as raw:
+                return int(parquet.read_metadata(raw).num_rows)
         except (OSError, pa.ArrowException):
             return 0
-    return file.size_bytes // _GUESSED_ROW_BYTES + 1
+    packed = file.path.suffix.lower() == GZIP
+    return file.size_bytes * (_GUESSED_PACKING if packed else 1) // _GUESSED_ROW_BYTES + 1
+
+
+def _text(name: str) -> str:
+    """A name of a file, also of one that is no UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
+    """Pieces of the columns. Raises OSError: a piece of them would not fit into memory."""
     from pyarrow import parquet
 
-    with parquet.ParquetFile(file) as opened:
-        yield from opened.iter_batches(_PIECE_ROWS, columns=list(dict.fromkeys(columns(opened.schema_arrow))))
+    with file.open("rb") as raw, parquet.ParquetFile(raw) as opened:
+        schema = opened.schema_arrow
+        wanted = list(dict.fromkeys(columns(schema)))
+        groups = [opened.metadata.row_group(group) for group in range(opened.num_row_groups)]
+        _check_size(max((size for group in groups for size in _unpacked(group, wanted)), default=0))
+    # A text that many rows repeat stands there once, so it is read as it stands there.
+    texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
+    with file.open("rb") as raw, parquet.ParquetFile(raw, read_dictionary=texts) as opened:
+        for batch in opened.iter_batches(_PIECE_ROWS, columns=wanted):
+            yield pa.RecordBatch.from_arrays([_spelled(column) for column in batch.columns], batch.schema.names)
+
+
+def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
+    """Bytes of each of the columns in a row group, as its file says."""
+    for at in range(group.num_columns):
+        column = group.column(at)
+        if column.path_in_schema.partition(".")[0] in wanted:
+            yield column.total_uncompressed_size
+
+
+def _spelled(column: Any) -> Any:
+    """The texts of a column whose rows point into a list of them."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    sizes = pc.binary_length(column.dictionary)
+    _check_size(pc.sum(pc.take(sizes, column.indices)).as_py() or 0)
+    return column.cast(column.type.value_type)
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > _MOST_BYTES:
+        raise OSError(f"a piece of its columns takes {size_bytes >> 20:,} MiB, and {_MOST_BYTES >> 20} are read")
+
+
+def _stream(file: Path) -> Any:
+    """The bytes of a file, unpacked; of a name that is no UTF-8, too, which pyarrow does not open itself."""
+    raw = file.open("rb")
+    return pa.input_stream(raw, compression="gzip") if file.suffix.lower() == GZIP else raw
 
 
 def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
     from pyarrow import csv
 
-    with csv.open_csv(file) as opened:
+    with _stream(file) as raw, csv.open_csv(raw) as opened:
         schema = opened.schema
     wanted = columns(schema)
     # As texts: what the first rows look like says nothing of the others, and one bad time must not end the file.
     options = csv.ConvertOptions(
         include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
     )
-    with csv.open_csv(file, convert_options=options) as opened:
+    with _stream(file) as raw, csv.open_csv(raw, convert_options=options) as opened:
         yield from opened
 
 

@@ -1,4 +1,4 @@
-"""Audits a topic: reads a bounded part of it by one consumer that joins no group, commits nothing and writes nothing.
+"""Audits topics: reads a bounded part of them by one consumer that joins no group, commits nothing and writes nothing.
 
 Brokers that go away, a topic that is deleted, records that expire while they are read: the audit ends with what it has,
 and says so.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from lowmark.sources.kafka.client import KafkaClient
 from lowmark.sources.kafka.consumers import KeptConsumer, range_properties
 from lowmark.sources.kafka.errors import KafkaTopicMissing, KafkaUnavailable
 from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
+from lowmark.sources.kafka.offsets import TopicPartitionId
 from lowmark.sources.kafka.reader import GUESSED_RECORD_BYTES, collecting_nothing, fetch_properties
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.watermark import format_duration_us
@@ -26,8 +27,9 @@ from lowmark.watermark.replay.report import AuditReport
 
 from .audit import Audit, Question
 from .cuts import ByRows, ByTime, Cut, Proportional
-from .event_time import EventTimes, TimeReader
-from .kafka_range import TopicRange, Wanted
+from .event_time import EventTimes, Header, JsonPath, TimeReader, shown_place
+from .kafka_range import Offsets, TopicRange, Topics, Wanted
+from .schema import Schema, schema_id, unframed
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -51,15 +53,16 @@ _NO_TIMESTAMP = 0
 
 @dataclass
 class KafkaAudit:
-    """One topic, audited once.
+    """Some topics, audited once.
 
     Args:
         bootstrap_servers: "host:port,host:port".
-        topic: its name.
+        topics: which.
         question: what is asked.
         wanted: how much is read.
-        path: where event time is in the JSON of the value; None: it is the record's timestamp.
+        place: where event time is, in the JSON of the value or in a header; None: it is the record's timestamp.
         reader: what it is written in.
+        schema: decodes the values; None: they are JSON.
         options: more properties of librdkafka.
         now_us: now, microseconds since the epoch.
         give_up_after_seconds: how long a broker that does not answer is waited for.
@@ -68,13 +71,14 @@ class KafkaAudit:
     """
 
     bootstrap_servers: str
-    topic: str
+    topics: Topics
     question: Question
     wanted: Wanted
-    path: tuple[str, ...] | None
+    place: JsonPath | Header | None
     reader: TimeReader
     options: Mapping[str, object]
     now_us: int
+    schema: Schema | None = None
     give_up_after_seconds: float = 30.0
     stop: Callable[[], bool] = bool
     progress: Callable[[int, int], None] = lambda _read, _total: None
@@ -89,12 +93,14 @@ class KafkaAudit:
         settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
         try:
-            topic = TopicRange(self.bootstrap_servers, self.topic, self.wanted, self.now_us, self._notes)
-            begins, ends = topic.find(client)
+            wanted = TopicRange(self.bootstrap_servers, self.topics, self.wanted, self.now_us, self._notes)
+            begins, ends = wanted.find(client)
             return self._read(settings, client, begins, ends)
         except KafkaTopicMissing as missing:
             raise AuditImpossible(
-                f"Kafka at {self.bootstrap_servers}: there is no topic {self.topic!r}",
+                f"Kafka at {self.bootstrap_servers}: there is no topic {', '.join(map(repr, missing.missing))}"
+                if self.topics.pattern is None
+                else f"Kafka at {self.bootstrap_servers}: there are no {self.topics}",
                 "check the spelling, and the right to describe and read it.",
             ) from missing
         except KafkaUnavailable as away:
@@ -107,9 +113,7 @@ class KafkaAudit:
 
     # -- reading
 
-    def _read(
-        self, settings: KafkaSettings, client: KafkaClient, begins: dict[int, int], ends: dict[int, int]
-    ) -> AuditReport:
+    def _read(self, settings: KafkaSettings, client: KafkaClient, begins: Offsets, ends: Offsets) -> AuditReport:
         from confluent_kafka import TopicPartition
 
         sizes = [ends[each] - begins[each] for each in begins if begins[each] < ends[each]]
@@ -118,46 +122,63 @@ class KafkaAudit:
         reading = _Reading(self, kept, client, begins, ends)
         try:
             with_rows = [partition for partition in begins if begins[partition] < ends[partition]]
-            kept.consumer.assign([TopicPartition(self.topic, each, begins[each]) for each in with_rows])
+            kept.consumer.assign([TopicPartition(each[0], each[1], begins[each]) for each in with_rows])
             reading.run()
         finally:
             kept.consumer.close()
         if reading.audit is None:
             raise AuditImpossible(
-                f"Kafka at {self.bootstrap_servers}: nothing of topic {self.topic!r} could be read: "
+                f"Kafka at {self.bootstrap_servers}: nothing of {self.topics} could be read: "
                 f"{settings.redact(reading.why_short or 'interrupted before the first row')}",
                 "check that the brokers run, and the right to read the topic.",
             )
         audit = reading.audit
         if not any(profile.first_us is not None for profile in audit.profiles):
-            raise AuditImpossible(self._no_times(audit, reading), _NO_TIMES_HINT)
-        notes = [*self._notes, *([] if self.reader.note is None else [self.reader.note])]
+            framed = reading.schema_id is not None and self.schema is None
+            raise AuditImpossible(self._no_times(audit, reading), _SCHEMA_HINT if framed else _NO_TIMES_HINT)
+        notes = [*self._notes, *self.reader.notes]
+        if self.schema is not None and len(self.schema.ids) > 1:
+            ids = ", ".join(map(str, sorted(self.schema.ids)[:20]))
+            notes.append(
+                f"values name {len(self.schema.ids)} schemas (ids {ids}), and all were decoded by the one of --schema: "
+                "where they differ before the event time, times are wrong"
+            )
         if reading.empty:
             notes.append(f"no row of it in what was read: {', '.join(self.name(each) for each in reading.empty[:20])}")
         if reading.why_short is not None:
             notes.append(f"not all was read: {settings.redact(reading.why_short)}")
         elif self.stop():
             notes.append("interrupted: this is what was read by then")
+        names = sorted({topic for topic, _ in ends})
+        named = f"topic {names[0]}" if len(names) == 1 else f"{len(names)} topics ({', '.join(names):.200})"
         partitions = f"{len(ends)} partition{'s' if len(ends) > 1 else ''}"
         return audit.report(
-            what=f"topic {self.topic}, {audit.rows:,} rows of {partitions}",
+            what=f"{named}, {audit.rows:,} rows of {partitions}",
             order=reading.order,
             event_time=reading.event_time,
             complete=reading.why_short is None and not self.stop(),
             notes=notes,
         )
 
-    def name(self, partition: int) -> str:
-        return split_name((self.topic, partition))
+    def times_in(self, values: Sequence[bytes | None], path: JsonPath) -> EventTimes:
+        """The event times in the values of records."""
+        if self.schema is None:
+            return self.reader.payloads([unframed(value) for value in values], path)
+        return self.reader.values(self.schema.values(values, path))
+
+    def name(self, partition: TopicPartitionId) -> str:
+        return split_name(partition)
 
     def _no_times(self, audit: Audit, reading: _Reading) -> str:
-        where = "$." + ".".join(self.path) if self.path is not None else "the record's timestamp"
+        where = "the record's timestamp" if self.place is None else shown_place(self.place)
         nulls = sum(profile.null_rows for profile in audit.profiles)
         broken = sum(profile.unreadable_rows for profile in audit.profiles)
         far = audit.rows - nulls - broken
         sample = "" if reading.sample is None else f"; the first record begins with {reading.sample!r}"
+        if reading.schema_id is not None and self.schema is None:
+            sample = f"; the first record is Avro or Protobuf of schema {reading.schema_id} of a schema registry"
         return (
-            f"none of the {audit.rows:,} rows of topic {self.topic!r} has a usable event time at {where}: {nulls:,} "
+            f"none of the {audit.rows:,} rows of {self.topics} has a usable event time at {where}: {nulls:,} "
             f"have none, {broken:,} one that cannot be read, {far:,} one from before 1970 or from the future{sample}"
         )
 
@@ -167,23 +188,34 @@ _NO_TIMES_HINT = (
 )
 
 
+_SCHEMA_HINT = (
+    "pass that schema with --schema FILE: the .avsc, or what protoc --include_imports --descriptor_set_out wrote."
+)
+
+
+def _header(message: Message, name: str) -> bytes | None:
+    """The last value of a header, as Kafka's own clients take it; None where the record has no such header."""
+    headers: Any = message.headers()  # pairs, whatever the types say
+    value = next((value for each, value in reversed(headers or ()) if each == name), None)
+    return value.encode() if isinstance(value, str) else value
+
+
 class _Reading:
     """What goes on while records are read."""
 
-    def __init__(
-        self, of: KafkaAudit, kept: KeptConsumer, client: KafkaClient, begins: dict[int, int], ends: dict[int, int]
-    ) -> None:
+    def __init__(self, of: KafkaAudit, kept: KeptConsumer, client: KafkaClient, begins: Offsets, ends: Offsets) -> None:
         self._of, self._kept, self._client, self._begins, self._ends = of, kept, client, begins, ends
         self._left = {partition for partition in begins if begins[partition] < ends[partition]}
-        self._paused: set[int] = set()
+        self._paused: set[TopicPartitionId] = set()
         self._total = sum(ends.values()) - sum(begins.values())
-        self._numbers: dict[int, int] = {}
-        self._appended = False
+        self._numbers: Offsets = {}  # of each partition, its number as a split
+        self._appended = self._mixed = False
         self.audit: Audit | None = None
         self.order = self.event_time = ""
         self.sample: str | None = None
+        self.schema_id: int | None = None  # that the first record names, and that is needed to read it
         self.why_short: str | None = None
-        self.empty: list[int] = sorted(set(begins) - self._left)
+        self.empty: list[TopicPartitionId] = sorted(set(begins) - self._left)
 
     def run(self) -> None:
         news_at = looked_at = time.monotonic()
@@ -216,39 +248,54 @@ class _Reading:
     def _look(self) -> None:
         """Nothing comes: is the topic still there?"""
         try:
-            if self._of.topic not in self._client.topics([self._of.topic]):
-                self.why_short = "the topic was deleted while it was read"
+            names = sorted({topic for topic, _ in self._ends})
+            if gone := set(names) - self._client.topics(names).keys():
+                self.why_short = f"topic {', '.join(sorted(gone))} was deleted while it was read"
         except KafkaUnavailable as away:
             self.why_short = f"the brokers went away: {away.cause}"
 
     def _take(self, messages: Sequence[Message]) -> None:
         stamps = np.array([message.timestamp() for message in messages], np.int64)
-        partitions = np.array([message.partition() for message in messages], np.int64)
+        rows_of: dict[TopicPartitionId, list[int]] = {}
+        for row, message in enumerate(messages):
+            rows_of.setdefault((str(message.topic()), int(message.partition() or 0)), []).append(row)
         offsets = np.array([message.offset() for message in messages], np.int64)
         if self.audit is None:
             self._begin(int(stamps[0, 0]), messages[0])
-        for partition in np.unique(partitions).tolist():
+        for partition, here in rows_of.items():
             if partition in self._left:
-                rows = np.flatnonzero((partitions == partition) & (offsets < self._ends[partition]))
-                self._take_of(partition, messages, rows, offsets, stamps)
-                if offsets[partitions == partition][-1] >= self._ends[partition] - 1:
+                rows = np.array(here, np.intp)
+                self._take_of(partition, messages, rows[offsets[rows] < self._ends[partition]], offsets, stamps)
+                if offsets[here[-1]] >= self._ends[partition] - 1:
                     self._end(partition)
         assert self.audit is not None
         self.audit.advance()
         self._pause()
 
     def _take_of(
-        self, partition: int, messages: Sequence[Message], rows: npt.NDArray[np.intp], offsets: Numbers, stamps: Numbers
+        self,
+        partition: TopicPartitionId,
+        messages: Sequence[Message],
+        rows: npt.NDArray[np.intp],
+        offsets: Numbers,
+        stamps: Numbers,
     ) -> None:
         assert self.audit is not None
+        if self._appended and not self._mixed and (stamps[rows, 0] != _APPENDED).any():
+            self._mixed = True
+            self._of._notes.append("some topics have append times, the others only the producers' timestamps")
         written_us = stamps[rows, 1] * 1_000
         stamped = stamps[rows, 0] != _NO_TIMESTAMP
-        if self._of.path is None:
+        place = self._of.place
+        if place is None:
             missing = len(rows) - int(stamped.sum())
             times = EventTimes(np.where(stamped, written_us, 0), stamped, missing, 0)
         else:
-            values: list[Any] = [messages[row].value() for row in rows.tolist()]
-            times = self._of.reader.payloads(values, self._of.path)
+            wanted = [messages[row] for row in rows.tolist()]
+            if isinstance(place, Header):
+                times = self._of.reader.headers([_header(message, place.name) for message in wanted])
+            else:
+                times = self._of.times_in([cast("bytes | None", message.value()) for message in wanted], place)
         self.audit.add(
             self._numbers[partition],
             written_us if self._appended else offsets[rows],
@@ -262,14 +309,17 @@ class _Reading:
         of, question = self._of, self._of.question
         self._appended = kind == _APPENDED
         value: Any = first.value()
-        self.sample = None if value is None or of.path is None else bytes(value)[:60].decode(errors="replace")
+        if value is not None and isinstance(of.place, tuple):
+            whole = bytes(value)
+            self.sample = whole[:60].decode(errors="replace")
+            self.schema_id = schema_id(whole) if unframed(whole) is whole else None
         with_rows = sorted(self._left)
         known = [*with_rows, *(self.empty if self._appended else [])]
         self._numbers = {partition: number for number, partition in enumerate(known)}
         cut = self._append_order(len(known), question) if self._appended else self._spark_order(with_rows, question)
         stamp = "append time" if self._appended else "timestamp, which its producer gave it"
-        self.event_time = f"the record's {stamp}" if of.path is None else "$." + ".".join(of.path)
-        if self._appended and of.path is None:
+        self.event_time = f"the record's {stamp}" if of.place is None else shown_place(of.place)
+        if self._appended and of.place is None:
             of._notes.append(
                 "event time is the broker's append time: no row can be late by it; name the time of the event with "
                 "--event-time '$.paid_at'"
@@ -283,7 +333,7 @@ class _Reading:
             question,
             of.now_us,
             timed=self._appended,
-            stamped=of.path is not None,  # else a split that is behind would look silent
+            stamped=of.place is not None,  # else a split that is behind would look silent
             empty=empty,
         )
 
@@ -296,12 +346,14 @@ class _Reading:
         self.order = f"{begin}a batch every {format_duration_us(trigger_us)}"
         return ByTime(splits, trigger_us)
 
-    def _spark_order(self, partitions: Sequence[int], question: Question) -> Cut:
+    def _spark_order(self, partitions: Sequence[TopicPartitionId], question: Question) -> Cut:
         rows = question.rows_per_batch
         if rows is None:
             rows = min(ROWS_PER_BATCH, max(1, self._total // BATCHES))
         if question.trigger_us is not None:
-            self._of._notes.append("--trigger needs append times, which the topic has not; it has no effect")
+            self._of._notes.append(
+                "--trigger has no effect, because the topic has no append times: batches are cut by --rows-per-batch"
+            )
         self.order = (
             "as Spark's rate limiting reads a backlog, of each partition in proportion (the topic has no append time), "
             f"maxOffsetsPerTrigger={rows}"
@@ -312,7 +364,7 @@ class _Reading:
     def _hear(self, message: Message) -> None:
         from confluent_kafka import KafkaError
 
-        error, partition = message.error(), message.partition()
+        error, partition = message.error(), (str(message.topic()), int(message.partition() or 0))
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:  # librdkafka's own code
             if partition in self._left:
@@ -333,11 +385,11 @@ class _Reading:
         ):
             self.why_short = error.str()
 
-    def _end(self, partition: int) -> None:
+    def _end(self, partition: TopicPartitionId) -> None:
         from confluent_kafka import TopicPartition
 
         self._left.discard(partition)
-        self._kept.consumer.incremental_unassign([TopicPartition(self._of.topic, partition)])
+        self._kept.consumer.incremental_unassign([TopicPartition(*partition)])
         self._paused.discard(partition)
         if self.audit is not None and partition in self._numbers:
             self.audit.cut.end(self._numbers[partition])
@@ -353,5 +405,5 @@ class _Reading:
             (self._kept.consumer.resume, self._paused & self._left - ahead),
         ):
             if partitions:
-                change([TopicPartition(self._of.topic, partition) for partition in sorted(partitions)])
+                change([TopicPartition(*partition) for partition in sorted(partitions)])
         self._paused = ahead

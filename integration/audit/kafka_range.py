@@ -1,24 +1,27 @@
-"""Which part of a topic is audited: a bounded one, that begins at one time in all partitions.
+"""Which part of topics is audited: a bounded one, that begins at one time in all partitions.
 
 None is read further back than the others: else a slow partition would look late only because its rows are old.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowmark.integration.errors import AuditImpossible
-from lowmark.sources.kafka.client import KafkaClient
+from lowmark.sources.kafka.client import KafkaClient, Topic
 from lowmark.sources.kafka.errors import KafkaTopicMissing
-from lowmark.sources.kafka.offsets import KafkaOffsets
+from lowmark.sources.kafka.offsets import KafkaOffsets, TopicPartitionId
 from lowmark.watermark import format_time_us
 
-__all__ = ["ROWS", "TopicRange", "Wanted"]
+__all__ = ["ROWS", "TopicRange", "Topics", "Wanted"]
 
 ROWS = 1_000_000
 """How many rows are read where nothing is said."""
 
 _BISECTIONS = 40
+Offsets = dict[TopicPartitionId, int]
+
 _EARLIEST, _LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
 
 
@@ -36,53 +39,77 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics that are audited, given by name or by a pattern for whole names.
+
+    >>> str(Topics(("orders",))), str(Topics(("orders", "returns"))), str(Topics(pattern="orders-.*"))
+    ("topic 'orders'", "topics 'orders', 'returns'", "topics like 'orders-.*'")
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"topics like {self.pattern!r}"
+        return f"topic{'s' if len(self.names) > 1 else ''} {', '.join(map(repr, self.names))}"
+
+    def find(self, client: KafkaClient) -> dict[str, Topic]:
+        """Return those that exist, by name."""
+        if self.pattern is not None:
+            return client.topics_like(self.pattern)
+        return client.topics(self.names, f"describe {self}")
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRange:
     """Finds it.
 
     Attributes:
         bootstrap_servers: the brokers, for errors.
-        topic: its name.
+        topics: which.
         wanted: how much is read.
         now_us: now, microseconds since the epoch.
         notes: takes what a person should know of it.
     """
 
     bootstrap_servers: str
-    topic: str
+    topics: Topics
     wanted: Wanted
     now_us: int
     notes: list[str]
 
-    def find(self, client: KafkaClient) -> tuple[dict[int, int], dict[int, int]]:
+    def find(self, client: KafkaClient) -> tuple[Offsets, Offsets]:
         """The first offset of each partition that is read, and the one after its last."""
-        topic = client.topics([self.topic], f"describe topic {self.topic!r}").get(self.topic)
-        if topic is None:
-            raise KafkaTopicMissing((self.topic,), self.bootstrap_servers)
-        every = [(self.topic, partition) for partition in topic.partitions]
+        found = self.topics.find(client)
+        missing = tuple(name for name in self.topics.names if name not in found)
+        if missing or not found:
+            raise KafkaTopicMissing(missing or (str(self.topics),), self.bootstrap_servers)
+        every = [(topic, partition) for topic, each in found.items() for partition in each.partitions]
         (first, no_first), (last, no_last) = client.positions_of_each(
-            [dict.fromkeys(every, _EARLIEST), dict.fromkeys(every, _LATEST)], f"ask where topic {self.topic!r} ends"
+            [dict.fromkeys(every, _EARLIEST), dict.fromkeys(every, _LATEST)], f"ask where {self.topics} end"
         )
         if no_first or no_last:
-            without = ", ".join(sorted({str(partition) for _, partition in (*no_first, *no_last)}, key=int))
+            without = ", ".join(f"{topic}/{partition}" for topic, partition in sorted({*no_first, *no_last}))
             self.notes.append(f"partitions without a leader are left out: {without}")
-        begins = {partition: offset for (_, partition), offset in first.items() if offset is not None}
-        ends = {partition: offset for (_, partition), offset in last.items() if offset is not None}
+        begins = _known(first)
+        ends = _known(last)
         begins = {partition: offset for partition, offset in begins.items() if partition in ends}
         ends = {partition: max(ends[partition], offset) for partition, offset in begins.items()}
         if sum(ends.values()) == sum(begins.values()):
             raise AuditImpossible(
-                f"topic {self.topic!r} holds no record that can be read", "audit it once rows were written to it."
+                f"{self.topics} hold no record that can be read", "audit it once rows were written to it."
             )
         return self._narrowed(client, begins, ends), ends
 
-    def _narrowed(self, client: KafkaClient, begins: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
+    def _narrowed(self, client: KafkaClient, begins: Offsets, ends: Offsets) -> Offsets:
         """Where to begin so that what is wanted is read, at one time in all partitions."""
         if self.wanted.last_us is not None:
             since_us = self.now_us - self.wanted.last_us
             begins = self._at(client, since_us, begins, ends)
             if begins == ends:
                 raise AuditImpossible(
-                    f"nothing was written to topic {self.topic!r} since {format_time_us(since_us)}",
+                    f"{self.topics}: nothing was written since {format_time_us(since_us)}",
                     "ask for more with --last, for the newest rows with --rows, or for --all.",
                 )
         rows = self.wanted.rows
@@ -108,11 +135,15 @@ class TopicRange:
             )
         return found
 
-    def _at(self, client: KafkaClient, time_us: int, begins: dict[int, int], ends: dict[int, int]) -> dict[int, int]:
-        wanted = {(self.topic, partition): KafkaOffsets.timestamp(time_us) for partition in ends}
-        found, _ = client.positions(wanted, f"search topic {self.topic!r} by time")
-        at: dict[int, int] = {}
+    def _at(self, client: KafkaClient, time_us: int, begins: Offsets, ends: Offsets) -> Offsets:
+        wanted = {partition: KafkaOffsets.timestamp(time_us) for partition in ends}
+        found, _ = client.positions(wanted, f"search {self.topics} by time")
+        at: Offsets = {}
         for partition, end in ends.items():
-            offset = found.get((self.topic, partition))
+            offset = found.get(partition)
             at[partition] = end if offset is None else min(end, max(begins[partition], offset))
         return at
+
+
+def _known(found: Mapping[TopicPartitionId, int | None]) -> Offsets:
+    return {partition: offset for partition, offset in found.items() if offset is not None}

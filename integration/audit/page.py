@@ -30,13 +30,16 @@ _STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --paper: #16181c; --faint: #9aa0a6; --line: #333;
   --native: #f2b8b5; --low: #a8c7fa; --split: #6f7680; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 62rem; padding: 0 1rem; }
+  max-width: 84rem; padding: 0 1rem; }
+p, pre { max-width: 62rem; box-sizing: border-box; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
-td:first-child, th:first-child { min-width: 7rem; }
-td.n, th.n { text-align: right; white-space: nowrap; }
-pre { white-space: pre-wrap; padding: 1rem; border: 1px solid var(--line); }
-figure { margin: 1rem 0; overflow-x: auto; }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap;
+  vertical-align: top; }
+td.names { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
+td.n, th.n { text-align: right; }
+h1, p { overflow-wrap: anywhere; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: 1rem; border: 1px solid var(--line); }
+figure, .wide { margin: 1rem 0; overflow-x: auto; }
 figcaption, .faint { color: var(--faint); }
 svg text { fill: var(--faint); font: 12px system-ui, sans-serif; }
 .loss { font-size: 1.2rem; font-weight: 600; }
@@ -65,6 +68,7 @@ def page(report: AuditReport) -> str:
             _table(
                 ("delay", "native Spark drops", "of rows", "of splits", "keeps rows", "lowmark drops", "keeps rows"),
                 {1, 2, 4, 5, 6},
+                {3},
                 [
                     (
                         format_duration_us(native.delay_us),
@@ -91,6 +95,7 @@ def page(report: AuditReport) -> str:
                 ("split", "rows", "first", "last", "99 % lie behind", "99.99 %", "all", "behind at most", "silence",
                  "null", "unreadable", "before 1970", "future"),
                 {1, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+                {0},
                 [_row(split) for split in shown],
             ),
             f'<p class="faint">{len(shown):,} of {len(report.splits):,} splits</p>',
@@ -115,15 +120,25 @@ def _window(report: AuditReport) -> str:
     return f"a row is late once its window of {format_duration_us(report.window_us)} is over"
 
 
-def _table(head: Sequence[str], numbers: set[int], rows: Sequence[Sequence[str]]) -> str:
+def _table(head: Sequence[str], numbers: set[int], names: set[int], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls sideways within itself.
+
+    Args:
+        head: the titles of the columns.
+        numbers: the columns of numbers, from 0.
+        names: the columns that hold names of splits, which may be long and are wrapped.
+        rows: a text for each column.
+    """
+
     def cells(tag: str, row: Sequence[str]) -> str:
+        kinds = ["n" if at in numbers else "names" if at in names else "" for at in range(len(row))]
         return "".join(
-            f"<{tag}{' class=n' if at in numbers else ''}>{_name(text) if at == 0 else _text(text)}</{tag}>"
-            for at, text in enumerate(row)
+            f"<{tag}{f' class={kind}' if kind else ''}>{_name(text) if at == 0 else _text(text)}</{tag}>"
+            for at, (kind, text) in enumerate(zip(kinds, row, strict=True))
         )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class=wide><table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _row(split: SplitReport) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from .common import EXIT_CODES, INTERRUPTED, SHOWN, Commands, Debug, Json
 if TYPE_CHECKING:
     from lowmark.integration.audit.audit import Question
     from lowmark.integration.audit.event_time import TimeReader
+    from lowmark.integration.audit.kafka_range import Topics
     from lowmark.watermark.replay.report import AuditReport
     from rich.progress import Progress
     from typing_extensions import Self
@@ -80,11 +82,27 @@ _log = logging.getLogger("lowmark")
 def kafka(
     *,
     bootstrap_servers: Annotated[str, typer.Option(help="Brokers: HOST:PORT,HOST:PORT.", show_default=False)],
-    topic: Annotated[str, typer.Option(help="The topic.", show_default=False)],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="A topic; several are read as one stream.", metavar="NAME", show_default=False),
+    ] = None,
+    topic_pattern: Annotated[
+        str | None,
+        typer.Option(help="Instead: a regular expression for whole names of topics.", show_default=False),
+    ] = None,
     event_time: Annotated[
         str | None,
         typer.Option(
-            help="Where event time is in the value, a JSON object: '$.paid_at'; else the record's timestamp.",
+            help="Where event time is: '$.paid_at' or '$.items[0].at' in a value that is JSON, 'header:paid_at' in a "
+            "header; else the record's timestamp.",
+            show_default=False,
+        ),
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="The schema of values that are Avro (.avsc) or Protobuf (what protoc --descriptor_set_out wrote); "
+            "their head of a schema registry is skipped. Needs lowmark[audit].",
             show_default=False,
         ),
     ] = None,
@@ -117,31 +135,36 @@ def kafka(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Replay a topic as native Spark and lowmark would read it. No Spark, no JVM, nothing is written.
+    """Replay topics as native Spark and lowmark would read them. No Spark, no JVM, nothing is written.
 
     Ctrl-C ends the reading, and the answer is of what was read by then.
     """
     _log_to_stderr(debug)
     _need_kafka()
-    from lowmark.integration.audit.event_time import json_path
+    from lowmark.integration.audit.event_time import record_place
     from lowmark.integration.audit.kafka import KafkaAudit
     from lowmark.integration.audit.kafka_range import Wanted
+    from lowmark.integration.audit.schema import Schema
 
-    path = None if event_time is None else json_path(event_time)
+    topics = _topics(topic, topic_pattern)
+    described = None if schema is None else Schema.read(schema)
+    place = None if event_time is None else record_place(event_time)
     question, reader = _question(delay, window, rows_per_batch, trigger), _reader(unit, pattern)
     wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
     options = _properties(properties, properties_file)
     with _Watch() as watch:
         found = KafkaAudit(
-            bootstrap_servers, topic, question, wanted, path, reader, options, time.time_ns() // 1_000,
-            stop=watch.stopped, progress=watch.progress,
+            bootstrap_servers, topics, question, wanted, place, reader, options, time.time_ns() // 1_000,
+            schema=described, stop=watch.stopped, progress=watch.progress,
         ).run()  # fmt: skip
     _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
 
 
 @audit.command("files", epilog=EXIT_CODES)
 def files(
-    path: Annotated[Path, typer.Argument(help="A file, or a folder with all that is below it.", show_default=False)],
+    path: Annotated[
+        str, typer.Argument(help="A file, a folder with all that is below it, or a Delta table.", show_default=False)
+    ],
     *,
     event_time: Annotated[
         str | None,
@@ -171,6 +194,8 @@ def files(
 ) -> None:
     """Replay files (parquet, CSV, JSON lines) as Spark's file source reads them: by age, one file a batch.
 
+    Folders like day=2026-11-24 give columns, as in Spark. A Delta table is read by its log (needs lowmark[audit]).
+
     Ctrl-C ends the reading, and the answer is of what was read by then.
     """
     _log_to_stderr(debug)
@@ -181,7 +206,7 @@ def files(
     wanted = Wanted(None if everything or last is not None else rows, None if last is None else _us(last, "--last"))
     with _Watch() as watch:
         found = FilesAudit(
-            path, question, wanted, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
+            _local(path), question, wanted, event_time, tuple(split or ()), reader, time.time_ns() // 1_000,
             stop=watch.stopped, progress=watch.progress,
         ).run()  # fmt: skip
     _tell(found, html=html, limit=limit, as_json=as_json, interrupted=watch.stopped())
@@ -248,6 +273,35 @@ def _us(text: str, option: str) -> int:
     if us < 1_000:
         raise typer.BadParameter(f"{option}: expected a millisecond or more, got {text}")
     return us
+
+
+def _local(text: str) -> Path:
+    """The path of a file on this machine, which may be given as a URI."""
+    from urllib.parse import unquote, urlsplit
+
+    from lowmark.integration.errors import AuditImpossible
+
+    scheme, colon, rest = text.partition("://")
+    if not colon:
+        return Path(text)
+    if scheme.lower() == "file":
+        return Path(unquote(urlsplit(text).path))
+    raise AuditImpossible(
+        f"{scheme}://{rest.rpartition('@')[2]:.200} is not on this machine",
+        "copy some of its files here, or audit it in a session: lowmark.audit_table(spark.read.parquet(...), ...).",
+    )
+
+
+def _topics(names: list[str] | None, pattern: str | None) -> Topics:
+    from lowmark.integration.audit.kafka_range import Topics
+
+    if bool(names) == (pattern is not None):
+        raise typer.BadParameter("expected either --topic or --topic-pattern")
+    try:
+        re.compile(pattern or "")
+    except re.error as wrong:
+        raise typer.BadParameter(f"--topic-pattern {pattern!r:.100} is no regular expression: {wrong}") from None
+    return Topics(tuple(dict.fromkeys(names or ())), pattern)
 
 
 def _reader(unit: str | None, pattern: str | None) -> TimeReader:

@@ -94,8 +94,11 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
     from lowmark.watermark.duration import rough_duration_us
     from lowmark.watermark.printable import printable
 
+    beside = "".join(f"; {printable(each)}" for each in (*_clocks(stream), *_left_alone(stream)))
+    if word == "failed":
+        return f", {printable(stream['why'])}"
     if word not in ("stuck", "silent", "waiting", "standing"):
-        return ""
+        return beside
     since, unread = stream["since"], stream.get("run", {}).get("backlog_rows")
     stood = (
         ""
@@ -103,4 +106,23 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
         else rough_duration_us((now - datetime.fromisoformat(since)) // timedelta(seconds=1) * 10**6)
     )
     facts = [f"for {stood}" if stood else "", f"{unread:,} rows unread" if unread else "", printable(stream["why"])]
-    return f", {', '.join(fact for fact in facts if fact)}"
+    return f", {', '.join(fact for fact in facts if fact)}{beside}"
+
+
+def _clocks(stream: dict[str, Any]) -> list[str]:
+    """The splits whose clocks are wrong, of a service that tells of them; the holder's is in ``why``."""
+    import msgspec
+    from lowmark.watermark import WrongClock
+
+    clocks = msgspec.convert(stream.get("wrong_clocks", []), list[WrongClock])
+    return [str(clock) for clock in clocks if stream.get("cause") != "wrong clock" or clock.split != stream["holder"]]
+
+
+def _left_alone(stream: dict[str, Any]) -> list[str]:
+    """A coordinator that does not answer and holds nothing; one that holds is in ``why``."""
+    link = stream.get("run", {}).get("coordinator")
+    if link is None or link["connected"] or link["holds"]:
+        return []
+    return [
+        f"the coordinator at {link['address']} does not answer ({link['why']}): its group goes on without this stream"
+    ]

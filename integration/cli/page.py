@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from lowmark.integration.console import print_json, print_lines
-from lowmark.integration.errors import ExtraMissing
 
 from .common import INTERRUPTED, TERMINATED, Connect, Debug, Json
 
@@ -28,10 +27,7 @@ def page(
 
     Services that start later appear by themselves. The page is served to this machine alone, and changes nothing.
     """
-    try:
-        from lowmark.integration.page.endpoint import PageServer
-    except ModuleNotFoundError as missing:
-        raise ExtraMissing("the page", str(missing.name), "page") from missing
+    from lowmark.integration.page.endpoint import PageServer
     from lowmark.integration.page.look import AllServices
 
     ended, by = threading.Event(), [signal.SIGINT]

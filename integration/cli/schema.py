@@ -13,7 +13,7 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 from lowmark.watermark import StreamStatus
 
-__all__ = ["AlignmentJson", "RunJson", "status_schema", "status_type"]
+__all__ = ["AlignmentJson", "CoordinatorJson", "RunJson", "status_schema", "status_type"]
 
 
 class AlignmentJson(msgspec.Struct, kw_only=True):
@@ -29,6 +29,16 @@ class AlignmentJson(msgspec.Struct, kw_only=True):
     waiting: bool
     why: str
     kept_at: str | None
+
+
+class CoordinatorJson(msgspec.Struct, kw_only=True):
+    """The coordinator that a query takes part in; `holds`: while it does not answer, the low watermark is held."""
+
+    address: str
+    connected: bool
+    since: datetime | None
+    why: str
+    holds: bool
 
 
 class RunJson(msgspec.Struct, kw_only=True):
@@ -48,6 +58,8 @@ class RunJson(msgspec.Struct, kw_only=True):
     batch_since: datetime | None
     seen_at: datetime | None
     alignment: AlignmentJson | None
+    coordinator: CoordinatorJson | None
+    rises: list[tuple[int, int]]
 
 
 def status_type() -> type:

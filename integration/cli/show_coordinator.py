@@ -63,6 +63,14 @@ def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, no
     console.print(
         f"coordinator, process {answer.pid}, {address}, {watching}", style="dim", highlight=False, soft_wrap=True
     )
+    if (again := answer.begun_again) is not None:
+        console.print(
+            f"  went on from its journal, because an error may have left its state half changed: {again.times:,} "
+            f"time{'' if again.times == 1 else 's'}, the last at {format_time_us(again.at_us)}: {printable(again.why)}",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
     if not seen.sources:
         console.print("  no task is registered")
     for source in seen.sources:

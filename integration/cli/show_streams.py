@@ -59,7 +59,7 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
     )
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")
-    for what, value in (
+    lines: list[tuple[str, str | Text]] = [
         ("is", Text(word, style=_STYLES.get(word, ""))),
         ("low watermark", _time(seen.low_watermark_us)),
         ("behind now", ago(seen.low_watermark_us, now_us)),
@@ -67,9 +67,11 @@ def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Tabl
         ("why", seen.why),
         ("since", "unknown" if seen.since is None else f"{seen.since:%Y-%m-%d %H:%M:%S} UTC"),
         ("next", seen.next),
+        *(("clock", str(clock)) for clock in seen.clocks_beside),
         ("splits", ", ".join(f"{count} {state}" for state, count in seen.states.items() if count) or "none yet"),
         ("rows", _rows(seen)),
-    ):
+    ]
+    for what, value in lines:
         facts.add_row(what, value)
     splits = _split_table(seen, now_us, limit)
     whole = Table.grid()

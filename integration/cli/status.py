@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ask", "explain", "status"]
 
 _NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # what a coordinator says to the question for a service
-_HANGS = "DEADLINE_EXCEEDED"
+_HANGS = ("DEADLINE_EXCEEDED", "INTERNAL")  # it is there, and hangs, or an error has ended what would answer
 
 
 def status(

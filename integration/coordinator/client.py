@@ -3,6 +3,10 @@
 One thread owns everything (`client_state.py` decides what follows from what); calls of the application only put
 something into its queue, so they never block. Without a connection an application keeps the low watermarks and caps
 that it has, and says so: `connected`, `since_us`, `why`.
+
+An error in the thread may leave its state half changed. Then the state is dropped, and made anew from what the
+application holds of each task; the connection is made anew, too. After too many errors the link ends: every task is
+given up with the error, because a query that shares a low watermark cannot go on without its link.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from typing import Any
 import grpc
 from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage, RefusedByCoordinator
 from lowmark.integration.process.clock import SteadyClock
+from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
+from lowmark.sources.worker import Worker, WorkerDied
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -35,7 +41,7 @@ from lowmark.watermark import (
 from lowmark.watermark.tasks.message_check import check_registration, check_reply
 
 from .access import Caller
-from .client_state import GivenUp, MemberState, NewLow
+from .client_state import GivenUp, Holdings, MemberState, NewLow
 from .messages import (
     SAY,
     STATUS,
@@ -63,9 +69,9 @@ class Member:
         tls_ca: PEM file with the certificate that the coordinator must show; needed with ``host:port``.
         token_file: the coordinator's token; needed with ``host:port``.
         tls_cert, tls_key: PEM files, the application's own certificate and key, where the coordinator asks for one.
-        on_low: called with a task and the new low watermark of its source, microseconds; it only ever rises.
-        on_given_up: called with a task that the coordinator refuses for good: its run was replaced by another
-            process, or its group has other parameters.
+        on_low: called with a task and the new low watermark of its source, microseconds; it never falls.
+        on_given_up: called with a task that cannot go on, and why: the coordinator refuses it for good (its run was
+            replaced by another process, or its group has other parameters), or errors have ended the link.
         deadline_seconds: how long a call may take before the connection counts as lost.
         random: makes waits between attempts differ from those of others.
         now_us: the clock.
@@ -88,7 +94,7 @@ class Member:
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
         on_low: Callable[[TaskId, int], None] | None = None,
-        on_given_up: Callable[[TaskId, RefusedByCoordinator], None] | None = None,
+        on_given_up: Callable[[TaskId, LowmarkError], None] | None = None,
         deadline_seconds: float = 5.0,
         random: Random | None = None,
         now_us: Callable[[], int] | None = None,
@@ -100,8 +106,11 @@ class Member:
         self._on_low, self._on_given_up = on_low, on_given_up
         self._deadline_seconds = deadline_seconds
         self._now_us = SteadyClock().now_us if now_us is None else now_us
-        self._runs: dict[TaskId, str] = {}  # what the application has registered, as it sees it
-        self._state = MemberState(uuid.uuid4().hex, Random() if random is None else random)
+        self._holdings = Holdings()
+        self._application, self._random = uuid.uuid4().hex, Random() if random is None else random
+        self._state = MemberState(self._application, self._random)
+        self._lives = 1  # states so far
+        self._failover = Failover(FailoverPolicy())
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._link: _Link | None = None
         self._attach_by_us = 0
@@ -109,8 +118,9 @@ class Member:
         self._closing = threading.Event()
         self._quiet = threading.Event()
         self._tried = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lowmark-member", daemon=True)
-        self._thread.start()
+        self._died_us: int | None = None
+        self._worker = Worker("lowmark-member", self._run, died=self._die)
+        self._worker.start()
 
     # -- what an application does
 
@@ -136,8 +146,10 @@ class Member:
         run = uuid.uuid4().hex if run is None else run
         registration = TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us)
         check_registration(registration)
-        self._runs[task] = run
-        self._work.put(partial(self._state.register, registration))
+        self._holdings.register(registration)
+        self._hand_over(lambda: self._state.register(registration))
+        if self._worker.failed is not None:
+            self._give_up(task)
         return run
 
     def report(
@@ -169,31 +181,35 @@ class Member:
                 patience_us=patience_us,
             )
         )
-        self._work.put(
-            partial(
-                self._state.report,
-                task,
-                low_watermark_us,
-                left_out=left_out,
-                next_wanted_us=next_wanted_us,
-                heard_us=heard_us,
-                patience_us=patience_us,
-            )
+        say = partial(
+            MemberState.report,
+            task=task,
+            low_us=low_watermark_us,
+            left_out=left_out,
+            next_wanted_us=next_wanted_us,
+            heard_us=heard_us,
+            patience_us=patience_us,
         )
+        self._holdings.report(task, say)
+        self._hand_over(lambda: say(self._state))
+        if self._worker.failed is not None:
+            self._give_up(task)
 
     def deregister(self, task: TaskId) -> None:
         """The run of the task is over: its query was stopped. Raises UnknownTask."""
         self._known(task)
-        del self._runs[task]
-        self._work.put(partial(self._state.end, task))
+        self._holdings.end(task)
+        self._hand_over(lambda: self._state.end(task))
 
     def reach(self) -> None:
         """Wait until the first attempt to connect has ended, for little longer than a call may take.
 
         Raises:
             CoordinatorUnreachable: it failed. More attempts follow until `close`.
+            WorkerDied: errors have ended the link.
         """
         self._tried.wait(self._deadline_seconds + 1)
+        self._worker.check("reach the coordinator")
         if not self.connected:
             raise CoordinatorUnreachable(self.address, "create the service", self.why)
 
@@ -202,14 +218,13 @@ class Member:
         their leases: the same application may come back for them.
         """
         if not self._closing.is_set():
-            if self._state.connected:
+            if self.connected:
                 self._quiet.clear()
-                self._work.put(lambda: None)
+                self._hand_over(lambda: None)
                 self._quiet.wait(seconds)
             self._closing.set()
-            self._work.put(lambda: None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=10)
+            self._hand_over(lambda: None)
+        self._worker.join(10)
 
     def __enter__(self) -> Member:  # noqa: PYI034  # Self is not in Python 3.10
         return self
@@ -223,18 +238,29 @@ class Member:
 
     @property
     def connected(self) -> bool:
-        """Whether a coordinator listens. If not, low watermarks and caps stay as they are."""
-        return self._state.connected
+        """Whether a coordinator listens, and has answered what it was asked last, or still has time to. If not, low
+        watermarks and caps stay as they are.
+        """
+        return self._state.connected and not self._worker.ended and not self._overdue(self._now_us())
 
     @property
     def since_us(self) -> int | None:
         """Since when ``connected`` is as it is, microseconds since the epoch; None before the first attempt ended."""
-        return self._state.since_us
+        return self._state.since_us if self._died_us is None else self._died_us
 
     @property
     def why(self) -> str:
         """Why there is no connection; empty if there is one."""
-        return self._state.why
+        if (error := self._worker.failed) is not None:
+            return f"the thread of this link was ended by an error: {_described(error)}"
+        if self._worker.ended:
+            return "this link was closed"
+        return self._no_answer if self._state.connected and not self.connected else self._state.why
+
+    @property
+    def failed(self) -> BaseException | None:
+        """The error that has ended the link for good; None if none has."""
+        return self._worker.failed
 
     def low_us(self, task: TaskId) -> int | None:
         """The newest low watermark of the task's source that was heard, microseconds; None: none."""
@@ -246,24 +272,74 @@ class Member:
 
     # -- the thread
 
+    @property
+    def _no_answer(self) -> str:
+        return f"no answer within {self._deadline_seconds:g} seconds"
+
     def _known(self, task: TaskId) -> str:
-        run = self._runs.get(task)
+        run = self._holdings.run(task)
         if run is None:
-            raise UnknownTask(str(task), "this application", len(self._runs))
+            raise UnknownTask(str(task), "this application", len(self._holdings.tasks))
         return run
+
+    def _hand_over(self, work: Callable[[], None]) -> None:
+        if not self._worker.ended:  # else nobody would ever take it out
+            self._work.put(work)
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                work = self._work.get(timeout=self._wait_seconds())
-                while True:  # all that is there: it may be one message
-                    work()
-                    work = self._work.get_nowait()
-            except queue.Empty:
-                pass
-            self._step(self._now_us())
+                self._work_on()
+            except Exception as error:
+                if self._failover.failed(self._now_us()) is None:
+                    raise
+                self._begin_again(error)
         if self._link is not None:
             self._link.close()
+
+    def _work_on(self) -> None:
+        try:
+            work = self._work.get(timeout=self._wait_seconds())
+            while True:  # all that is there: it may be one message
+                work()
+                work = self._work.get_nowait()
+        except queue.Empty:
+            pass
+        self._step(self._now_us())
+
+    def _begin_again(self, error: Exception) -> None:
+        """Drop the state, and make one of what the application holds."""
+        why = f"an error has ended the connection: {_described(error)}"
+        _log.error(
+            "the link to the coordinator at %s begins again with what this application said last, because an error may "
+            "have left its state half changed: %s",
+            self.address,
+            _described(error),
+            exc_info=error,
+        )
+        state = self._holdings.resume(self._application, self._random, life=self._lives)
+        self._lives += 1
+        state.detached(why, self._now_us())
+        link, self._link, self._answer_by_us, self._state = self._link, None, None, state
+        self._tried.set()
+        if link is not None:
+            link.close()
+
+    def _die(self, _error: BaseException) -> None:
+        """Give all tasks up, because nobody speaks for the tasks any more. Runs on the thread, at its end."""
+        self._died_us = self._now_us()
+        self._tried.set()
+        self._quiet.set()
+        for task in self._holdings.tasks:
+            self._give_up(task)
+        if self._link is not None:
+            self._link.close()
+
+    def _give_up(self, task: TaskId) -> None:
+        try:
+            self._worker.check(f"share the low watermark of task {task}")
+        except WorkerDied as died:
+            self._call_back(GivenUp(task, died))
 
     def _wait_seconds(self) -> float | None:
         if self._link is None:
@@ -283,18 +359,21 @@ class Member:
             if state.retry_at_us is None or now_us >= state.retry_at_us:
                 self._connect(now_us)
         elif now_us >= self._attach_by_us if not state.connected else self._overdue(now_us):
-            self._hang_up(self._link, f"no answer within {self._deadline_seconds:g} seconds")
+            self._hang_up(self._link, self._no_answer)
+        for heard in state.heard():  # before anything is said: a new token is held before the coordinator hears it
+            if isinstance(heard, NewLow | GivenUp):
+                self._call_back(heard)
+            self._holdings.hear(heard)  # after an error before this, a new state hears it again
         say = state.take(now_us)
         if say is not None and self._link is not None:
             self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)
             self._link.say(say)
-        for heard in state.heard():
-            self._call_back(heard)
         if state.quiet:
             self._quiet.set()
 
     def _overdue(self, now_us: int) -> bool:
-        return self._answer_by_us is not None and now_us >= self._answer_by_us
+        answer_by_us = self._answer_by_us  # other threads ask, too
+        return answer_by_us is not None and now_us >= answer_by_us
 
     def _call_back(self, heard: NewLow | GivenUp) -> None:
         try:
@@ -378,7 +457,7 @@ class _Link:
             "say": say(iter(self._unsaid.get, None), metadata=metadata),
         }
         for name, call in calls.items():
-            threading.Thread(target=self._read, args=(call,), name=f"lowmark-member-{name}", daemon=True).start()
+            Worker(f"lowmark-member-{name}", partial(self._read, call), died=self._end).start()
 
     def say(self, said: Say) -> None:
         """Send a message; its answer is posted."""
@@ -388,6 +467,9 @@ class _Link:
         """Hang up."""
         self._unsaid.put(None)  # gRPC's own thread waits for the next message
         self._channel.close()
+
+    def _end(self, error: BaseException) -> None:
+        self._post(self, f"an error has ended a thread of the connection: {_described(error)}")
 
     def _read(self, call: Any) -> None:
         try:
@@ -474,4 +556,8 @@ def forget_task(
 def _cause(failed: Any) -> str:
     if isinstance(failed, grpc.Call):
         return f"{failed.code().name}: {failed.details()}"
-    return f"{type(failed).__name__}: {failed}"
+    return _described(failed)
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -7,12 +7,14 @@ Rule 3: on a new connection a task that was registered renews its lease. Only a 
         registers again, with a new token; one that another process replaced is given up, so that two never fight over a
         task.
 Rule 4: the low watermark that a task hears never goes back, whatever a coordinator says.
+Rule 5: a state can be made anew from what the application holds (`Holdings`): its registrations, under the tokens that
+        `RunRenewed` tells, and its newest reports. All of it may have been said before, which rule 2 allows.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -23,6 +25,7 @@ from lowmark.watermark import (
     CapAnnounced,
     LeaseRenewed,
     LeftOut,
+    LowmarkError,
     NotifyNewLowWatermark,
     ReplyLowWatermark,
     RetrieveLowWatermark,
@@ -33,13 +36,14 @@ from lowmark.watermark import (
 
 from .messages import MOST_BYTES, Answer, News, Refused, Say, Statement, Taken, encode
 
-__all__ = ["BackOff", "GivenUp", "Heard", "MemberState", "NewLow"]
+__all__ = ["BackOff", "GivenUp", "Heard", "Holdings", "Left", "MemberState", "NewLow", "RunRenewed"]
 
 # From the start of a message to the start of the next: a task that reports alone is said at once, a hundred tasks
 # that report one after the other are a few messages and not a hundred.
 _GAP_US = 5_000
 _MOST_STATEMENTS = 500  # a coordinator takes them in without listening to others
 _ROOM_BYTES = MOST_BYTES // 2
+_LIFE_SEQUENCES = 2**40  # replies of one life of a state: those of the next are newer than all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,27 @@ class GivenUp:
     """The coordinator does not take the task, and asking again would not help."""
 
     task: TaskId
-    error: RefusedByCoordinator
+    error: LowmarkError
 
 
-Heard = NewLow | GivenUp
+@dataclass(frozen=True, slots=True)
+class RunRenewed:
+    """The coordinator has forgotten the task, so the task registers again, with the token ``run``."""
+
+    task: TaskId
+    before: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The run of the task is over, and nothing of it is left to say."""
+
+    task: TaskId
+    run: str
+
+
+Heard = NewLow | GivenUp | RunRenewed | Left
 
 
 class BackOff:
@@ -120,6 +141,7 @@ class MemberState:
     Args:
         application: its token, the same on every connection.
         random: makes waits differ.
+        life: how many states of this application there were before.
 
     >>> state, task = MemberState("app", Random(7)), TaskId("job", "orders", "0")
     >>> state.register(TaskRegistered(task, "run-1"))
@@ -132,8 +154,8 @@ class MemberState:
     (None, [NewLow(task=TaskId(job_id='job', source_id='orders', task_id='0'), low_us=42)])
     """
 
-    def __init__(self, application: str, random: Random) -> None:
-        self.application, self._random = application, random
+    def __init__(self, application: str, random: Random, *, life: int = 0) -> None:
+        self.application, self._random, self._first_sequence = application, random, life * _LIFE_SEQUENCES
         self._tasks: dict[TaskId, _Mine] = {}
         self._dirty: dict[TaskId, None] = {}  # tasks that may have something to say, in order
         self._under_way: list[Statement] | None = None
@@ -155,10 +177,12 @@ class MemberState:
 
     def register(self, registration: TaskRegistered) -> None:
         """A run of a task begins; one of before is over."""
-        task = registration.task
-        before = self._tasks.get(task)
-        self._tasks[task] = _Mine(registration, low_us=None if before is None else before.low_us)
-        self._dirty[task] = None
+        before = self._tasks.get(registration.task)
+        self._add(_Mine(registration, low_us=None if before is None else before.low_us))
+
+    def resume(self, registration: TaskRegistered, low_us: int | None) -> None:
+        """A run that began in a life before goes on; ``low_us`` is the low watermark that the task has heard."""
+        self._add(_Mine(registration, uncertain=True, low_us=low_us))
 
     def report(
         self,
@@ -300,6 +324,17 @@ class MemberState:
 
     # -- how
 
+    def _add(self, mine: _Mine) -> None:
+        mine.sequence = self._first_sequence
+        self._tasks[mine.registration.task] = mine
+        self._dirty[mine.registration.task] = None
+
+    def _leave(self, mine: _Mine) -> None:
+        task = mine.registration.task
+        del self._tasks[task]
+        self._dirty.pop(task, None)
+        self._heard.append(Left(task, mine.registration.run))
+
     def _waits(self, now_us: int) -> bool:
         """Whether the next message is gathered still. A clock that went back does not make it wait longer."""
         return self._next_us is not None and self._next_us - _GAP_US <= now_us < self._next_us
@@ -315,7 +350,7 @@ class MemberState:
             if mine.ending:
                 if mine.uncertain:
                     return [TaskDeregistered(task, run)]
-                del self._tasks[task]
+                self._leave(mine)
                 return []
             # It may be registered already and must not register again: if its run expired meanwhile, it would be stale.
             return [LeaseRenewed(task, run) if mine.uncertain else self._registration(mine)]
@@ -355,7 +390,7 @@ class MemberState:
                 if mine.unsaid or mine.ending:
                     self._dirty[task] = None
             case TaskDeregistered():
-                del self._tasks[task]
+                self._leave(mine)
                 return
         if answer.low_watermark_us is not None:
             self._hear_low(task, mine, answer.low_watermark_us)
@@ -369,13 +404,13 @@ class MemberState:
         if (unknown or expired) and not mine.ending:
             # Its lease ran out, or the coordinator lost its journal.
             fresh = replace(self._registration(mine), run=uuid.uuid4().hex)
+            self._heard.append(RunRenewed(task, mine.registration.run, fresh.run))
             mine.registration, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
             self._dirty[task] = None
             return
-        del self._tasks[task]
-        self._dirty.pop(task, None)
         if not unknown:  # a task that ends and is not known has ended
             self._heard.append(GivenUp(task, RefusedByCoordinator(str(task), refused.error, refused.text)))
+        self._leave(mine)
 
     def _hear_low(self, task: TaskId, mine: _Mine, low_us: int) -> None:
         if mine.low_us is None or low_us > mine.low_us:
@@ -395,3 +430,85 @@ class MemberState:
             if mine.phase is _Phase.KNOWN and mine.spoke_us <= now_us - period_us:
                 self._dirty[task] = None
         self._renew_at_us = now_us + period_us
+
+
+@dataclass(slots=True)
+class _Held:
+    """One task, as its application knows it.
+
+    Attributes:
+        registration: under the token that the task has now.
+        report: gives the newest report to a state; None: there was none.
+        low_us: the newest low watermark that the task heard.
+        ending: its run is over, and the coordinator may not know it yet.
+        refused: the coordinator does not take the task, so the application says nothing of the task any more.
+    """
+
+    registration: TaskRegistered
+    report: Callable[[MemberState], None] | None = None
+    low_us: int | None = None
+    ending: bool = False
+    refused: bool = False
+
+
+class Holdings:
+    """The tasks of an application, as the application knows them: a new `MemberState` is made of them.
+
+    The threads of the application and the thread of the state may change it at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[TaskId, _Held] = {}
+
+    def register(self, registration: TaskRegistered) -> None:
+        """See `MemberState.register`."""
+        self._tasks[registration.task] = _Held(registration)
+
+    def report(self, task: TaskId, report: Callable[[MemberState], None]) -> None:
+        """The newest report of a task that `run` knows."""
+        self._tasks[task].report = report
+
+    def end(self, task: TaskId) -> None:
+        """See `MemberState.end`; of a task that `run` knows."""
+        held = self._tasks[task]
+        held.ending = True
+        if held.refused:
+            del self._tasks[task]
+
+    def run(self, task: TaskId) -> str | None:
+        """The token of a task that was registered and has not ended; None for others."""
+        held = self._tasks.get(task)
+        return None if held is None or held.ending else held.registration.run
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """Those that were registered and have not ended."""
+        return [task for task, held in tuple(self._tasks.items()) if not held.ending]
+
+    def hear(self, heard: Heard) -> None:
+        """Take what a state has heard, before the state says anything because of it."""
+        held = self._tasks.get(heard.task)
+        if held is None:
+            return
+        match heard:
+            case NewLow():
+                held.low_us = heard.low_us
+            case RunRenewed() if held.registration.run == heard.before:
+                held.registration = replace(held.registration, run=heard.run)
+            case Left() if held.registration.run == heard.run:
+                held.refused = True
+                if held.ending:
+                    del self._tasks[heard.task]
+
+    def resume(self, application: str, random: Random, *, life: int) -> MemberState:
+        """A new state in the place of one that may be half changed."""
+        state = MemberState(application, random, life=life)
+        for task, held in tuple(self._tasks.items()):
+            if held.refused:
+                continue
+            state.resume(held.registration, held.low_us)
+            if held.report is not None:
+                held.report(state)
+            if held.ending:
+                state.end(task)
+        return state

@@ -175,7 +175,21 @@ class StatusQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BegunAgain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An error may have left the state half changed, so the coordinator went on from its journal.
+
+    Attributes:
+        times: how often that was necessary since the process began.
+        at_us: when it was the last time, microseconds since the epoch.
+        why: type and text of the error then; the log has its stack.
+    """
+
+    times: int
+    at_us: int
+    why: str
+
+
+class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The answer to `StatusQuestion`.
 
     Attributes:
@@ -184,6 +198,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         applications: how many watch.
         journal: where it keeps its state, or None.
         coordinator: its sources, tasks and groups.
+        begun_again: the newest error after which it went on from its journal; None: there was none.
     """
 
     version: str
@@ -191,6 +206,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     applications: int
     journal: str | None
     coordinator: CoordinatorStatus
+    begun_again: BegunAgain | None = None
 
 
 # -- the table

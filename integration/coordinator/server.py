@@ -12,6 +12,9 @@ Rule 3: no burst keeps others waiting: a round's questions go out over a quarter
         second, however large it is.
 Rule 4: an application hears what is for its tasks on its watch. Which tasks are its own it says by speaking for them,
         and says again after the connection was lost; so where to send is no state that could be lost.
+Rule 5: a state that may be half changed, because an error came in the middle of a change, is never used and never
+        written. The server drops it with all that follows from it, ends every call, and begins again from the journal,
+        which has sound states only. Applications connect again and say where they are.
 """
 
 from __future__ import annotations
@@ -21,17 +24,18 @@ import importlib.metadata
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from lowmark.integration.errors import JournalRefused, MalformedMessage
+from lowmark.integration.errors import CoordinatorFailed, JournalRefused, MalformedMessage
 from lowmark.integration.process import sockets
 from lowmark.integration.process.method import Method
+from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
 from lowmark.watermark import (
     CapAnnounced,
     CorruptSnapshot,
@@ -59,6 +63,7 @@ from .messages import (
     STATUS,
     WATCH,
     Answer,
+    BegunAgain,
     News,
     Say,
     SayAnswer,
@@ -84,7 +89,9 @@ _AGAIN_SECONDS = 0.5  # between two attempts to write the journal
 _UNWRITTEN = 10_000  # effects kept while the journal is written, before those that a newer one replaces are dropped
 _LAST_TURNS = 50  # others get these between parts of a snapshot that is due; not more, or it might never be made
 _SHORTEST_US = 5_000  # between two calls that time alone makes: a group may ask for an announcement every microsecond
+_RESTORE_SECONDS = 60.0  # for the journal to be read, after a write that is under way
 _GRACE_SECONDS = 1.0  # for calls under way, when the process ends
+_WATCH_OVER = "the coordinator ends, or begins again from its journal, or the application watches elsewhere"
 _MOST_CALLS = 20_000  # under way at once: an application has two
 _SERVER_OPTIONS = [
     ("grpc.max_receive_message_length", MOST_BYTES),
@@ -172,11 +179,15 @@ class Coordinator:
         journal: where the state is kept; None: a restart begins anew.
         interval_us: what the coordinator was told.
         lease_us: likewise, for those who ask for no other.
+        quorum: likewise.
 
     Attributes:
         failed: what ended the journal or the coordinator itself, once something did; then nobody is told anything, and
             `say` is cancelled.
         closing: whether ``close`` was called; then likewise.
+        begun_again: the newest error after which it began again from its journal; None: there was none. The calls of
+            before are cancelled.
+        listening: calls that wait for their caller's next message.
     """
 
     def __init__(
@@ -187,12 +198,18 @@ class Coordinator:
         journal: Journal | None,
         interval_us: int = 1_000_000,
         lease_us: int = 30_000_000,
+        quorum: float = 1.0,
     ) -> None:
         self.closing = False
+        self.begun_again: BegunAgain | None = None
+        self.listening: set[asyncio.Task[Any]] = set()
+        self._failover = Failover(FailoverPolicy())
+        self._settings: dict[str, Any] = {"interval_us": interval_us, "lease_us": lease_us, "quorum": quorum}
         self._version = importlib.metadata.version("lowmark")  # reads a file: not while all descriptors are taken
         self._calm_seconds = interval_us / _CALM / 1e6
         self._coordinator, self._now_us, self._journal, self._lease_us = coordinator, now_us, journal, lease_us
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._unseen)
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._watchers: dict[str, Watcher] = {}
         self._watcher_of: dict[TaskId, Watcher] = {}
@@ -214,23 +231,27 @@ class Coordinator:
 
     async def say(self, said: Say) -> SayAnswer:
         """Take in what tasks say, one after the other; answer those that have come or gone once that is safe."""
-        before, answers = self._coordinator.epoch, list[Answer]()
+        state, answers = self._coordinator, list[Answer]()
+        before = state.epoch
         for number, statement in enumerate(said.statements):
             if number and number % _TAKEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if self.failed.done() or self.closing:
-                raise asyncio.CancelledError
-            # Asked for every one: meanwhile the application may have begun to watch anew.
-            answers.append(self._take(statement, self._watchers.get(said.application)))
-        self._follow_up()
-        watcher, epoch = self._watchers.get(said.application), self._coordinator.epoch
+            self._go_on_with(state)
+            with self._sound():
+                # Asked for every one: meanwhile the application may have begun to watch anew.
+                answers.append(self._take(statement, self._watchers.get(said.application)))
+            self._go_on_with(state)
+        with self._sound():
+            self._follow_up()
+        self._go_on_with(state)
+        watcher, epoch = self._watchers.get(said.application), state.epoch
         # A reply may be lost: a task that is asked again says it again. That a task has come or gone is said once.
         once = any(not isinstance(statement, ReplyLowWatermark | LeaseRenewed) for statement in said.statements)
         if once and epoch > before and epoch > self._durable:
             safe = self._loop.create_future()
             self._waiting.append((epoch, safe))
             await safe
-        if self._durable < self._coordinator.epoch:
+        if self._durable < state.epoch:
             return SayAnswer(answers)  # what is published is not safe yet; the watch tells it in a moment
         return SayAnswer(
             [
@@ -266,32 +287,119 @@ class Coordinator:
             applications=len(self._watchers),
             journal=None if self._journal is None else str(self._journal.path),
             coordinator=self._coordinator.status(self._now_us(), limit=limit),
+            begun_again=self.begun_again,
         )
 
     def tick(self) -> None:
         """Let time do what it does."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        try:
+        with self._sound():
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             self._unwritten += self._coordinator.handle(Tick(), self._now_us())
             self._follow_up()
-        except Exception as failed:  # noqa: BLE001  # whatever it is: nobody would be told anything any more
-            self._fail(failed)
 
     async def close(self) -> None:
         """End every watch, and let the journal finish. Nothing is taken in afterwards."""
         self.closing = True
+        self._hang_up()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        self._writer.shutdown()
+
+    # -- how
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """An error in here may leave the state half changed. It is dealt with; nothing is raised."""
+        try:
+            yield
+        except JournalRefused as refused:  # there is nothing to begin again from
+            self._fail(refused)
+        except Exception as error:  # noqa: BLE001  # whatever it is
+            self._begin_again(error)
+
+    def _unseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error that reached the event loop. One of a call of ours would leave time standing still here."""
+        loop.default_exception_handler(context)
+        error, ours = context.get("exception"), (self._timer, self._telling, self._asking)
+        if isinstance(error, Exception) and context.get("handle") in [handle for handle in ours if handle is not None]:
+            self._begin_again(error)
+
+    def _begin_again(self, error: Exception) -> None:
+        """Drop the state, and all that follows from it; go on with what the journal has, or fail."""
+        if self.failed.done() or self.closing:
+            return
+        times = 0 if self.begun_again is None else self.begun_again.times
+        while (journal := self._journal) is not None and self._failover.failed(self._now_us()) is not None:
+            self._drop()
+            at_us, why = self._now_us(), f"{type(error).__name__}: {error}"
+            try:
+                # The writer has one thread, so this comes after a write that is under way, which is of a sound state.
+                reading = self._writer.submit(self._restored, journal, at_us)
+                self._coordinator = reading.result(_RESTORE_SECONDS)
+                self._durable = self._coordinator.epoch
+                self._plan()
+            except JournalRefused as refused:
+                self._fail(refused)
+                return
+            except Exception as again:  # noqa: BLE001  # it counts as the next one
+                _log.error("the coordinator cannot begin again from its journal: %s", why, exc_info=error)
+                error = again
+                continue
+            self.begun_again = BegunAgain(times + 1, at_us, why)
+            _log.error(
+                "the coordinator began again from its journal, because an error may have left its state half changed: "
+                "%s. Applications connect again; nothing that was published goes back.",
+                why,
+                exc_info=error,
+            )
+            return
+        self._drop()
+        self._fail(self._hopeless(error))
+
+    def _drop(self) -> None:
+        """Forget the state's effects and all calls. A write that is under way goes on, and nobody waits for it."""
+        self._hang_up()
+        self._unwritten, self._waiting, waiting = [], [], self._waiting
+        self._untold.clear()
+        self._questions.clear()
+        self._watchers.clear()
+        self._watcher_of.clear()
+        self._timer = self._telling = self._asking = None
+        for _, safe in waiting:
+            safe.cancel()
+        if self._writing is not None and self._writing is not asyncio.current_task():
+            self._writing.cancel()
+        self._writing = None
+
+    def _hang_up(self) -> None:
+        """Let no time pass any more, and end every call."""
         for handle in (self._timer, self._telling, self._asking):
             if handle is not None:
                 handle.cancel()
         for watcher in self._watchers.values():
             watcher.end()
-        if self._writing is not None:
-            await self._writing
-        self._writer.shutdown()
+        for call in self.listening:
+            call.cancel()
 
-    # -- how
+    def _restored(self, journal: Journal, now_us: int) -> LowWatermarkCoordinator:
+        state = restore(journal, now_us, **self._settings)
+        journal.write(state.snapshot())  # the error may have come before the last one was safe
+        return state
+
+    def _hopeless(self, error: Exception) -> CoordinatorFailed:
+        cause, policy = f"{type(error).__name__}: {error}", self._failover.policy
+        most = 0 if self._journal is None else policy.most
+        failed = CoordinatorFailed(cause, most, str(policy.window))
+        failed.__cause__ = error
+        _log.critical("%s", failed, exc_info=error)
+        return failed
+
+    def _go_on_with(self, state: LowWatermarkCoordinator) -> None:
+        """Raises CancelledError where the state was dropped after a message began with it."""
+        if self.failed.done() or self.closing or self._coordinator is not state:
+            raise asyncio.CancelledError
 
     def _take(self, statement: Statement | TaskForgotten | LowmarkError, watcher: Watcher | None) -> Answer:
         if isinstance(statement, LowmarkError):
@@ -328,7 +436,7 @@ class Coordinator:
     def _follow_up(self) -> None:
         """After every change: plan the next call, tell what may be told, or write first."""
         self._plan()
-        if self._writing is not None:
+        if self._writing is not None and not self._writing.done():
             return  # it looks again when it is done
         if self._journal is None:
             self._durable = self._coordinator.epoch
@@ -341,7 +449,7 @@ class Coordinator:
 
     async def _write(self, journal: Journal) -> None:
         """Write until the journal has everything; all that came meanwhile is one write."""
-        try:
+        with self._sound():
             while self._durable < self._coordinator.epoch:
                 await self._prepare()
                 began = self._loop.time()
@@ -354,10 +462,6 @@ class Coordinator:
                 self._release(unwritten)
             unwritten, self._unwritten = self._unwritten, []
             self._release(unwritten)
-        except Exception as failed:  # noqa: BLE001  # whatever it is, nothing more may be told
-            self._fail(failed)
-        finally:
-            self._writing = None
 
     def _fail(self, failed: Exception) -> None:
         """It cannot go on: `serve` raises this, so that the process ends and another begins from the journal."""
@@ -418,18 +522,15 @@ class Coordinator:
 
     def _tell_some(self) -> None:
         """Tell some, let the loop do its other work, tell the others, and then begin to ask."""
-        self._telling = None
-        try:
+        with self._sound():
+            self._telling = None
             for _ in range(min(len(self._untold), _TOLD_AT_ONCE)):
                 self._tell(self._untold.popleft())
-        except Exception as failed:  # noqa: BLE001  # as in `tick`
-            self._fail(failed)
-            return
-        if self._untold:
-            self._telling = self._loop.call_soon(self._tell_some)
-        elif self._questions and self._asking is None:
-            steps = max(int(self._calm_seconds / _STEP_SECONDS), 1)
-            self._ask(max(-(-len(self._questions) // steps), _LEAST_AT_ONCE))
+            if self._untold:
+                self._telling = self._loop.call_soon(self._tell_some)
+            elif self._questions and self._asking is None:
+                steps = max(int(self._calm_seconds / _STEP_SECONDS), 1)
+                self._ask(max(-(-len(self._questions) // steps), _LEAST_AT_ONCE))
 
     def _tell(self, effect: CoordinatorEffect) -> None:
         if isinstance(effect, TaskLost):
@@ -453,13 +554,14 @@ class Coordinator:
 
     def _ask(self, at_once: int) -> None:
         """Ask some, and the others a little later."""
-        self._asking = None
-        for task in list(islice(self._questions, at_once)):
-            question, watcher = self._questions.pop(task), self._watcher_of.get(task)
-            if watcher is not None:
-                watcher.tell(question)
-        if self._questions:
-            self._asking = self._loop.call_later(_STEP_SECONDS, self._ask, at_once)
+        with self._sound():
+            self._asking = None
+            for task in list(islice(self._questions, at_once)):
+                question, watcher = self._questions.pop(task), self._watcher_of.get(task)
+                if watcher is not None:
+                    watcher.tell(question)
+            if self._questions:
+                self._asking = self._loop.call_later(_STEP_SECONDS, self._ask, at_once)
 
     def _plan(self) -> None:
         now_us = self._now_us()
@@ -493,7 +595,7 @@ async def serve(
     Raises:
         AddressRefused, SocketsRefused, TokenRefused: see ``Door``.
         JournalRefused: the journal could not be written any more.
-        Exception: what else ended it; the journal has all that was told.
+        CoordinatorFailed: it was ended by an error; the journal has all that was told.
     """
     token = door.token()
     server = grpc.aio.server(
@@ -501,54 +603,45 @@ async def serve(
         options=[*_SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", sockets.room_for_connections())],
         maximum_concurrent_rpcs=_MOST_CALLS,
     )
-    healthy = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    listening: set[asyncio.Task[Any]] = set()
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(coordinator, listening))])
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, _handlers(coordinator))])
     try:
         address = door.open(server)
         await server.start()
-        for name in ("", SERVICE):
-            await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
         ready(address)
         stopped = asyncio.ensure_future(stop.wait())
         both: list[asyncio.Future[Any]] = [stopped, coordinator.failed]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        await healthy.enter_graceful_shutdown()
     finally:
         await coordinator.close()
-        for call in listening:
-            call.cancel()
         await server.stop(_GRACE_SECONDS)
     if coordinator.failed.done():
         coordinator.failed.result()
 
 
-def _handlers(
-    coordinator: Coordinator, listening: set[asyncio.Task[Any]]
-) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-    """What answers each method; ``listening`` has the calls of Say that wait for their caller's next message."""
+def _handlers(coordinator: Coordinator) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    """What answers each method."""
 
     # Handlers take and give bytes: what gRPC says of bytes that it cannot decode itself names no field.
     async def say(_messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         call: Any = asyncio.current_task()
+        since = coordinator.begun_again
         try:
-            while not coordinator.closing:
-                listening.add(call)
+            while not coordinator.closing and coordinator.begun_again is since:
+                coordinator.listening.add(call)
                 data: Any = await context.read()
-                listening.discard(call)
+                coordinator.listening.discard(call)
                 if data is grpc.aio.EOF:
                     return
                 await context.write(encode(await coordinator.say(await _question(SAY, data, context))))
         except asyncio.CancelledError:
             if coordinator.failed.done():
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator cannot go on; its log says why")
-            if not coordinator.closing:
+            if not coordinator.closing and coordinator.begun_again is since:
                 raise  # the caller hung up
         finally:
-            listening.discard(call)
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator ends")
+            coordinator.listening.discard(call)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator ends, or begins again from its journal")
 
     async def status(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         question = await _question(STATUS, data, context)
@@ -558,7 +651,7 @@ def _handlers(
         question = await _question(WATCH, data, context)
         async for told in coordinator.watch(question.application):
             yield encode(told)
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator ends, or the application watches elsewhere")
+        await context.abort(grpc.StatusCode.UNAVAILABLE, _WATCH_OVER)
 
     return {
         SAY.name: grpc.stream_stream_rpc_method_handler(say),

@@ -41,6 +41,7 @@ def run_coordinator(
 
     Raises:
         JournalRefused: it cannot be read or written, or another coordinator has it.
+        CoordinatorFailed: errors left its state half changed, too often.
         AddressRefused, SocketsRefused, TokenRefused: see `Door`.
         ValueError: a number is out of range.
     """
@@ -60,7 +61,9 @@ def run_coordinator(
             loop.add_signal_handler(number, end, number)
         rules = restore(kept, clock.now_us(), interval_us=interval_us, lease_us=lease_us, quorum=quorum)
         kept.write(rules.snapshot())  # what cannot be written is known before anybody relies on it
-        coordinator = Coordinator(rules, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us)
+        coordinator = Coordinator(
+            rules, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us, quorum=quorum
+        )
         await serve(coordinator, door, stop=stop, ready=lambda address: ready(address, path))
 
     # What was imported stays, and a snapshot makes many objects at once: looking through them makes calls wait.

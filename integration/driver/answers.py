@@ -23,6 +23,7 @@ from lowmark.integration.transport.driver_rpc import (
 )
 from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.spark.versions import PASSES_LIMITS
+from lowmark.sources.worker import WorkerDied
 
 from .run_registry import Runs
 from .standing import Standing, in_words
@@ -60,7 +61,15 @@ class Answers:
         self._application, self._low_heard = application, low_heard
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        """Tell a heartbeat reader the low watermark, or why its query must not begin."""
+        """Tell a heartbeat reader the low watermark, or why its query must not begin, or not go on."""
+        try:
+            return self._heartbeat(request)
+        except WorkerDied as died:  # else the query would read on, and its watermark hold for ever
+            if not died.cause:
+                raise  # the service was stopped: its queries keep the watermark that they have
+            return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=str(died))
+
+    def _heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         if request.looks:
             refusal = self._on_loop(lambda: self._runs.refuses(request.stream_id), "look at a checkpoint")
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=refusal)

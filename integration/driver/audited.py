@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-import msgspec
 from lowmark.integration.process.clock import SteadyClock
-from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.spark.queries import Queries
 from lowmark.watermark import StreamStatus
 from lowmark.watermark.splits.events import BatchReported, Effect, Event
 
+from . import failures
 from .stream import Stream
 from .stream_run import StreamRun
 
@@ -51,8 +51,6 @@ class AuditedRun(StreamRun):
         self.late_us, self.used_us = self.used_us, progress.watermark_us
         self.dropped_rows += progress.dropped_rows
         self.asked_at_us = now_us
-        if len(progress.sources) != self.stream.sources:  # several streams: which source is whose is not said
-            progress = msgspec.structs.replace(progress, sources=[])
         self.report(progress, len(progress.sources), planned_at_us=now_us, now_us=now_us)
 
     def refuse(self, why: str) -> None:
@@ -60,6 +58,14 @@ class AuditedRun(StreamRun):
         if self.refusal is None:
             log.warning("%s", why)
         self.refusal = why
+
+    def give_up(self, what: str, failed: BaseException) -> None:
+        super().give_up(what, failed)
+        self.broken = False  # the next batch may be measured
+
+    def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:  # noqa: ARG002
+        """All of them, where they are of this stream alone: which source is whose is not said."""
+        return progress.sources if len(progress.sources) == self.stream.sources else []
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         if isinstance(event, BatchReported):
@@ -125,8 +131,9 @@ class Audits:
                 for run in self._of(run_id):
                     run.seen_at_us = self._clock.now_us()
             case "terminated":
+                told = failures.brief(event.exception().get()) if event.exception().isDefined() else None
                 for run in self._of(event.runId().toString()):
-                    run.ended, run.failed = True, event.exception().isDefined()
+                    run.ended, run.failed, run.failure = True, event.exception().isDefined(), told
 
     def _of(self, run_id: str) -> list[AuditedRun]:
         return [run for (_, of), run in self._runs.items() if of == run_id]

@@ -37,9 +37,10 @@ def begin(stream: Stream, request: HeartbeatRequest, queries: Queries, ending: E
     run = None
     if (left_behind := farewells.find(queries, request, stream.name)) is not None:
         try:
-            run = attach(state=left_behind.state)
+            run = attach(state=left_behind.state or request.state)
         except CorruptSnapshot as corrupt:
             farewells.warn(stream.name, request.resumes, corrupt)
+            left_behind = None
     if run is None:
         try:
             run = attach(state=request.state)
@@ -52,6 +53,10 @@ def begin(stream: Stream, request: HeartbeatRequest, queries: Queries, ending: E
             f"({request.split}). Splits of before would be waited for in vain. "
             "Hint: pass split= as before, or start with a new checkpoint."
         )
+    if stream.finds_splits and run.refusal is None:
+        lost = farewells.lost_report(queries, stream.stream_id, request, left_behind)
+        if lost is not None:
+            run.lose(lost, now_us)
     if ending is not None:
         run.available_now = True
         if (refusal := ending.refusal(stream.name)) is not None:

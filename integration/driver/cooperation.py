@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from lowmark.integration.run_status import Alignment
+from lowmark.integration.run_status import Alignment, CoordinatorLink
 from lowmark.sources.planning.peer import Guidance
 from lowmark.watermark import (
     AlignmentParams,
@@ -124,7 +124,7 @@ class Cooperation:
             heard_us=run.coordinator.heard_us if run.shares else None,  # a group has no use for it
             patience_us=run.coordinator.patience_us if run.shares else None,
         )
-        return run.shares and run.share(self._others.low_us(task))
+        return run.shares and run.share(self._others.low_us(task), self._now_us())
 
     def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
         """Return how far a stream may be read by now. Before its query is known it waits: the group cannot know it."""
@@ -177,6 +177,19 @@ class Cooperation:
     def is_task(self, run: StreamRun, task: TaskId) -> bool:
         """Whether this run is that task."""
         return self._tasks.get(run.token) == task
+
+    def link(self, run: StreamRun) -> CoordinatorLink | None:
+        """Return the coordinator elsewhere that this run takes part in; None: none."""
+        there = self._kept_there
+        if there is None or not self.takes_part(run.stream):
+            return None
+        holds = run.shares or (run.stream.reads and run.stream.strategy.alignment is not None)
+        return CoordinatorLink(there.address, there.connected, there.since_us, there.why, holds)
+
+    @property
+    def job(self) -> str | None:
+        """The job whose low watermarks are shared; None: every query keeps its own."""
+        return self._job
 
     def explain(self, run: StreamRun) -> str | None:
         """Return what this run has to do with others, in words; None if nothing."""

@@ -12,7 +12,7 @@ from lowmark.integration.spark.queries import RunningQuery
 
 from .stream import Stream
 
-__all__ = ["conflict_of", "explain"]
+__all__ = ["brief", "conflict_of", "explain"]
 
 log = logging.getLogger("lowmark")
 
@@ -24,6 +24,14 @@ _FAULTS = (
             "a Python process that Spark reads from is gone: the heartbeat, or the planner of a source. It was killed, "
             "or the host ran out of memory. Nothing is lost: start the query again, it goes on from its checkpoint "
             "with the low watermark it had."
+        ),
+    ),
+    (
+        ("Python worker failed to connect back", "Python worker to connect back"),
+        (
+            "a Python process of the query did not start within the 10 seconds that Spark waits for it, because the "
+            "host was busy. No setting of Spark's changes them. Nothing is lost: start the query again. Hint: start "
+            "queries one after the other rather than at once, or give the driver more cores (spark.driver.cores)."
         ),
     ),
     # Of the Kafka connector 4.1, when it reports a batch that a restart ran without asking for offsets.
@@ -45,9 +53,32 @@ _FAULTS = (
     ),
 )
 """Signs in what Spark says, and what they mean."""
+_ENDED = "terminated with exception: "
+_BRIEF_MOST = 500
 _explaining = threading.Lock()
 _explained: deque[str] = deque(maxlen=100)
 """Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
+
+
+def brief(failure: str) -> str | None:
+    r"""Say in a sentence or two why a query failed: what Spark's words mean where that is known, else their first line.
+
+    Args:
+        failure: what Spark says of it; empty if it did not fail.
+
+    >>> brief("org.apache.spark.SparkException: Python worker failed to connect back.")[:60]
+    'a Python process of the query did not start within the 10 se'
+    >>> brief("StreamingQueryException: [STREAM_FAILED] Query [id = 1] terminated with exception: no disk\nat java...")
+    'no disk'
+    """
+    if not failure:
+        return None
+    for signs, meaning in _FAULTS:
+        if any(sign in failure for sign in signs):
+            return meaning
+    first = failure.strip().splitlines()[0]
+    _, _, cause = first.partition(_ENDED)
+    return (cause or first)[:_BRIEF_MOST]
 
 
 def explain(

@@ -1,18 +1,127 @@
-"""The last report of a run, which no heartbeat carried: left in the checkpoint for the run that goes on from it."""
+"""The last report of a run, which no heartbeat carried: left in the checkpoint for the run that goes on from it.
+
+It is left when a query ends, and when the next heartbeat is not there yet: a query that is killed in between ends like
+any other. Where splits are known by their rows alone, a restart holds for what was new in a batch of which nothing was
+left.
+"""
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 
+from lowmark.integration.process.loop import Loop
 from lowmark.integration.spark.checkpoint import Farewell
 from lowmark.integration.spark.queries import Queries, RunningQuery
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 
 from .stream_run import StreamRun
 
-__all__ = ["find", "leave", "warn"]
+__all__ = ["Farewells", "find", "lost_report", "warn"]
 
 log = logging.getLogger("lowmark")
+
+_WRITE_SECONDS = 60.0
+
+
+class Farewells:
+    """Writes them, on a thread of its own: a file system may take its time, and the loop has others to serve."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[RunningQuery, Farewell, str | None]] = {}  # by token, not written yet
+        self._loop: Loop | None = None
+
+    def keep(self, query: RunningQuery | None, run: StreamRun) -> None:
+        """Leave the last report of a run that goes on, soon."""
+        farewell = _of(run)
+        if query is not None and farewell is not None:
+            self._newest[run.token] = query, farewell, run.resumes
+            self._writer.post(partial(self._write_or_warn, run))
+
+    def leave(self, query: RunningQuery | None, run: StreamRun) -> None:
+        """Leave the last report of a run that is over, and return when it is left.
+
+        Raises:
+            Exception: whatever py4j and the file system raise.
+        """
+        farewell = _of(run)
+        if query is not None and farewell is not None:
+            self._newest[run.token] = query, farewell, run.resumes
+            self._writer.call(partial(self._write, run.token), "leave the last report", seconds=_WRITE_SECONDS)
+
+    def close(self) -> None:
+        """Write what is to be written, and end."""
+        if self._loop is not None:
+            self._loop.stop()
+
+    @property
+    def _writer(self) -> Loop:
+        if self._loop is None or self._loop.failed is not None:
+            self._loop = Loop("lowmark-farewells")
+        return self._loop
+
+    def _write(self, token: str) -> None:
+        found = self._newest.pop(token, None)
+        if found is None:
+            return  # a newer one was written in its place
+        query, farewell, resumed = found
+        query.farewells.write(farewell)
+        if resumed is not None:
+            query.farewells.forget(resumed)
+
+    def _write_or_warn(self, run: StreamRun) -> None:
+        try:
+            self._write(run.token)
+        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+            log.warning(
+                'stream "%s": the report of a batch could not be left in the checkpoint (%s). The next heartbeat '
+                "carries it. A query that is killed before holds for a grace when it is started again",
+                run.stream.name,
+                failed,
+            )
+
+
+def _of(run: StreamRun) -> Farewell | None:
+    """The last report of a run, None if it has none that may be left.
+
+    None with the claims of a plan that Spark may not have written: a restart plans anew, perhaps not so far, and the
+    rows between would be late.
+    """
+    if run.last_batch_id is None or not run.written or run.broken or run.goes_beyond_its_offset:
+        return None
+    state = run.state() if run.epoch != run.told_epoch else ""
+    return Farewell(run.token, run.told_epoch, run.last_batch_id, state)
+
+
+def lost_report(
+    queries: Queries, stream_id: str, request: HeartbeatRequest, left_behind: Farewell | None
+) -> int | None:
+    """The batch that was committed before this run and never reported, None if all were.
+
+    Args:
+        queries: Spark's running queries.
+        stream_id: whose heartbeat it is.
+        request: its first question.
+        left_behind: what the run before left.
+
+    Raises:
+        Exception: whatever py4j and the file system raise.
+    """
+    if request.resumes is None:
+        return None
+    for query in queries:
+        files, written = query.farewells, None
+        if stream_id in query.streams():
+            written = files.newest_entry()
+        if written is None or not any(request.resumes in (offset or "") for _, offset in written.sources):
+            continue
+        planned = files.newest_batch()
+        assert planned is not None, "its entry was read"
+        # A batch that a restart ran again is reported; the state in its offset is from the report before it.
+        over = planned if query.newest() is None and files.committed(planned) else planned - 1
+        reported = planned - 1 if left_behind is None else left_behind.batch_id
+        return over if reported < over else None
+    return None
 
 
 def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell | None:
@@ -29,23 +138,6 @@ def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell |
         if farewell is not None and farewell.epoch == request.epoch:
             return farewell
     return None
-
-
-def leave(query: RunningQuery | None, run: StreamRun) -> None:
-    """Leave the last report of a run in its query's checkpoint, where no heartbeat carried it.
-
-    None with the claims of a plan that Spark may not have written: a restart plans anew, perhaps not so far, and the
-    rows between would be late.
-
-    Raises:
-        Exception: whatever py4j and the file system raise.
-    """
-    if query is None or run.last_batch_id is None:
-        return
-    if run.epoch != run.told_epoch and not run.goes_beyond_its_offset:
-        query.farewells.write(Farewell(run.token, run.told_epoch, run.last_batch_id, run.state()))
-    if run.resumes is not None:
-        query.farewells.forget(run.resumes)
 
 
 def warn(stream: str, token: str | None, failed: Exception) -> None:

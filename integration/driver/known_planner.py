@@ -61,14 +61,14 @@ class KnownPlanner:
         """Whether it has said that no other splits will come."""
         return bool(self.plans) and list(self.plans.values())[-1].complete
 
-    def keep(self, planned: Planned) -> bool:
-        """Remember a plan until its batch was reported; the newest few.
-
-        Returns:
-            Whether it is news. A planner that got no answer says it again, also after it has said a newer one.
-        """
+    def is_news(self, planned: Planned) -> bool:
+        """Whether a plan was not said before: a planner that got no answer says it again, also after a newer one."""
         newest = not self.plans or planned.checkpoint >= next(reversed(self.plans))
-        news = newest and self.plans.get(planned.checkpoint) != planned
+        return newest and self.plans.get(planned.checkpoint) != planned
+
+    def keep(self, planned: Planned) -> bool:
+        """Remember a plan until its batch was reported; the newest few. Returns whether it was news."""
+        news = self.is_news(planned)
         if news:
             self.planned_us = self.heard_us
         self.plans = dict(sorted({**self.plans, planned.checkpoint: planned}.items())[-_PLANS_KEPT:])

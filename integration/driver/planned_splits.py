@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from lowmark.integration.spark.progress import SourceProgress
-from lowmark.integration.transport.measure import Measured
+from lowmark.integration.transport.measure import Measured, added_up
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitId
@@ -27,7 +27,6 @@ from lowmark.watermark.splits.events import (
     SplitsResumed,
 )
 
-from .known_planner import KnownPlanner
 from .splits import Splits
 
 __all__ = ["FINISHED_KEPT", "PlannedSplits", "planned_to"]
@@ -38,16 +37,13 @@ FINISHED_KEPT = 100
 
 @dataclass
 class PlannedSplits(Splits):
-    """See `Splits`: here the planner says.
+    """See `Splits`: here the planner says."""
 
-    Attributes:
-        planner: what is known of it; None until a batch showed it and the heartbeat together.
-    """
-
-    planner: KnownPlanner | None = field(default=None, init=False)
     _claimed_us: dict[SplitId, int] = field(default_factory=dict, init=False)  # watermarks
     _paused: frozenset[str] = field(default=frozenset(), init=False)
     _finished: dict[SplitId, None] = field(default_factory=dict, init=False)  # not forgotten yet, the first one first
+    _planner_counts: Mapping[str, float] = field(default_factory=dict, init=False)
+    _reader_counts: dict[str, float] = field(default_factory=dict, init=False)  # of all batches of the run
     _swept_checkpoint: int | None = field(default=None, init=False)
 
     @property
@@ -64,7 +60,8 @@ class PlannedSplits(Splits):
     def plan(self, planned: Planned, now_us: int) -> Iterator[Event]:
         """What the planner says of a batch that is not read yet."""
         ids = {name: self._id(name) for name in planned.splits}
-        self.next_us, self.source_metrics = planned.next_us, planned.metrics
+        self.next_us, self._planner_counts = planned.next_us, planned.metrics
+        self.source_metrics = added_up([self._planner_counts, self._reader_counts])
         self.has_backlog = any(rows > 0 for rows in planned.backlog_rows.values())
         known = frozenset(self.coordinator.splits)
         new = [split for split in ids.values() if split not in known]
@@ -101,14 +98,24 @@ class PlannedSplits(Splits):
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
         """What was read of each split, or what was claimed of it since, if that is more."""
-        if self.planner is not None:
-            self.planner.events.extend(measured.events)
         for split, latest_us in measured.latest_us.items():
             name = self.stream.name_of(split)
             self.observed_us[name] = max(latest_us, self.observed_us.get(name, latest_us))
         if not self._claimed_us:
             return measured.watermarks_us
         return {split: max(us, self._claimed_us.get(split, us)) for split, us in measured.watermarks_us.items()}
+
+    def pass_on(self, measured: Measured) -> None:
+        counts = added_up([self._reader_counts, measured.counted])
+        metrics = added_up([self._planner_counts, counts])
+        if self.planner is not None:
+            self.planner.events.extend(measured.events)
+        self._reader_counts, self.source_metrics = counts, metrics
+
+    def go_on_from(self, before: Splits) -> None:
+        super().go_on_from(before)
+        if isinstance(before, PlannedSplits):
+            self._reader_counts = before._reader_counts
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
         """Splits that do not go on after a batch are done. O(1) a batch and finished split.

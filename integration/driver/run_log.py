@@ -15,7 +15,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from lowmark.watermark.splits.stream import StreamCoordinator
 
-__all__ = ["HolderLog", "log_effect", "log_unmeasured"]
+__all__ = ["HolderLog", "RowsLog", "log_effect", "log_unmeasured"]
 
 log = logging.getLogger("lowmark")
 
@@ -67,6 +67,45 @@ def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
             "Hint: start with a new checkpoint; for Kafka, `lowmark offsets CHECKPOINT` says where.",
             stream.name,
             where,
+        )
+
+
+@dataclass
+class RowsLog:
+    """Two warnings, each logged once in a run: event times that cannot be meant, and a batch that was read in part."""
+
+    _times: bool = False
+    _part: bool = False
+
+    def look_at_times(self, stream: Stream, coordinator: StreamCoordinator) -> None:
+        """Log event times that cannot be meant."""
+        said = None if self._times else coordinator.unusable_times
+        if said is not None:
+            self._times = True
+            log.warning('stream "%s": %s', stream.name, said)
+
+    def look_at_part(self, stream: Stream, batch_id: int, measured_rows: int, offsets: int) -> None:
+        """Log that a batch was read in part: its rows that were not read move no watermark.
+
+        Args:
+            stream: what was read.
+            batch_id: the batch.
+            measured_rows: how many rows of it were measured.
+            offsets: how many offsets Kafka's partitions moved in it. Not every offset is a row: markers of transactions
+                and compacted records are none.
+        """
+        if self._part or not stream.keeps_rows or not 0 < measured_rows * 2 < offsets:
+            return
+        self._part = True
+        log.warning(
+            'stream "%s", batch %d: %s rows were measured of a batch of %s Kafka offsets; rows that are not read '
+            "move no watermark. Hint: a foreachBatch function must read the whole batch it is given (write it, count "
+            "it); take, limit and isEmpty read a part. Of a topic that is compacted, or whose transactions are short, "
+            "this is as it should be.",
+            stream.name,
+            batch_id,
+            f"{measured_rows:,}",
+            f"{offsets:,}",
         )
 
 

@@ -8,24 +8,25 @@ Spark's listener brings what nobody asks for: the last batch of a query, its sta
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
-from lowmark.integration.errors import RefusedByCoordinator, UnknownStream
+from lowmark.integration.errors import UnknownStream
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.integration.spark.kafka_offsets import kafka_positions
 from lowmark.integration.spark.progress import Progress
-from lowmark.integration.spark.queries import Queries
+from lowmark.integration.spark.queries import Queries, RunningQuery
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatReply, HeartbeatRequest
 from lowmark.sources.planning.peer import Guidance, Planned
-from lowmark.watermark import NotifyNewLowWatermark, TaskId, Tick
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId, Tick
 from lowmark.watermark.splits.events import Effect, Polled
 
-from . import beginning, failures, farewells
+from . import beginning, failures
 from .cooperation import Cooperation
 from .ending_queries import EndingQueries
+from .farewells import Farewells
 from .known_planner import KnownPlanner, Planners
 from .planned_splits import PlannedSplits, planned_to
 from .run_log import log_ahead
@@ -57,6 +58,7 @@ class Runs:
         streams: those that were wrapped or read.
         planners: of the sources of ours.
         ending: queries that end when nothing is new, and whose readers do not know it.
+        farewells: leaves last reports in checkpoints.
         cooperation: what the runs have to do with others.
         could_not_begin: why no query has begun, by the name of the stream; until one does.
     """
@@ -73,6 +75,7 @@ class Runs:
         self._queries, self._notify = queries, notify
         self.clock = SteadyClock()
         self.streams, self.planners, self.ending = Streams(), Planners(), EndingQueries()
+        self.farewells = Farewells()
         self.cooperation = Cooperation(self.clock.now_us, member, job, job_queries, job_away_us)
         self.could_not_begin: dict[str, str] = {}
         self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
@@ -118,23 +121,19 @@ class Runs:
             run = self._attach(request, now_us)
         self._catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
         run.asked_at_us = now_us
-        if request.polled_until_us is not None and not run.stream.withholds:
-            self._publish(run, run.handle(Polled(self._own_time(request.polled_until_us)), now_us))
-        else:
-            self._publish(run, run.handle(Tick(), now_us))
+        polled = request.polled_until_us is not None and not run.stream.withholds
+        said = Polled(self._own_time(request.polled_until_us)) if polled else Tick()
+        self._publish(run, run.hear(said, now_us))
+        if run.refusal is not None:  # nothing of the run is written any more
+            return HeartbeatReply(low_watermark_us=None, epoch=run.told_epoch, state="", refusal=run.refusal)
         run.tell()
         self._cooperate(run, now_us)
         wake_at_us = self.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if run.stream.withholds and wake_at_us is not None and wake_at_us <= now_us:
             wake_at_us = None  # a silence that only a batch can settle, since polls show nothing here
-        run.told_epoch = run.epoch
-        return HeartbeatReply(
-            low_watermark_us=run.low_watermark_us,
-            epoch=run.told_epoch,
-            state=run.state(),
-            wake_at_us=None if wake_at_us is None else self.clock.to_monotonic_us(wake_at_us),
-            refusal=run.refusal,
-        )
+        wake_at_us = None if wake_at_us is None else self.clock.to_monotonic_us(wake_at_us)
+        state = run.answer(now_us)
+        return HeartbeatReply(run.low_watermark_us, run.told_epoch, state, wake_at_us)
 
     def refuses(self, stream_id: str) -> str | None:
         """Say why the query that is about to begin with a stream cannot, None if it can for all that is known."""
@@ -166,15 +165,14 @@ class Runs:
     def take_plan(self, stream_id: str, token: str, planned: Planned) -> None:
         """Hear what a planner has planned. Its query is known once a batch showed planner and heartbeat together."""
         planner = self._planner(stream_id, token)
-        news = planner.keep(planned)
         run = None if planner.run is None else self._runs.get(planner.run)
-        if news and run is not None and not run.ended:
-            self._plan(run, planned)
-
-    def _plan(self, run: StreamRun, planned: Planned) -> None:
+        concerns = run is not None and not run.ended and planner.is_news(planned)
         now_us = self.clock.now_us()
-        self._publish(run, run.plan(planned, now_us))
-        self._cooperate(run, now_us)
+        if run is not None and concerns:
+            self._publish(run, run.plan(planned, now_us))
+        planner.keep(planned)  # once it was taken: a planner that gets no answer says it again
+        if run is not None and concerns:
+            self._cooperate(run, now_us)
 
     def _planner(self, stream_id: str, token: str) -> KnownPlanner:
         if stream_id not in self.streams:
@@ -199,19 +197,32 @@ class Runs:
         planner = None if offset is None else self.planners.get(offset.run)
         if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:
             return
-        planner.run, splits.planner = run.token, planner
+        now_us = self.clock.now_us()
         for planned in planner.plans.values():
-            self._plan(run, planned)
+            self._publish(run, run.plan(planned, now_us))
+        planner.run, run.splits.planner = run.token, planner
 
     def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
         stream = self.streams.get(request.stream_id)
         if stream is None or not request.first:
             raise UnknownStream(request.stream_id, self.streams.names())
+        before = None if request.resumes is None else self._runs.get(request.resumes)
+        if before is not None and not before.ended:  # it was restarted before the news of its end came
+            self._say_farewell(before)
         run = beginning.begin(stream, request, self._queries, self.ending.of_heartbeat(stream.stream_id), now_us)
+        run.begun_as = self._begins_as(stream.stream_id)
         run.shares = self.cooperation.shares(stream)
         self._runs[request.run] = run
         self._forget_old_runs()
         return run
+
+    def _begins_as(self, stream_id: str) -> str | None:
+        """The name, or else the id, of the one query that is about to begin with a stream; None of several."""
+        self._queries.find()
+        tied = {run.run_id for run in self._runs.values()}
+        beginning = [q for q in self._queries if q.run_id not in tied and stream_id in q.streams()]
+        names = {query.query_id if query.name is None else query.name for query in beginning}
+        return names.pop() if len(names) == 1 else None
 
     def _forget_old_runs(self) -> None:
         """A driver may start queries for months; status and metrics need the ended ones only for a while."""
@@ -240,18 +251,30 @@ class Runs:
         if run.run_id is None:
             run.tie(progress.id, progress.run_id, progress.name)
             self.could_not_begin.pop(run.stream.name, None)
-        query = self._queries.get(run.run_id)
-        if query is not None and not run.checked:
-            run.checked, run.places = True, query.stream_sources()
-            if (fault := query.fault()) is not None:
+        if not run.checked and (query := self._find(run.run_id)) is not None:
+            run.places, fault = query.stream_sources(), query.fault()
+            run.checked = True
+            if fault is not None:
                 run.refuse(f'stream "{run.stream.name}": {fault}')
             log_ahead(run.stream, progress.watermark_us, self.clock.now_us())
         progress = self._with_starts(run, progress)
+        known = len(run.coordinator.splits)
         for index, offset in progress.heartbeats():
             if run.wrote(offset):
+                run.written |= offset.run == run.token
                 self._tie_planner(run, progress, index)
                 now_us = self.clock.now_us()
                 self._publish(run, run.report(progress, index, planned_at_us=planned_at_us, now_us=now_us))
+        if run.stream.finds_splits and len(run.coordinator.splits) > known:
+            self.farewells.keep(
+                self._queries.get(run.run_id), run
+            )  # a heartbeat carries it soon, and a kill may come before
+
+    def _find(self, run_id: str | None) -> RunningQuery | None:
+        """The query of a run; None where it is over, and was never asked for."""
+        if self._queries.get(run_id) is None:
+            self._queries.find()
+        return self._queries.get(run_id)
 
     def _with_starts(self, run: StreamRun, progress: Progress) -> Progress:
         """Spark does not say where Kafka's sources began in their first batch; the checkpoint does."""
@@ -280,7 +303,7 @@ class Runs:
                 self._notify(effect)
 
     def _cooperate(self, run: StreamRun, now_us: int) -> None:
-        if self.cooperation.report(run) and (low_watermark_us := run.low_watermark_us) is not None:
+        if not run.broken and self.cooperation.report(run) and (low_watermark_us := run.low_watermark_us) is not None:
             ids = (run.stream.stream_id, run.stream.name, run.token)
             self._notify(NotifyNewLowWatermark(*ids, now_us, low_watermark_us))
 
@@ -293,8 +316,8 @@ class Runs:
         ends = run is not None and (request.available_now or run.available_now)
         return run is not None and ends and self.cooperation.worth_waiting(run)
 
-    def refuse(self, task: TaskId, refused: RefusedByCoordinator) -> None:
-        """The coordinator does not take a run: without it the query would hold for ever, so it ends and says why."""
+    def refuse(self, task: TaskId, refused: LowmarkError) -> None:
+        """Nobody shares a run's low watermark any more: the query would hold for ever, so it ends and says why."""
         for run in self._runs.values():
             if not run.ended and self.cooperation.is_task(run, task):
                 run.refusal = f'stream "{run.stream.name}": {refused}'
@@ -317,11 +340,13 @@ class Runs:
         run_id, batch_id = java_progress.runId().toString(), java_progress.batchId()
         runs = [run for run in self._runs.values() if run.run_id in (run_id, None) and not run.ended]
         behind = [run for run in runs if run.last_batch_id is None or run.last_batch_id < batch_id]
-        if behind:  # only at the end of a query: while it goes on, the heartbeat was faster
+        if behind:  # between two batches, and at the end of a query; else the heartbeat was faster
             progress = Progress.from_java(java_progress)
             for run in behind:
                 self._take_report(run, progress, planned_at_us=run.asked_at_us)
                 self._cooperate(run, self.clock.now_us())
+                if run.stream.finds_splits and run.last_batch_id == batch_id:
+                    self.farewells.keep(self._queries.get(run.run_id), run)
 
     def _take_sign_of_life(self, event: JavaObject) -> None:
         """Spark says every ten seconds that a query lives and has nothing to do."""
@@ -334,12 +359,16 @@ class Runs:
         run_id = event.runId().toString()
         failure = event.exception().get() if event.exception().isDefined() else ""
         query = self._queries.get(run_id)
+        told = failures.brief(failure)
+        for run in self._runs.values():
+            if query is not None and run.run_id is None and run.begun_as in (query.query_id, query.name or ""):
+                run.tie(query.query_id, run_id, query.name)
         names = {run.stream.name for run in self._runs.values() if run.run_id == run_id}
         for run in self._runs.values():
             if run.run_id == run_id and not run.ended:
                 self._say_farewell(run)
+                run.ended, run.failed, run.failure = True, bool(failure), told
                 self.cooperation.end(run)
-                run.ended, run.failed = True, bool(failure)
                 if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
                     run.stream.tracks.forget(run.query_id, run.last_batch_id)
         untied = all(run.run_id != run_id for run in self._runs.values())
@@ -347,7 +376,7 @@ class Runs:
             ended = event.id().toString(), run_id, None if query is None else query.name
             self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
         self._queries.forget(run_id)
-        self._end_untied(failed=bool(failure))
+        self._end_untied(told)
         # Last, for both ask Spark.
         if untied and query is not None:
             self.ending.forget(query.streams())
@@ -355,15 +384,32 @@ class Runs:
             query_id = event.id().toString()
             known = failures.explain(failure, query, query_id=query_id, names=names, streams=self.streams)
             self.could_not_begin |= known
+            if query is not None:
+                self._keep_failed(query, told, known)
 
-    def _end_untied(self, *, failed: bool) -> None:
+    def _keep_failed(self, query: RunningQuery, told: str | None, known: Mapping[str, str]) -> None:
+        """Keep a failed query for status and metrics, also one that failed before its heartbeat asked for anything."""
+        now_us = self.clock.now_us()
+        of_query = {run.stream.stream_id: run for run in self._runs.values() if run.run_id == query.run_id}
+        for stream_id in () if of_query else query.streams():
+            if (stream := self.streams.get(stream_id)) is not None:
+                token = f"{stream_id}-{query.run_id}"
+                run = StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=now_us)
+                run.tie(query.query_id, query.run_id, query.name)
+                run.ended = run.failed = True
+                self._runs[token] = of_query[stream_id] = run
+        for run in of_query.values():
+            run.failure = known.get(run.stream.name, told)
+        self._forget_old_runs()
+
+    def _end_untied(self, failure: str | None) -> None:
         """A query that failed in its first batch was never tied to its run; no query is left that could own it."""
         tied = {run.run_id for run in self._runs.values()}
         if any(query.run_id not in tied for query in self._queries):
             return
         for run in self._runs.values():
             if run.run_id is None and not run.ended:
-                run.ended, run.failed = True, failed
+                run.ended, run.failed, run.failure = True, failure is not None, failure
                 if len(self._ended_untied) == 1:
                     run.tie(*self._ended_untied[0])
         self._ended_untied.clear()
@@ -383,7 +429,7 @@ class Runs:
         try:
             # When the service stops right after its query, Spark's listener has not brought the last batch yet.
             self._catch_up(run, planned_at_us=run.asked_at_us)
-            farewells.leave(self._queries.get(run.run_id), run)
+            self.farewells.leave(self._queries.get(run.run_id), run)
         except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
             log.warning(
                 'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '

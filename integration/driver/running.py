@@ -43,10 +43,14 @@ class Running:
                 return service
         return None
 
-    def stop_those_without_spark(self) -> None:
-        """Stop services whose Spark was stopped: nobody has use for them, and they hold their ports."""
+    def stop_those_of_no_use(self) -> None:
+        """Stop services whose Spark was stopped, and those that an error has ended: they hold their ports."""
         with self._lock:
-            left_behind = [service for service, session, _ in self._services if session.sparkContext._jsc is None]
+            left_behind = [
+                service
+                for service, session, _ in self._services
+                if session.sparkContext._jsc is None or service.failed is not None
+            ]
         for service in left_behind:
             service.stop()
 

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lowmark.integration.errors import (
-    RefusedByCoordinator,
     ServiceStopped,
     StreamNameTaken,
     StreamRunning,
@@ -35,6 +34,7 @@ from lowmark.integration.transport.driver_rpc import (
 from lowmark.sources import FailoverPolicy, RateLimiterStrategy, Source
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.spark import prefer_own_python
+from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import (
     LowmarkError,
     LowWatermarkListener,
@@ -46,7 +46,7 @@ from lowmark.watermark import (
 from lowmark.watermark.splits.status import Explanation
 from lowmark.watermark.tasks.alignment import GroupStatus
 
-from . import check, page, stream_factory, wrap
+from . import check, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
 from .listeners import Listeners
@@ -80,8 +80,7 @@ class LowWatermarkService:
         spark: the session; its queries are heard of from now on.
         metrics_port: port of the Prometheus endpoint, 0 for any free one, None for no HTTP server.
         metrics_host: address the endpoint binds to.
-        page_port: port of the page on 127.0.0.1 that shows the streams live, 0 for any free one, None for no page. It
-            needs the extra ``lowmark[page]``.
+        page_port: port of the page on 127.0.0.1 that shows the streams live, 0 for any free one, None for no page.
         coordinator: address of a `lowmark serve` that this application shares with others: ``unix:/path`` or
             ``host:port``; None: alignment groups are kept in this driver.
         coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
@@ -110,7 +109,6 @@ class LowWatermarkService:
         AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
         CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
         MetricsUnavailable, PageUnavailable: nothing can listen at the port.
-        ExtraMissing: a page is asked for, and ``lowmark[page]`` is not installed.
 
     Use it as a context manager around the queries::
 
@@ -124,7 +122,7 @@ class LowWatermarkService:
 
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
         """Return the service of the session, where it has one that was made with these arguments."""
-        _RUNNING.stop_those_without_spark()
+        _RUNNING.stop_those_of_no_use()
         found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
         return super().__new__(cls) if found is None else cast("Self", found)
 
@@ -196,7 +194,10 @@ class LowWatermarkService:
 
                 self._metrics = MetricsServer(self, host=metrics_host, port=metrics_port)
             if page_port is not None:
-                self._page = page.serve(self.address, answers.status, port=page_port)
+                from lowmark.integration.page.endpoint import PageServer
+                from lowmark.integration.page.look import OneService
+
+                self._page = PageServer(OneService(self.address, answers.status), port=page_port)
         except Exception:
             self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
             raise
@@ -498,28 +499,48 @@ class LowWatermarkService:
         """The page's address for a browser, ``http://127.0.0.1:PORT/``; None without a page."""
         return None if self._page is None else self._page.address
 
+    @property
+    def failed(self) -> BaseException | None:
+        """The error that ended a thread without which the service cannot go on, and its log has; None while none did.
+
+        Its calls raise it, its queries end with it, and `LowWatermarkService(spark)` makes a new service.
+        """
+        link = None if self._member is None else self._member.failed
+        return link if self._loop.failed is None else self._loop.failed
+
     def stop(self) -> None:
-        """Stop serving. Queries that still run keep the watermark they have. May be called more than once."""
+        """Stop serving. Queries that still run keep the watermark they have. May be called more than once.
+
+        A service that an error has ended gives back what it holds, and writes nothing. Of its queries those that still
+        run end with that error at their next heartbeat.
+        """
         if self._stopping:
             return
         _RUNNING.remove(self)
+        asked = False
         try:
             self._call(self._runs.say_farewells, "stop")
+        except WorkerDied as died:
+            log.error("the service stops, and leaves no last report: %s", died)
+            asked = self._queries.any_active()
         finally:
             self._stopping = True
             atexit.unregister(self.stop)
             self._queries.close()
-            self._server.stop()
+            if not asked:  # else they are told why they end
+                self._server.stop()
             if self._metrics is not None:
                 self._metrics.stop()
             if self._page is not None:
                 self._page.stop()
             self._loop.stop()
+            self._runs.farewells.close()
             self._runs.streams.close()
             self._listeners.stop()
             if self._member is not None:
                 self._member.close()
-            sockets.remove(self.address)
+            if not asked:
+                sockets.remove(self.address)
 
     def __enter__(self) -> Self:
         return self
@@ -544,10 +565,10 @@ class LowWatermarkService:
             raise
 
     def _check_open(self, action: str) -> None:
-        if self._stopping:
+        if self._stopping and self.failed is None:
             raise ServiceStopped(action)
 
-    def _enqueue_refusal(self, task: TaskId, refused: RefusedByCoordinator) -> None:
+    def _enqueue_refusal(self, task: TaskId, refused: LowmarkError) -> None:
         self._loop.post(lambda: self._runs.refuse(task, refused))
 
     def _enqueue_event(self, kind: str, event: JavaObject) -> None:
@@ -559,12 +580,20 @@ class LowWatermarkService:
     # -- on the loop
 
     def _take_event(self, kind: str, event: JavaObject) -> None:
-        """Take an event of Spark's listener; a failure is logged, for nobody waits for it."""
-        try:
-            self._audits.take_event(kind, event)
-            self._runs.take_event(kind, event)
-        except Exception:
-            log.exception('could not take a "%s" event of a query; its next heartbeat reads the progress again', kind)
+        """Take an event of Spark's listener. After an error it is taken once more; what was taken before is not again.
+
+        A second error is logged, for nobody waits: a report that was not taken is read again by the next heartbeat.
+        """
+        for taker in (self._audits, self._runs):
+            for last in (False, True):
+                try:
+                    taker.take_event(kind, event)
+                    break
+                except Exception:
+                    then = (
+                        "the next heartbeat of its query reads the progress again" if last else "it is taken once more"
+                    )
+                    log.exception('could not take a "%s" event of a query; %s', kind, then)
 
     def _readers(self, name: str) -> tuple[str, ...]:
         return (*self._runs.readers(name), *self._audits.readers(name))

@@ -11,6 +11,7 @@ from lowmark.watermark import SplitId
 from lowmark.watermark.splits.events import BatchCounts, BatchReported, Event
 from lowmark.watermark.splits.stream import StreamCoordinator
 
+from .known_planner import KnownPlanner
 from .stream import Stream
 
 __all__ = ["Splits"]
@@ -25,14 +26,16 @@ class Splits:
     Attributes:
         stream: whose splits.
         coordinator: of the run; it is read here, and never told anything.
+        planner: of a source of ours, what is known of it; None until a batch showed it and the heartbeat together.
         has_backlog: the source is known to have rows that are not read yet.
         observed_us: largest event time seen of each split, by name; only of a source of ours.
         next_us: event time of the next row, where alignment alone keeps it from being read.
-        source_metrics: what a source of ours counts.
+        source_metrics: what the enumerator, the planner and the readers of a source of ours count.
     """
 
     stream: Stream
     coordinator: StreamCoordinator
+    planner: KnownPlanner | None = field(default=None, init=False)
     has_backlog: bool = field(default=False, init=False)
     observed_us: dict[str, int] = field(default_factory=dict, init=False)
     next_us: int | None = field(default=None, init=False)
@@ -67,6 +70,9 @@ class Splits:
             in_force_us=progress.watermark_us,
             counts=BatchCounts(dropped_rows=progress.dropped_rows) + measured.counts,
             lateness=measured.lateness,
+            newest_us=measured.newest_us,
+            future_rows=measured.future_rows,
+            times=measured.times,
         )
 
     @property
@@ -82,6 +88,13 @@ class Splits:
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
         """What follows for the splits once the rows of a batch have counted; arguments as in `discover`."""
         yield from ()
+
+    def pass_on(self, measured: Measured) -> None:
+        """What a report that was taken has for others than the coordinator."""
+
+    def go_on_from(self, before: Splits) -> None:
+        """Keep what is known besides the coordinator's state, which is begun again."""
+        self.planner = before.planner
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
         """Rows that each split still has unread; a split of which that is not known is missing."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from lowmark.integration.errors import UnknownStream
 from lowmark.integration.run_status import RunStatus
-from lowmark.watermark import StreamStatus, explain, format_time_us
+from lowmark.watermark import Cause, StreamStatus, explain, format_time_us
+from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
 
 from .audited import AuditedRun, Audits
@@ -20,6 +21,8 @@ __all__ = ["Standing", "in_words"]
 
 _LONG_US = 10_000_000
 """A batch that runs for longer is spoken of."""
+_ROUND_US = 5_000_000
+"""A low watermark that a coordinator has not published for so long waits for others: a round takes about a second."""
 
 
 class Standing:
@@ -110,11 +113,12 @@ class Standing:
         """What the stream says of itself, what its source waits for, and since when a batch is being read."""
         return self._in_full(run, self._planner(run, now_us), now_us, limit)
 
-    @staticmethod
-    def _in_full(run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
+    def _in_full(self, run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
         status = run.status(now_us, limit)
+        if run.broken:
+            return replace(status, why=f"the query ends with its next batch: {run.refusal}")
         if planner is None:
-            return status
+            return self._cause_first(run, status, now_us)
         why = status.why
         if planner.missing is not None and not run.coordinator.splits:
             why = f"no split is known yet: {planner.missing}"
@@ -128,7 +132,42 @@ class Standing:
                 f"{why} A batch has been read since {since} (rows: {rows:,}; splits: {splits:,}). "
                 "Hint: a reader that waits for its system, away or throttling, says so in the log of its executor."
             )
-        return replace(status, why=why)
+        return self._cause_first(run, replace(status, why=why), now_us)
+
+    def _cause_first(self, run: StreamRun, status: StreamStatus, now_us: int) -> StreamStatus:
+        """The status with what lies outside of the stream before what its splits do."""
+        failure = run.failure if run.refusal is None or isinstance(run, AuditedRun) else run.refusal
+        if failure is not None:
+            why, what_next = (
+                f"the query failed: {failure}",
+                "The query is started again: it goes on from its checkpoint.",
+            )
+            return replace(status, cause=Cause.QUERY_FAILED, holder=None, why=why, next=what_next)
+        link = None if run.ended or isinstance(run, AuditedRun) else self._runs.cooperation.link(run)
+        if link is None or not link.holds:
+            return status
+        alone = format_time_us(run.coordinator.low_watermark_us)
+        if not link.connected:
+            away = "" if link.since_us is None else f" for {rough_duration_us(max(0, now_us - link.since_us))}"
+            job = self._runs.cooperation.job
+            held = (
+                f'the low watermark of job "{job}" is held; these splits alone would allow {alone}'
+                if run.shares
+                else "the stream is read no further than its alignment group allowed before"
+            )
+            why = f"the coordinator at {link.address} has not answered{away} ({link.why}), so {held}."
+            holder = None if run.shares else status.holder
+            what_next = "The coordinator answers again."
+            return replace(status, cause=Cause.COORDINATOR_AWAY, holder=holder, why=why, next=what_next)
+        own_us, low_us = run.coordinator.low_watermark_us, status.low_watermark_us
+        stood_us = now_us - run.shared_since_us
+        if run.shares and own_us is not None and (low_us is None or low_us < own_us) and stood_us >= _ROUND_US:
+            why = (
+                f'other queries of job "{self._runs.cooperation.job}" hold it; these splits alone would allow {alone}. '
+                f"`lowmark explain --coordinator {link.address}` names the query that holds it."
+            )
+            return replace(status, cause=None, holder=None, why=why, next="The query that holds it goes on.")
+        return status
 
     def _waiting(self, now_us: int) -> list[StreamRun]:
         """The queries that have begun of which only the planner was heard, as runs that know nothing yet."""
@@ -164,6 +203,7 @@ class Standing:
             status=self._in_full(run, planner, now_us, limit),
             emits=run.stream.strategy.emits and not audited,
             unmeasured_batches=run.unmeasured_batches,
+            lost_reports=run.lost_reports,
             refused=run.refusal is not None and not audited,  # what cannot be measured ends no query there
             failed=run.failed,
             ended=run.ended,
@@ -179,6 +219,8 @@ class Standing:
             spent_us={state.value: us for state, us in spent_us.items()},
             gaps=run.gaps,
             others=None if run.ended else cooperation.explain(run),
+            coordinator=None if run.ended or audited else cooperation.link(run),
+            rises=() if limit is not None or run.shares else run.coordinator.rises(now_us),
             now_us=now_us,
         )
 

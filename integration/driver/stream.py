@@ -34,6 +34,7 @@ class Stream:
         names: id -> name, learnt as the stream goes.
         tracks: what passed through Python, by query and batch; None where nothing does.
         withholds: a source may keep rows back, so a poll that led to no batch does not show that it had none.
+        keeps_rows: it has every row of its sources.
         reads: its source is one of ours, whose planner says what it plans.
         claims: what its planner claims of splits are event times.
         max_splits: in a batch of rows that are reduced in Python by whole Arrow batches; None where they are not.
@@ -52,11 +53,17 @@ class Stream:
     names: dict[int, str]
     tracks: TrackShelf | None = None
     withholds: bool = False
+    keeps_rows: bool = False
     reads: bool = False
     claims: bool = False
     max_splits: int | None = None
     detail: bool = False
     shows_names: bool = True
+
+    @property
+    def finds_splits(self) -> bool:
+        """Whether its splits are known by their rows alone: neither its source nor the user names them."""
+        return not (self.kafka or self.reads or self.declared)
 
     @property
     def metric(self) -> str:

@@ -203,6 +203,7 @@ class _Known(TypedDict):
     declared: Mapping[int, str]
     names: dict[int, str]
     withholds: bool
+    keeps_rows: bool
 
 
 def _known(df: DataFrame, name: str, split: str | Sequence[str], splits: Iterable[object] | None) -> _Known:
@@ -218,6 +219,7 @@ def _known(df: DataFrame, name: str, split: str | Sequence[str], splits: Iterabl
         declared=declared,
         names=dict(declared),
         withholds=logical_plan.withholds_rows(plan_),
+        keeps_rows=logical_plan.keeps_rows(plan_),
     )
 
 

@@ -40,7 +40,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from .exported import ALIGNMENT_GAUGES, COUNTERS, GAUGES, SPLIT_COUNTERS, SPLIT_GAUGES, STATES
+from .exported import ALIGNMENT_GAUGES, CLOCK_GAUGES, COUNTERS, GAUGES, SPLIT_COUNTERS, SPLIT_GAUGES, STATES
 
 __all__ = ["Runs", "StreamCollector"]
 
@@ -280,6 +280,11 @@ class StreamCollector(Collector):
 
 def _loop_families(times: LoopTimes) -> Iterator[Metric]:
     """The loop that decides low watermarks and answers heartbeats; also while it does not answer."""
+    yield GaugeMetricFamily(
+        "lowmark_loop_failed",
+        "1 once an error has ended the service's loop: its queries end with their next heartbeat.",
+        value=times.failed,
+    )
     yield CounterMetricFamily("lowmark_loop_calls", "What the service's loop has run.", value=times.calls)
     yield CounterMetricFamily(
         "lowmark_loop_busy_seconds", "How long all that the service's loop has run took.", value=times.busy_us / 1e6
@@ -300,9 +305,16 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
     holder = InfoMetricFamily(
         "lowmark_holder", "The split that holds the low watermark back, and its state.", labels=_QUERY_LABELS
     )
+    cause = InfoMetricFamily(
+        "lowmark_cause",
+        "Why the low watermark stands, in a word, and the split that it is about; absent where it is merely the "
+        "slowest split: coordinator away, no event time, wrong clock, silent split.",
+        labels=_QUERY_LABELS,
+    )
+    clocks = [GaugeMetricFamily(m.name, m.help, labels=_SPLIT_LABELS) for m in CLOCK_GAUGES]
     source = GaugeMetricFamily(
         "lowmark_source",
-        "What the enumerator and the planner of a source of ours count, by their own names.",
+        "What the enumerator, the planner and the readers of a source of ours count, by their own names.",
         labels=(*_QUERY_LABELS, "metric"),
     )
     alignment = [GaugeMetricFamily(m.name, m.help, labels=(*_QUERY_LABELS, "group")) for m in ALIGNMENT_GAUGES]
@@ -316,10 +328,15 @@ def _gauge_families(shown: Mapping[Labels, RunStatus]) -> list[Metric]:
             _add(family, labels, metric.value(run))
         for state in SplitState:
             states.add_metric((*labels, state.value), run.status.states.get(state.value, 0))
+        for clock in run.status.wrong_clocks:
+            for of_clock, gauge in zip(CLOCK_GAUGES, clocks, strict=True):
+                _add(gauge, (*labels, _text(clock.split)), of_clock.value(clock))
         name = run.status.holder
+        if run.status.cause is not None:
+            cause.add_metric(labels, {"cause": run.status.cause.value, "split": "" if name is None else _text(name)})
         if name is not None:
             holder.add_metric(labels, {"split": _text(name), "state": run.status.splits[name].state.value})
-    return [*families, *alignment, states, holder, source]
+    return [*families, *alignment, *clocks, states, holder, cause, source]
 
 
 def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) -> None:

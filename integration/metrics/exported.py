@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lowmark.integration.run_status import Alignment, RunStatus
-from lowmark.watermark import SplitState, SplitStatus
+from lowmark.watermark import SplitState, SplitStatus, WrongClock
 
-__all__ = ["ALIGNMENT_GAUGES", "COUNTERS", "GAUGES", "SPLIT_COUNTERS", "SPLIT_GAUGES", "STATES"]
+__all__ = ["ALIGNMENT_GAUGES", "CLOCK_GAUGES", "COUNTERS", "GAUGES", "SPLIT_COUNTERS", "SPLIT_GAUGES", "STATES"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,11 @@ COUNTERS = (
         lambda r: r.gaps.missed_batches,
     ),
     _Of(
+        "lowmark_lost_reports",
+        "Batches whose report a kill took away: the low watermark holds for a grace, in which what was new may speak.",
+        lambda r: r.lost_reports,
+    ),
+    _Of(
         "lowmark_returned_late",
         "Times a split that was idle or new came in below the low watermark.",
         lambda r: r.status.returned_late,
@@ -99,8 +104,14 @@ GAUGES = (
     ),
     _Of(
         "lowmark_native_watermark_timestamp_seconds",
-        "What Spark's one watermark for the whole stream would be: the fastest split's, event time, Unix seconds.",
+        "What Spark's one watermark for the whole stream would be, rows beyond the future guard included, Unix "
+        "seconds.",
         lambda r: _seconds(r.status.native_watermark_us),
+    ),
+    _Of(
+        "lowmark_fastest_watermark_timestamp_seconds",
+        "The largest watermark of a split, event time, Unix seconds. Absent before the first.",
+        lambda r: _seconds(r.status.fastest_us),
     ),
     _Of(
         "lowmark_backlog_rows",
@@ -118,9 +129,48 @@ GAUGES = (
         lambda r: _seconds(r.asked_at_us),
     ),
     _Of(
+        "lowmark_coordinator_connected",
+        "1 while the coordinator that the query takes part in answers, 0 while it does not. Absent without one.",
+        lambda r: None if r.coordinator is None else r.coordinator.connected,
+    ),
+    _Of(
+        "lowmark_coordinator_changed_timestamp_seconds",
+        "Since when the coordinator answers, or does not, Unix seconds. Absent without one, and before the first "
+        "attempt.",
+        lambda r: None if r.coordinator is None else _seconds(r.coordinator.since_us),
+    ),
+    _Of(
         "lowmark_last_seen_timestamp_seconds",
         "When Spark last said that the query lives, Unix seconds: it finished a batch, or found nothing to do.",
         lambda r: _seconds(r.seen_at_us),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfClock:
+    """One metric of a split whose clock is wrong."""
+
+    name: str
+    help: str
+    value: Callable[[WrongClock], float | None]
+
+
+CLOCK_GAUGES = (
+    _OfClock(
+        "lowmark_wrong_clock_rows",
+        "Rows of a split beyond the future guard since the query began. Absent of splits without such rows.",
+        lambda c: c.rows,
+    ),
+    _OfClock(
+        "lowmark_wrong_clock_since_timestamp_seconds",
+        "When the first of them was reported, Unix seconds.",
+        lambda c: _at(c.since),
+    ),
+    _OfClock(
+        "lowmark_wrong_clock_last_timestamp_seconds",
+        "When the last of them was reported, Unix seconds.",
+        lambda c: _at(c.last),
     ),
 )
 

@@ -87,6 +87,7 @@ class Picture:
         self._services: list[dict[str, Any]] = []
         self._runs: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, _Splits] = {}
+        self._rises: dict[str, list[list[int]]] = {}  # of the streams that are in view
         self._error: str | None = None
 
     def since(self, version: str | None, run: str | None) -> dict[str, Any]:
@@ -98,7 +99,8 @@ class Picture:
 
         Returns:
             An object for JSON: version, now_us, services, runs, selected, splits (those that changed), gone (names),
-            whole (they are all there are, forget the others), error (why services could not be asked, or None).
+            whole (they are all there are, forget the others), rises (of the last hour, as (when, low watermark), only
+            with the whole), error (why services could not be asked, or None).
         """
         with self._lock:
             ago_us = -1 if self._looked_us is None else self._now_us() - self._looked_us
@@ -115,6 +117,7 @@ class Picture:
                 "runs": list(self._runs.values()),
                 "selected": selected,
                 "whole": had is None,
+                "rises": self._rises.get(selected or "", []) if had is None else [],
                 "splits": [row for at, row in splits.rows.values() if had is None or at > had],
                 "gone": [name for name, at in splits.gone.items() if had is not None and at > had],
             }
@@ -163,6 +166,7 @@ class Picture:
             self._error = printable(str(failed) or type(failed).__name__)
         for gone in self._splits.keys() - self._runs.keys():
             del self._splits[gone]
+            self._rises.pop(gone, None)
 
     def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
         """What was seen of services that do not answer any more; a viewer shall see that they are gone."""
@@ -179,6 +183,7 @@ class Picture:
         for stream in [] if reply is None else reply.streams:
             passed = frozenset(stream["passed_over"])
             rows = (_row(split, of, passed) for split, of in stream["splits"].items())
+            self._rises[_id(address, stream)] = stream.get("run", {}).pop("rises", [])  # a service of before has none
             splits = self._splits.setdefault(_id(address, stream), _Splits())
             splits.take(rows, self._version)
             if len(splits.gone) > _GONE_SPLITS_MOST:  # nobody is told of them any more: every browser begins anew
@@ -213,9 +218,17 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
             [None if spell["holder"] is None else _shown(spell["holder"]), spell["since"], spell["until"]]
             for spell in stream["held"][:_LIST_MOST]
         ],
+        "cause": stream.get("cause"),
+        "clocks": [_clock(clock, stream) for clock in stream.get("wrong_clocks", [])],
         "explanation": explanation,
         "run": run,
     }
+
+
+def _clock(clock: Mapping[str, Any], stream: Mapping[str, Any]) -> list[Any]:
+    """A wrong clock as a list: name, shown name, rows, time of the first row and of the last, whether it holds."""
+    holds = stream["cause"] == "wrong clock" and clock["split"] == stream["holder"]
+    return [clock["split"], _shown(clock["split"]), clock["rows"], clock["since"], clock["last"], holds]
 
 
 def _token() -> str:

@@ -27,12 +27,14 @@ class LoopTimes:
         busy_us: how long all of that took, microseconds; of a call that runs, nothing yet.
         longest_us: how long the longest took.
         waiting: what it was given and has not begun.
+        failed: an error has ended it.
     """
 
     calls: int = 0
     busy_us: int = 0
     longest_us: int = 0
     waiting: int = 0
+    failed: bool = False
 
 
 class Loop:
@@ -93,7 +95,7 @@ class Loop:
     @property
     def times(self) -> LoopTimes:
         """How busy it is; may be asked from any thread, also while it is busy."""
-        return replace(self._times, waiting=self._work.qsize())
+        return replace(self._times, waiting=self._work.qsize(), failed=self.failed is not None)
 
     @property
     def failed(self) -> BaseException | None:

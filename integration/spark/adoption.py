@@ -20,11 +20,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 from lowmark.integration.errors import AdoptionRefused, CheckpointUnreadable, SessionUnfit, UnknownFormat
@@ -33,60 +34,27 @@ from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.names import unfit_character
 from lowmark.watermark.printable import printable
 
+from .changes import Action, Change, Changes, Entry, layout, pairs, spots, without_heartbeats
 from .checkpoint import CHANGES
-from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, is_elsewhere, local_path
+from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, batches, is_elsewhere, local_path
 from .offset_log import LEFT_OUT, OffsetEntry, ahead_of_clock, next_watermark_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["QUIET_SECONDS", "Adoption", "Change", "adopt", "leave"]
+__all__ = ["QUIET_SECONDS", "Adoption", "adopt", "leave"]
 
 log = logging.getLogger("lowmark")
 
-Action = Literal["adopt", "leave"]
 Streams = str | Sequence[str] | Mapping[str, Sequence[int] | None]
 
 QUIET_SECONDS = 20.0
 """How long nothing was written, before a query counts as stopped that nobody says is."""
 
-_FORMAT = 1
-_CHANGES = f"lowmark/{CHANGES}"
+_FOLDER = re.compile(r"[0-9]{1,9}")
 _CLOSED = "lowmark is changing this checkpoint"
 _AT_WORK = 'lowmark is changing this checkpoint and was stopped; run "lowmark {command} CHECKPOINT" again'
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """An entry of the offset log, as it was and as it shall be."""
-
-    name: str
-    before: str
-    after: str
-
-
-class Change(msgspec.Struct, frozen=True):
-    """What is done to a checkpoint: written down there before it begins, and the backup of what was there.
-
-    Attributes:
-        action: which command.
-        entries: the entries that are changed, the newest first.
-        moves: (from, to) of folders in ``sources/``, in order.
-        streams: names of the streams whose heartbeats come or go.
-        undoes: number of the change that this one takes back, None for none.
-        moved: how many of the moves are done.
-        done: all of it is.
-        format: of this file.
-    """
-
-    action: Action
-    entries: tuple[Entry, ...]
-    moves: tuple[tuple[str, str], ...]
-    streams: tuple[str, ...]
-    undoes: int | None = None
-    moved: int = 0
-    done: bool = False
-    format: int = _FORMAT
 
 
 @dataclass(frozen=True)
@@ -127,7 +95,7 @@ class Adoption:
         ]
         if self.number is not None:
             back = "" if undone else "; --undo goes back to it"
-            lines.append(f"backup: {_CHANGES}/{self.number}.json in the checkpoint{back}")
+            lines.append(f"backup: {CHANGES}/{self.number}.json in the checkpoint{back}")
         if self.why_not_yet is not None:
             lines.append(f"not yet: {self.why_not_yet}")
         if self.warning is not None:
@@ -220,9 +188,10 @@ class _Checkpoint:
     def __init__(self, checkpoint: str | os.PathLike[str], action: Action, spark: SparkSession | None) -> None:
         self._given, self._action, self._spark = os.fspath(checkpoint).rstrip("/"), action, spark
         self._store = self._open()
+        self._changes = Changes(self._store, self._given)
 
     def run(self, streams: Mapping[str, Sequence[int] | None] | None, *, dry_run: bool, stopped: bool) -> Adoption:
-        number, last = self._last_change()
+        number, last = self._changes.last()
         if last is not None and not last.done and self._stands(number, last):
             return self._go_on(number, last, dry_run=dry_run)
         entries = self._read_entries()
@@ -234,7 +203,7 @@ class _Checkpoint:
         return self._begin(number + 1, change, dry_run=dry_run, why_not_yet=why_not_yet, warning=warning)
 
     def undo(self, *, dry_run: bool, stopped: bool) -> Adoption:
-        number, last = self._last_change()
+        number, last = self._changes.last()
         begun = last is not None and last.undoes is not None and not last.done and last.action == self._action
         if begun and last is not None and self._stands(number, last):
             return self._begin(number, last, dry_run=dry_run)
@@ -314,14 +283,10 @@ class _Checkpoint:
             )
         return store
 
-    def _batches(self, folder: str) -> list[int]:
-        """The batches in one of its logs, the newest first."""
-        return sorted((int(name) for name in self._store.names(folder) if name.isdecimal()), reverse=True)
-
     def _read_entries(self) -> dict[str, OffsetEntry]:
         """The entries that a restart reads: the newest, and the one before."""
         entries = {}
-        names = [str(batch) for batch in self._batches("offsets")[:2]]
+        names = [str(batch) for batch in batches(self._store, "offsets")[:2]]
         if not names:
             raise CheckpointUnreadable(
                 self._given,
@@ -340,24 +305,6 @@ class _Checkpoint:
             entries[name] = entry
         return entries
 
-    def _last_change(self) -> tuple[int, Change | None]:
-        numbers = [int(n) for name in self._store.names(_CHANGES) if (n := name.removesuffix(".json")).isdecimal()]
-        if not numbers:
-            return 0, None
-        try:
-            text = self._store.read(f"{_CHANGES}/{max(numbers)}.json") or ""
-            form = msgspec.json.decode(text, type=dict).get("format")
-            if form != _FORMAT:
-                raise self._refused(
-                    f"{_CHANGES}/{max(numbers)}.json has format {form!r}, and this lowmark knows {_FORMAT}",
-                    "use the later version of lowmark that wrote it.",
-                )
-            return max(numbers), msgspec.json.decode(text, type=Change)
-        except (msgspec.DecodeError, UnicodeDecodeError) as broken:
-            raise self._refused(
-                f"{_CHANGES}/{max(numbers)}.json cannot be read ({broken})", "remove it if you are sure of the rest."
-            ) from broken
-
     def _stands(self, number: int, last: Change) -> bool:
         """Whether the entries are those of the last change, wherever it came to; else a query went on from there.
 
@@ -365,8 +312,13 @@ class _Checkpoint:
             AdoptionRefused: a query went on while the newest entry was closed to all.
         """
         now = {entry.name: self._store.read(f"offsets/{entry.name}") or "" for entry in last.entries}
-        newest, changed = "".join(map(str, self._batches("offsets")[:1])), last.entries[0].name
-        if newest == changed:
+        newest, changed = batches(self._store, "offsets")[:2], [int(entry.name) for entry in last.entries]
+        if newest[:1] == changed[:1]:
+            if newest != changed:
+                raise self._refused(
+                    f"{CHANGES}/{number}.json changes {_offsets(changed)}, and the newest are {_offsets(newest)}",
+                    "a restart reads the newest two, so both are changed; use a copy of the checkpoint from before.",
+                )
             return all(
                 # Empty: cut short on a file system that cannot put a whole file in another's place.
                 now[entry.name] in {entry.before, entry.after, ""} or now[entry.name].startswith(_CLOSED)
@@ -374,8 +326,8 @@ class _Checkpoint:
             )
         if any(text.startswith(_CLOSED) for text in now.values()):
             raise self._refused(
-                f"offsets/{newest} was written while offsets/{changed} was being changed, so a query runs on it",
-                f"stop it, and put offsets/{changed} back by hand: {_CHANGES}/{number}.json has it as it was.",
+                f"offsets/{newest[0]} was written while offsets/{changed[0]} was being changed, so a query runs on it",
+                f"stop it, and put offsets/{changed[0]} back by hand: {CHANGES}/{number}.json has it as it was.",
             )
         return False
 
@@ -408,7 +360,7 @@ class _Checkpoint:
     def _sign_of_a_query(self) -> tuple[str, str] | None:
         """What looks as if one ran on it somewhere, and what to do then."""
         hint = "stop the query; if it has ended, say so: --stopped (stopped=True)."
-        planned, committed = (self._batches(folder)[:1] for folder in ("offsets", "commits"))
+        planned, committed = (batches(self._store, folder)[:1] for folder in ("offsets", "commits"))
         if planned and planned != committed:
             return f"batch {planned[0]} is planned and not committed, so a query may be running it", hint
         files = [f"commits/{batch}" for batch in committed]
@@ -424,7 +376,7 @@ class _Checkpoint:
 
     def _is_own(self, planned: Sequence[int]) -> bool:
         """Whether it was the last change that wrote the newest entry, and no query."""
-        _, last = self._last_change()
+        _, last = self._changes.last()
         return last is not None and [last.entries[0].name] == [str(batch) for batch in planned]
 
     # -- what is to be ----------------------------------------------------------------------------------------------
@@ -439,7 +391,7 @@ class _Checkpoint:
                 "its sources have names (source evolution), so Spark lets it gain and lose sources. Start the query "
                 "with `wrap`, or without"
             )
-        native = {name: _without_heartbeats(entry) for name, entry in entries.items()}
+        native = {name: without_heartbeats(entry) for name, entry in entries.items()}
         counts = {len(entry.sources) for entry in native.values()}
         if len(counts) > 1:
             raise self._refused(
@@ -448,7 +400,7 @@ class _Checkpoint:
                 if newest.version == 2
                 else "was a query started that was then changed? Use a copy of the checkpoint from before.",
             )
-        layouts = {_layout(entry) for entry in entries.values()}
+        layouts = {layout(entry) for entry in entries.values()}
         if streams is None:
             wanted: dict[int, str] = {}
             self._check_readers(newest)
@@ -470,7 +422,7 @@ class _Checkpoint:
         for name, entry in entries.items():
             count = len(native[name].sources)
             after = native[name].renumbered(
-                {str(place): spot for place, spot in enumerate(_spots(count, wanted))},
+                {str(place): spot for place, spot in enumerate(spots(count, wanted))},
                 {place: _first(stream) for place, stream in wanted.items()},
             )
             changed.append(Entry(name, entry.text(), after.text()))
@@ -550,13 +502,10 @@ class _Checkpoint:
 
     def _moves(self, count: int, before: Mapping[int, str], wanted: Mapping[int, str]) -> list[tuple[str, str]]:
         """Folders of sources whose place changes, in an order in which none is in another's way."""
-        pairs = [
-            (old, new) for old, new in zip(_spots(count, before), _spots(count, wanted), strict=True) if old != new
-        ]
-        pairs.sort(key=lambda pair: pair[0], reverse=bool(wanted))
-        folders = self._folders() if pairs else set()
+        needed = pairs(count, before, wanted)
+        folders = self._folders() if needed else set()
         moves = []
-        for old, new in pairs:
+        for old, new in needed:
             if new in folders:
                 raise self._refused(
                     f"sources/{new} is there and of no source that is known",
@@ -570,7 +519,7 @@ class _Checkpoint:
 
     def _folders(self) -> set[int]:
         """Numbers of the sources that have written there: one whose query is refused at its start leaves it empty."""
-        numbers = [name for name in self._store.names("sources") if name.isdecimal()]
+        numbers = [name for name in self._store.names("sources") if _FOLDER.fullmatch(name)]
         return {int(name) for name in numbers if self._store.names(f"sources/{name}")}
 
     # -- what is done -------------------------------------------------------------------------------------------------
@@ -600,7 +549,7 @@ class _Checkpoint:
     def _apply(self, number: int, change: Change) -> None:
         """Do all of it; where a part is done already, the rest."""
         newest, *others = change.entries
-        self._keep(number, change)
+        self._changes.keep(number, change)
         self._store.write(f"offsets/{newest.name}", self._at_work(undoes=change.undoes is not None))
         for done, (one, to) in enumerate(change.moves):
             if done < change.moved:
@@ -608,14 +557,11 @@ class _Checkpoint:
             if self._store.names(f"sources/{one}"):  # else it was moved; an empty one is nobody's
                 self._store.move(f"sources/{one}", f"sources/{to}")
             change = msgspec.structs.replace(change, moved=done + 1)
-            self._keep(number, change)
+            self._changes.keep(number, change)
         for entry in others:
             self._store.write(f"offsets/{entry.name}", entry.after)
         self._store.write(f"offsets/{newest.name}", newest.after)
-        self._keep(number, msgspec.structs.replace(change, done=True))
-
-    def _keep(self, number: int, change: Change) -> None:
-        self._store.write(f"{_CHANGES}/{number}.json", msgspec.json.encode(change).decode())
+        self._changes.keep(number, msgspec.structs.replace(change, done=True))
 
     def _at_work(self, *, undoes: bool = False) -> str:
         return _AT_WORK.format(command=f"{self._action} --undo" if undoes else self._action)
@@ -624,26 +570,12 @@ class _Checkpoint:
         return AdoptionRefused(printable(self._given), fact, hint)
 
 
+def _offsets(numbers: Sequence[int]) -> str:
+    return " and ".join(f"offsets/{number}" for number in numbers)
+
+
 def _sources(count: int) -> str:
     return "1 source" if count == 1 else f"{count} sources"
-
-
-def _without_heartbeats(entry: OffsetEntry) -> OffsetEntry:
-    heartbeats = entry.heartbeats
-    kept = [id_ for id_, _ in entry.sources if id_ not in heartbeats]
-    if not entry.named:
-        kept.sort(key=int)
-    return entry.renumbered({id_: place for place, id_ in enumerate(kept)}, {})
-
-
-def _layout(entry: OffsetEntry) -> tuple[tuple[int, str], ...]:
-    """(place, stream) of each heartbeat, sorted."""
-    return tuple(sorted((int(id_), heartbeat.stream) for id_, heartbeat in entry.heartbeats.items()))
-
-
-def _spots(count: int, heartbeats: Mapping[int, str]) -> list[int]:
-    """The places of so many sources, where some places are heartbeats'."""
-    return [place for place in range(count + len(heartbeats)) if place not in heartbeats]
 
 
 def _first(stream: str) -> str:

@@ -12,19 +12,17 @@ no row of that window was in batch k or before.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 
-from .checkpoint import kafka_starting_offsets
-from .checkpoint_store import LocalStore, local_path
+from .checkpoint import initial_offset, kafka_starting_offsets
+from .checkpoint_store import LocalStore, batches, local_path
 from .kafka_offsets import kafka_positions
-from .offset_log import OffsetEntry, ahead_of_clock
+from .offset_log import OffsetEntry, ahead_of_clock, json_object
 
 __all__ = ["Beside", "reach_back"]
 
@@ -87,8 +85,8 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     """
     store = LocalStore(local_path(checkpoint))
     stopped = kafka_starting_offsets(checkpoint)
-    done = max(int(name) for name in store.names("commits") if name.isdecimal())
-    entries = {batch: _entry(store, batch) for batch in _batches(store) if batch <= done}
+    done = batches(store, "commits")[0]
+    entries = {batch: _entry(store, batch) for batch in batches(store, "offsets") if batch <= done}
     if done not in entries:
         raise CheckpointUnreadable(
             store.root,
@@ -129,10 +127,6 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
     return Beside(_initial(store, entries[done], stopped), stopped, watermark_ms * 1_000, None)
 
 
-def _batches(store: LocalStore) -> list[int]:
-    return [int(name) for name in store.names("offsets") if name.isdecimal()]
-
-
 def _entry(store: LocalStore, batch: int) -> OffsetEntry:
     try:
         return OffsetEntry.parse(store.read(f"offsets/{batch}") or "")
@@ -142,23 +136,16 @@ def _entry(store: LocalStore, batch: int) -> OffsetEntry:
 
 
 def _positions(entry: OffsetEntry) -> Starting:
-    return _earliest([json.loads(offset) for _, offset in entry.sources if offset is not None])
+    return _earliest([json_object(offset) for _, offset in entry.sources])
 
 
 def _initial(store: LocalStore, newest: OffsetEntry, stopped: Starting) -> Starting:
     """Where the old query began, as its Kafka sources wrote it down."""
-    offsets: list[Any] = []
-    for id_, _ in newest.sources:
-        # A zero byte, "v1", then the offset. Source: `org.apache.spark.sql.kafka010.KafkaSourceInitialOffsetWriter`.
-        text = (store.read(f"sources/{id_}/0") or "").lstrip("\0")
-        try:
-            offsets.append(json.loads(text.partition("\n")[2]))
-        except (ValueError, RecursionError):
-            continue
+    offsets = [json_object(initial_offset(store, id_)) for id_, _ in newest.sources]
     return _with_new(_earliest(offsets), stopped)
 
 
-def _earliest(offsets: list[Any]) -> Starting:
+def _earliest(offsets: Iterable[object]) -> Starting:
     found: Starting = {}
     for offset in offsets:
         for (topic, partition), position in sorted(kafka_positions(offset).items()):

@@ -4,32 +4,32 @@ Offsets lie in ``offsets/<batch>``: a version line, a metadata line, then one li
 Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
 
 The added file, ``lowmark/<token>``, holds the state of a run after its last report. A heartbeat can carry a report
-only into the next batch, so a query that ends after one batch (`Trigger.Once`) would forget it every time.
+only into the next batch, so a query that ends, or is killed, after a batch would forget it.
 """
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
 
-from .checkpoint_store import is_elsewhere, local_path
+from .checkpoint_store import CheckpointStore, HadoopStore, LocalStore, batches, is_elsewhere, local_path
 from .kafka_offsets import kafka_positions
 from .offset_log import OffsetEntry, json_object
 
 if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["CHANGES", "Farewell", "FarewellFiles", "kafka_starting_offsets", "last_offsets"]
+__all__ = ["CHANGES", "Farewell", "FarewellFiles", "initial_offset", "kafka_starting_offsets", "last_offsets"]
 
-CHANGES = "changes"  # the folder of what `adopt` and `leave` have done, beside the farewells
-_BATCH = re.compile(r"[0-9]{1,19}")
+CHANGES = "lowmark/changes"  # the folder of what `adopt` and `leave` have done, beside the farewells
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Farewell(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Farewell(msgspec.Struct, frozen=True):
         token: the run's token, which is also in the checkpoint's last heartbeat offset.
         epoch: epoch of the last offset the run wrote; the state is only good on top of that very offset.
         batch_id: newest batch in the state.
-        state: the coordinator's state, base64.
+        state: the coordinator's state, base64; empty: it is the one in that offset.
     """
 
     token: str
@@ -49,9 +49,7 @@ class Farewell(msgspec.Struct, frozen=True):
 
 
 class FarewellFiles:
-    """The farewells in one checkpoint, on whatever file system it lies (Hadoop's own client reads and writes it).
-
-    And what is read there of Spark's own.
+    """The farewells in one checkpoint, on whatever file system it lies. And what is read there of Spark's own.
 
     Args:
         spark: a session, for Hadoop's configuration.
@@ -63,29 +61,30 @@ class FarewellFiles:
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._spark, self._checkpoint = spark, checkpoint.rstrip("/")
-        self._root = f"{self._checkpoint}/lowmark"
         self.checkpoint = self._checkpoint if is_elsewhere(self._checkpoint) else str(local_path(self._checkpoint))
 
+    @functools.cached_property
+    def _store(self) -> CheckpointStore:
+        return HadoopStore(self._spark, self._checkpoint)
+
     def write(self, farewell: Farewell) -> None:
-        """Leave a farewell; whole or not at all."""
-        path = self._path(farewell.token)
-        files = path.getFileSystem(self._conf())
-        part = self._hadoop_path(f"{self._root}/.{farewell.token}.part")
-        out = files.create(part, True)
-        try:
-            out.write(bytearray(msgspec.json.encode(farewell)))
-            if out.hasCapability("hsync"):
-                out.hsync()
-        finally:
-            out.close()
-        self._sync_local(part)
-        files.delete(path, False)
-        if not files.rename(part, path):
-            raise OSError(f"could not rename {part} to {path}")
+        """Leave a farewell; whole or not at all.
+
+        Raises:
+            CheckpointUnwritable: it could not be written.
+        """
+        self._store.write(self._path(farewell.token), msgspec.json.encode(farewell).decode())
 
     def read(self, token: str) -> Farewell | None:
-        """Read the farewell of a run, None if it left none."""
-        text = self._text(self._path(token))
+        """Read the farewell of a run, None if it left none.
+
+        Raises:
+            CheckpointUnreadable: the file cannot be read.
+            msgspec.DecodeError: it is none.
+        """
+        if not _TOKEN.fullmatch(token):
+            return None  # a path, in an offset that somebody else wrote
+        text = self._store.read(self._path(token))
         return None if text is None else msgspec.json.decode(text, type=Farewell)
 
     def kafka_start(self, source: int) -> Mapping[str, Any] | None:
@@ -93,78 +92,70 @@ class FarewellFiles:
 
         Args:
             source: its place among the query's sources.
+
+        Raises:
+            CheckpointUnreadable: the file cannot be read.
         """
-        text = self._text(self._hadoop_path(f"{self._checkpoint}/sources/{source}/0"))
-        if text is None:
-            return None
-        # A zero byte, "v1", then the offset. Source: `org.apache.spark.sql.kafka010.KafkaSourceInitialOffsetWriter`.
-        version, _, offset = text.lstrip("\0").partition("\n")
-        return json_object(offset) if version == "v1" else None
+        return json_object(initial_offset(self._store, str(source)))
 
     def newest_entry(self) -> OffsetEntry | None:
         """What was planned last: the offsets of each source; None before the first batch.
 
         Raises:
+            CheckpointUnreadable: it cannot be read.
             UnknownFormat: it is not as Spark writes it.
         """
-        path = self._hadoop_path(f"{self._checkpoint}/offsets")
-        files = path.getFileSystem(self._conf())
-        if not files.exists(path):
-            return None
-        names = [status.getPath().getName() for status in files.listStatus(path)]
-        batches = [int(name) for name in names if _BATCH.fullmatch(name)]
-        text = self._text(self._hadoop_path(f"{self._checkpoint}/offsets/{max(batches)}")) if batches else None
+        batch_id = self.newest_batch()
+        text = None if batch_id is None else self._store.read(f"offsets/{batch_id}")
         return None if text is None else OffsetEntry.parse(text)
+
+    def newest_batch(self) -> int | None:
+        """Return the batch that was planned last; None before the first."""
+        planned = batches(self._store, "offsets")
+        return planned[0] if planned else None
+
+    def committed(self, batch_id: int) -> bool:
+        """Return whether a batch is over, as far as Spark wrote it down."""
+        return self._store.exists(f"commits/{batch_id}")
 
     def may_be_native(self) -> bool:
         """Whether a query without lowmark may have begun it: it was adopted, or has named sources, which need not be.
 
         Raises:
+            CheckpointUnreadable: it cannot be read.
             UnknownFormat: what was planned last is not as Spark writes it.
         """
-        changes = self._hadoop_path(f"{self._root}/{CHANGES}")
-        if changes.getFileSystem(self._conf()).exists(changes):
+        if self._store.exists(CHANGES):
             return True
         newest = self.newest_entry()
         return newest is not None and newest.named
 
     def forget(self, token: str) -> None:
-        """Delete the farewell of a run, once its state has gone into an offset."""
-        path = self._path(token)
-        path.getFileSystem(self._conf()).delete(path, False)
+        """Delete the farewell of a run, once its state has gone into an offset.
 
-    def _path(self, token: str) -> JavaObject:
-        return self._hadoop_path(f"{self._root}/{token}")
+        Raises:
+            CheckpointUnwritable: it could not be deleted.
+        """
+        if _TOKEN.fullmatch(token):
+            self._store.remove(self._path(token))
 
-    def _text(self, path: JavaObject) -> str | None:
-        files = path.getFileSystem(self._conf())
-        if not files.exists(path):
-            return None
-        stream = files.open(path)
-        try:
-            text: str = self._jvm().org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        return text
+    def _path(self, token: str) -> str:
+        return f"lowmark/{token}"
 
-    def _sync_local(self, path: JavaObject) -> None:
-        """Hadoop's local file system syncs nothing: a host that dies would leave an empty file under the new name."""
-        if path.getFileSystem(self._conf()).getUri().getScheme() != "file":
-            return
-        file = Path(path.toUri().getPath())
-        for name in (file, file.with_name(f".{file.name}.crc")):
-            if name.exists():
-                with name.open("rb") as written:
-                    os.fsync(written.fileno())
 
-    def _hadoop_path(self, path: str) -> JavaObject:
-        return self._jvm().org.apache.hadoop.fs.Path(path)
+def initial_offset(store: CheckpointStore, source: str) -> str | None:
+    """Where a Kafka source began, as the text of an offset; None where it wrote nothing down that is known here.
 
-    def _jvm(self) -> Any:
-        return self._spark._jvm
+    Args:
+        store: the checkpoint.
+        source: name of its folder in ``sources/``.
 
-    def _conf(self) -> JavaObject:
-        return self._spark._jsparkSession.sessionState().newHadoopConf()
+    Raises:
+        CheckpointUnreadable: the file cannot be read.
+    """
+    # A zero byte, "v1", then the offset. Source: `org.apache.spark.sql.kafka010.KafkaSourceInitialOffsetWriter`.
+    version, _, offset = (store.read(f"sources/{source}/0") or "").lstrip("\0").partition("\n")
+    return offset if version == "v1" else None
 
 
 def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:
@@ -187,14 +178,15 @@ def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | No
         raise CheckpointUnreadable(
             str(folder), "there is no such folder", "pass the folder given as checkpointLocation."
         )
-    batches = _batches(folder, "offsets")
-    if not batches:
+    store = LocalStore(folder)
+    planned = batches(store, "offsets")
+    if not planned:
         raise CheckpointUnreadable(
             str(folder),
             "it has no planned batch (no file in offsets/)",
             "pass the folder given as checkpointLocation, not one above or below it.",
         )
-    return batches[-1], _offsets_of(folder, batches[-1])
+    return planned[0], _offsets_of(store, planned[0])
 
 
 def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> dict[str, dict[str, int]]:
@@ -211,18 +203,18 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
     Raises:
         CheckpointUnreadable: no offsets, or none of a Kafka source.
     """
-    folder = local_path(checkpoint)
+    store = LocalStore(local_path(checkpoint))
     planned, offsets = last_offsets(checkpoint)
     if committed:
-        done = _batches(folder, "commits")
+        done = batches(store, "commits")
         if not done:
             raise CheckpointUnreadable(
-                str(folder),
+                store.root,
                 "no batch was committed yet",
                 "there is nothing to continue from: start the new query with the same startingOffsets as the old one.",
             )
-        if done[-1] < planned:
-            offsets = _offsets_of(folder, done[-1])
+        if done[0] < planned:
+            offsets = _offsets_of(store, done[0])
     found: dict[str, dict[str, int]] = {}
     for text in offsets:
         for (topic, partition), position in sorted(kafka_positions(json_object(text)).items()):
@@ -231,40 +223,30 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
             mine[str(partition)] = min(position, mine.get(str(partition), position))
     if not found:
         raise CheckpointUnreadable(
-            str(folder),
+            store.root,
             "none of its sources is Kafka",
             "only Kafka offsets can be given to a new query as startingOffsets.",
         )
     return found
 
 
-def _batches(folder: Path, log: str) -> list[int]:
-    """The batches in one of a checkpoint's logs, in order; its other files are not the log's."""
-    try:
-        names = [file.name for file in (folder / log).iterdir()]
-    except FileNotFoundError:
-        return []
-    except OSError as failed:
-        raise _unreadable(folder, log, failed) from failed
-    return sorted(int(name) for name in names if _BATCH.fullmatch(name))
-
-
-def _offsets_of(folder: Path, batch_id: int) -> list[str | None]:
+def _offsets_of(store: LocalStore, batch_id: int) -> list[str | None]:
     name = f"offsets/{batch_id}"
     try:
-        text = (folder / name).read_text(encoding="utf-8")
+        text = store.read(name)
+        if text is None:
+            raise _unreadable(store, name, os.strerror(errno.ENOENT))
         return [offset for _, offset in OffsetEntry.parse(text).sources]
-    except (OSError, UnicodeDecodeError) as failed:
-        raise _unreadable(folder, name, failed) from failed
+    except UnicodeDecodeError as failed:
+        raise _unreadable(store, name, "it is not UTF-8") from failed
     except UnknownFormat as unknown:
         hint = "this Spark writes a format that this version of lowmark does not read."
         if unknown.found.startswith("has version ''"):
             hint = "did the machine stop while it was written? Use a copy of the checkpoint from before."
-        raise CheckpointUnreadable(str(folder), f"{name} {unknown}", hint) from unknown
+        raise CheckpointUnreadable(store.root, f"{name} {unknown}", hint) from unknown
 
 
-def _unreadable(folder: Path, name: str, failed: OSError | UnicodeDecodeError) -> CheckpointUnreadable:
-    why = failed.strerror if isinstance(failed, OSError) else "it is not UTF-8"
+def _unreadable(store: LocalStore, name: str, why: str) -> CheckpointUnreadable:
     return CheckpointUnreadable(
-        str(folder), f"{name} cannot be read ({why})", "check that the folder is whole and yours to read."
+        store.root, f"{name} cannot be read ({why})", "check that the folder is whole and yours to read."
     )

@@ -3,16 +3,21 @@
 What Spark reads must be whole at any moment: a file is written aside and renamed. On this machine Hadoop keeps a
 checksum beside each file (``.5.crc`` beside ``5``) and refuses a file that does not fit it, so it goes before the file
 changes; a file without one is read as it is.
+
+Others may be able to write in a checkpoint, so it is read and changed as a stranger's folder: below its root no link is
+followed, a file is a regular one, and one of more than 256 MiB is not read.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lowmark.integration.errors import CheckpointUnreadable, CheckpointUnwritable
@@ -21,9 +26,12 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import SparkSession
 
-__all__ = ["CheckpointStore", "HadoopStore", "LocalStore", "is_elsewhere", "local_path"]
+__all__ = ["CheckpointStore", "HadoopStore", "LocalStore", "batches", "is_elsewhere", "local_path"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_BATCH = re.compile(r"[0-9]{1,19}")
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: opening a pipe would wait for its other end
+_MOST_BYTES = 1 << 28  # of a file: an entry of the offset log has the states of all streams, a backup has four entries
 
 
 class CheckpointStore(Protocol):
@@ -53,6 +61,10 @@ class CheckpointStore(Protocol):
         """Write a file, or another text into it: whole or not at all."""
         ...
 
+    def remove(self, path: str) -> None:
+        """Delete a file, if there is one."""
+        ...
+
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
         ...
@@ -64,6 +76,11 @@ class CheckpointStore(Protocol):
     def age_seconds(self, path: str) -> float | None:
         """How long ago a file was written, by the clocks of its file system and of this machine; None without it."""
         ...
+
+
+def batches(store: CheckpointStore, log: str) -> list[int]:
+    """The batches in one of a checkpoint's logs, the newest first; its other files are not the log's."""
+    return sorted((int(name) for name in store.names(log) if _BATCH.fullmatch(name)), reverse=True)
 
 
 def is_elsewhere(checkpoint: str) -> bool:
@@ -98,45 +115,79 @@ class LocalStore:
     def names(self, folder: str) -> list[str]:
         with self._reading(folder):
             try:
-                return sorted(each.name for each in (self._folder / folder).iterdir())
+                with self._inside(PurePosixPath(folder)) as opened:
+                    return sorted(os.listdir(opened))  # noqa: PTH208  # a descriptor
             except FileNotFoundError:
                 return []
 
     def read(self, path: str) -> str | None:
         with self._reading(path):
+            file = PurePosixPath(path)
             try:
-                return (self._folder / path).read_bytes().decode()
+                with self._inside(file.parent) as folder, _opened(_open(file.name, os.O_RDONLY, folder), "rb") as found:
+                    read: bytes = found.read(_MOST_BYTES + 1)
             except FileNotFoundError:
                 return None
+            _check_size(len(read))
+            return read.decode()
 
     def write(self, path: str, text: str) -> None:
-        target = self._folder / path
-        part = target.with_name(f".{target.name}.lowmark")
-        with self._writing(path):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
+        target = PurePosixPath(path)
+        part = f".{target.name}.lowmark"
+        with self._writing(path), self._inside(target.parent, make=True) as folder:
+            _unlink(part, folder)  # of a command that was killed, or not of our making
+            with _opened(_open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb") as file:
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
-            target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
-            part.rename(target)
-            _sync(target.parent)
+            _unlink(f".{target.name}.crc", folder)
+            os.rename(part, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)  # a new name is only safe once its folder is
+
+    def remove(self, path: str) -> None:
+        file = PurePosixPath(path)
+        with self._writing(path), suppress(FileNotFoundError), self._inside(file.parent) as folder:
+            _unlink(f".{file.name}.crc", folder)
+            _unlink(file.name, folder)
 
     def exists(self, path: str) -> bool:
-        with self._reading(path):
-            return (self._folder / path).exists()
+        return self._look_at(path) is not None
 
     def move(self, source: str, target: str) -> None:
-        with self._writing(target):
-            (self._folder / source).rename(self._folder / target)
-            _sync((self._folder / target).parent)
+        old, new = PurePosixPath(source), PurePosixPath(target)
+        with self._writing(target), self._inside(old.parent) as there, self._inside(new.parent) as here:
+            os.rename(old.name, new.name, src_dir_fd=there, dst_dir_fd=here)
+            os.fsync(here)
 
     def age_seconds(self, path: str) -> float | None:
+        found = self._look_at(path)
+        return None if found is None else time.time() - found.st_mtime
+
+    def _look_at(self, path: str) -> os.stat_result | None:
+        named = PurePosixPath(path)
         with self._reading(path):
             try:
-                return time.time() - (self._folder / path).stat().st_mtime
+                with self._inside(named.parent) as folder:
+                    return os.stat(named.name or ".", dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 return None
+
+    @contextmanager
+    def _inside(self, folder: PurePosixPath, *, make: bool = False) -> Iterator[int]:
+        """One of its folders, opened, name by name: a name that is a link is refused wherever it stands."""
+        opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in folder.parts:
+                _check_name(name)
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=opened)
+                inner = _open(name, os.O_RDONLY, opened, stat.S_ISDIR)
+                os.close(opened)
+                opened = inner
+            yield opened
+        finally:
+            os.close(opened)
 
     @contextmanager
     def _reading(self, path: str) -> Iterator[None]:
@@ -144,7 +195,7 @@ class LocalStore:
             yield
         except OSError as failed:
             hint = "check that the folder is whole and yours to read."
-            fact = f"{path or 'the folder'} cannot be read ({failed.strerror})"
+            fact = f"{path or 'the folder'} cannot be read ({_why(failed)})"
             raise CheckpointUnreadable(self.root, fact, hint) from failed
 
     @contextmanager
@@ -152,16 +203,44 @@ class LocalStore:
         try:
             yield
         except OSError as failed:
-            raise CheckpointUnwritable(self.root, path, str(failed.strerror)) from failed
+            raise CheckpointUnwritable(self.root, path, _why(failed)) from failed
 
 
-def _sync(folder: Path) -> None:
-    """A new name is only safe once its folder is."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+def _open(name: str, how: int, folder: int, is_kind: Callable[[int], bool] = stat.S_ISREG) -> int:
+    """A file of a folder, or a folder in it. Raises OSError: likewise if it is a link, or of another kind."""
+    descriptor = os.open(name, how | _OPEN, 0o666, dir_fd=folder)
+    mode = os.fstat(descriptor).st_mode
+    if is_kind(mode):
+        return descriptor
+    os.close(descriptor)
+    if is_kind is stat.S_ISDIR:
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EPERM, "it is a pipe, a socket or a device, and no file")
+
+
+def _opened(descriptor: int, mode: str) -> Any:
+    return open(descriptor, mode)  # a descriptor
+
+
+def _unlink(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _check_name(name: str) -> None:
+    if name in ("/", "..", ".", ""):
+        raise OSError(errno.EPERM, "it is outside of the checkpoint")
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB")
+
+
+def _why(failed: OSError) -> str:
+    return "it is a link to another place" if failed.errno == errno.ELOOP else str(failed.strerror)
 
 
 def _cause(failed: Any) -> str:
@@ -177,7 +256,7 @@ class HadoopStore:
     would delete the old file for it and copy the new one there, and a checkpoint without its newest entry is one that
     starts, a batch too early. There a stream writes in the file's place: on S3 and Google's storage the old file stays
     until the stream is closed; on ABFS it is empty until then, and Spark starts on no empty entry. On this machine
-    Hadoop deletes the old file, too, and its checksum is a second one, so there `LocalStore` writes.
+    Hadoop deletes the old file, too, its checksum is a second one, and it follows links: `LocalStore` does all there.
 
     Args:
         spark: a session, for its file systems and its settings.
@@ -204,17 +283,22 @@ class HadoopStore:
         return self._root
 
     def names(self, folder: str) -> list[str]:
-        path = self._path(folder)
+        if self._local is not None:
+            return self._local.names(folder)
         with self._reading(folder):
+            path = self._path(folder)
             if not self._files.exists(path):
                 return []
             return sorted(status.getPath().getName() for status in self._files.listStatus(path))
 
     def read(self, path: str) -> str | None:
-        file = self._path(path)
+        if self._local is not None:
+            return self._local.read(path)
         with self._reading(path):
+            file = self._path(path)
             if not self._files.exists(file):
                 return None
+            _check_size(self._files.getFileStatus(file).getLen())
             stream = self._files.open(file)
             try:
                 text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
@@ -247,7 +331,16 @@ class HadoopStore:
             out.hsync()
         out.close()
 
+    def remove(self, path: str) -> None:
+        if self._local is not None:
+            self._local.remove(path)
+            return
+        with self._writing(path):
+            self._files.delete(self._path(path), False)
+
     def exists(self, path: str) -> bool:
+        if self._local is not None:
+            return self._local.exists(path)
         with self._reading(path):
             return bool(self._files.exists(self._path(path)))
 
@@ -278,8 +371,10 @@ class HadoopStore:
         self._files.delete(old, True)
 
     def age_seconds(self, path: str) -> float | None:
-        file = self._path(path)
+        if self._local is not None:
+            return self._local.age_seconds(path)
         with self._reading(path):
+            file = self._path(path)
             if not self._files.exists(file):
                 return None
             written_ms: int = self._files.getFileStatus(file).getModificationTime()
@@ -306,6 +401,8 @@ class HadoopStore:
             raise CheckpointUnwritable(self._root, path, _cause(failed)) from failed
 
     def _path(self, path: str) -> JavaObject:
+        for name in PurePosixPath(path).parts:
+            _check_name(name)
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}")
 
     def _find_context(self, path: JavaObject) -> JavaObject | None:

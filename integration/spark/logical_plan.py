@@ -23,11 +23,15 @@ __all__ = [
     "heartbeats",
     "joins_streams",
     "kafka_columns",
+    "keeps_rows",
     "source_kinds",
     "stream_ids",
     "stream_sources",
     "withholds_rows",
 ]
+
+
+_ROW_BY_ROW = frozenset({"Project", "SubqueryAlias"})
 
 
 def analyzed(df: DataFrame) -> JavaObject:
@@ -45,6 +49,11 @@ def nodes(plan: JavaObject) -> Iterator[JavaObject]:
 def has_watermark(plan: JavaObject) -> bool:
     """True if `withWatermark` stands anywhere in the plan."""
     return count_watermarks(plan) > 0
+
+
+def keeps_rows(plan: JavaObject) -> bool:
+    """True if every row of the plan's sources comes out of it: it only chooses and computes columns."""
+    return all(node.nodeName() in _ROW_BY_ROW or not _items(node.children()) for node in nodes(plan))
 
 
 def has_heartbeat(plan: JavaObject) -> bool:

@@ -14,6 +14,7 @@ Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +35,8 @@ LEFT_OUT = (
 """What to do where the number of sources is not in an entry."""
 _NONE = "-"
 _VERSIONS = ("v1", "v2")
+_PLACE_DIGITS = 4
+_PLACE = re.compile(rf"0|[1-9][0-9]{{0,{_PLACE_DIGITS - 1}}}")
 _METADATA = {"batchWatermarkMs", "batchTimestampMs", "conf"}
 _METADATA_V2 = _METADATA | {"sourceMetadataInfo"}
 
@@ -113,12 +116,17 @@ class OffsetEntry:
         Args:
             count: of such places.
 
+        Raises:
+            UnknownFormat: a line is not numbered as a place.
+
         >>> OffsetEntry.parse('v2\n{}\n2:{"c":1}\n0:{"a":1}').placed(4)
         ['{"a":1}', None, '{"c":1}', None]
         """
         if self.version == 1:
             return [offset for _, offset in self.sources]
         offsets = dict(self.sources)
+        if (strange := next((id_ for id_ in offsets if not _PLACE.fullmatch(id_)), None)) is not None:
+            raise UnknownFormat(f"numbers a source {strange!r:.80}, expected 0 to {10**_PLACE_DIGITS - 1:,}")
         return [offsets.get(str(n)) for n in range(max([count, *(int(id_) + 1 for id_ in offsets)]))]
 
     @property

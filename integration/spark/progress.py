@@ -98,14 +98,6 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         """Rows that stateful operators dropped as late, counted after partial aggregation."""
         return sum(operator.num_rows_dropped_by_watermark for operator in self.state_operators)
 
-    def sources_before(self, heartbeat: int, count: int) -> list[SourceProgress]:
-        """The ``count`` sources nearest before the heartbeat of that index: those of its stream, as a rule.
-
-        Not always directly before: a source that two streams share is there once, in front of both their heartbeats.
-        """
-        before = [source for source in self.sources[:heartbeat] if HeartbeatOffset.find(source.end_offset) is None]
-        return before[max(0, len(before) - count) :]
-
     def heartbeats(self) -> list[tuple[int, HeartbeatOffset]]:
         """The heartbeats among the sources: (index of the source, its end offset)."""
         found = ((i, HeartbeatOffset.find(source.end_offset)) for i, source in enumerate(self.sources))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.heartbeat import HeartbeatSource
 
-from . import logical_plan, native_state
+from . import forgotten, logical_plan, native_state
 from .available_now import AvailableNow, Told
 from .checkpoint import FarewellFiles
 from .listener import QueryEvents
@@ -129,6 +129,7 @@ class Queries:
         def begin(event: JavaObject) -> None:
             available_now.begin(event)
             native_state.take_over(spark, event)
+            forgotten.warn_of_forgotten_heartbeat(spark, event)
 
         listener = QueryEvents(self._enqueue, begin)
         spark.streams.addListener(listener)
@@ -155,6 +156,14 @@ class Queries:
 
     def __len__(self) -> int:
         return len(self._running)
+
+    def any_active(self) -> bool:
+        """Whether a query runs in the sessions; may be called from any thread. False if Spark is gone."""
+        try:
+            return any(spark.streams.active for spark, _ in self._sessions)
+        except Exception as gone:  # noqa: BLE001  # py4j's and the JVM's errors have no common base
+            log.debug("could not ask for running queries: %s", gone)
+            return False
 
     def close(self) -> None:
         """Stop listening. Spark may be gone already."""

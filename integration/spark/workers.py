@@ -42,7 +42,6 @@ PACKAGES = {
     "grpc": "grpcio",
     "confluent_kafka": "confluent-kafka",
     "boto3": "boto3",
-    "aws_kinesis_agg": "aws-kinesis-agg",
     "jpype": "JPype1",
 }
 """Modules that workers import -> the package that has them. What is pure Python `ship` brings, the others it cannot."""
@@ -52,7 +51,7 @@ _TO_MEASURE = ("mmh3", "xxhash")
 _TO_READ = ("msgspec",)
 _CLIENTS = {
     b"lowmark.sources.kafka": ("confluent_kafka",),
-    b"lowmark.sources.kinesis": ("boto3", "aws_kinesis_agg"),
+    b"lowmark.sources.kinesis": ("boto3",),
     b"lowmark.sources.pravega": ("jpype",),
 }
 _TO_ASK = ("msgspec", "grpc")  # the readers on the driver's host ask the service

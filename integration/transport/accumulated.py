@@ -23,7 +23,7 @@ from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
 
-from .measure import Measured
+from .measure import Measured, added_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +60,8 @@ class BatchTrack:
         names: id -> name of every split seen.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
         lateness: rows by bucket of how late they are, by split and task.
+        counted: what readers counted, by task and name.
+        times: rows by event time, rounded down, by split and task.
     """
 
     tracker: SplitTracker = field(default_factory=SplitTracker)
@@ -67,6 +69,8 @@ class BatchTrack:
     names: dict[int, str] = field(default_factory=dict)
     events: dict[int, tuple[tuple[int, int, bytes], ...]] = field(default_factory=dict)
     lateness: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
+    counted: dict[int, dict[str, float]] = field(default_factory=dict)
+    times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
 
     def merge(self, other: BatchTrack) -> BatchTrack:
         """Return both: commutative, associative, idempotent."""
@@ -76,6 +80,8 @@ class BatchTrack:
             dict(self.names),
             dict(self.events),
             dict(self.lateness),
+            dict(self.counted),
+            dict(self.times),
         )
         merged.absorb(other)
         return merged
@@ -89,6 +95,8 @@ class BatchTrack:
         self.names.update(other.names)
         self.events.update(other.events)
         self.lateness.update(other.lateness)
+        self.counted.update(other.counted)
+        self.times.update(other.times)
 
     def counts(self) -> BatchCounts:
         return self.tracker.counts()
@@ -106,16 +114,22 @@ class BatchTrack:
             self.names,
             {} if latest_us is None else latest_us,
             tuple(event for task in sorted(self.events) for event in self.events[task]),
-            self._lateness_by_split(),
+            lateness=_by_split(self.lateness),
+            counted=added_up(self.counted.values()),
+            newest_us=self.tracker.newest_us(),
+            future_rows={split: mark.rows for split, mark in self.tracker.future_marks().items()},
+            times=_by_split(self.times),
         )
 
-    def _lateness_by_split(self) -> dict[SplitId, dict[int, int]]:
-        by_split: dict[SplitId, dict[int, int]] = {}
-        for (split, _), counted in self.lateness.items():
-            known = by_split.setdefault(split, {})
-            for bucket, rows in counted.items():
-                known[bucket] = known.get(bucket, 0) + rows
-        return by_split
+
+def _by_split(counted: Mapping[tuple[SplitId, int], Mapping[int, int]]) -> dict[SplitId, dict[int, int]]:
+    """What all tasks counted of each split."""
+    by_split: dict[SplitId, dict[int, int]] = {}
+    for (split, _), by_value in counted.items():
+        known = by_split.setdefault(split, {})
+        for value, rows in by_value.items():
+            known[value] = known.get(value, 0) + rows
+    return by_split
 
 
 Assigner = Callable[[Any, "int | None"], object]

@@ -24,6 +24,7 @@ from lowmark.integration.process.codec import Codec, Row
 from lowmark.integration.process.method import Method
 from lowmark.integration.process.sockets import target
 from lowmark.sources.planning.peer import Guidance, Planned
+from lowmark.sources.worker import WorkerDied
 
 __all__ = [
     "Client",
@@ -257,6 +258,8 @@ def _handler(
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(invalid))
         except ServiceStopped as stopped:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(stopped))
+        except WorkerDied as died:
+            context.abort(grpc.StatusCode.INTERNAL, str(died))
         raise AssertionError("abort raises")
 
     return grpc.unary_unary_rpc_method_handler(

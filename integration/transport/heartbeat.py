@@ -247,7 +247,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         self._planned_at_us = self._asked_at_us
 
     def _rows(self, end: HeartbeatOffset) -> list[tuple[Any, ...]]:
-        if end.low_us is None:
+        if end.low_us is None or end.low_us < 0:  # Spark's watermark begins at 1970, and Python's years at 1
             return []
         try:
             time = _EPOCH + dt.timedelta(microseconds=end.low_us, milliseconds=self._delay_ms)

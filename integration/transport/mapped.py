@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lowmark.integration.errors import TooManySplits
-from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark import SplitId, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, SplitColumn
 from lowmark.watermark.splits.tracker import SplitMark
 
@@ -103,6 +103,7 @@ class _Reduction:
         self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
         self._counts = BatchCounts()
         self._groups: list[pa.Table] = []
+        self._future: list[pa.Table] = []
         self._group_count = 0
 
     def see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -126,13 +127,11 @@ class _Reduction:
         track = BatchTrack()
         self._group_again()
         marked = 0
-        for table in self._groups:
-            columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
-            *keys, latest, first, rows = columns
-            for values, latest_us, first_us, count in zip(zip(*keys, strict=True), latest, first, rows, strict=True):
-                if count:
-                    track.tracker.observe_many(_text(values), SplitMark(latest_us, first_us, count), self._cell)
-                    marked += count
+        for values, mark in _marks(self._groups):
+            track.tracker.observe_many(_text(values), mark, self._cell)
+            marked += mark.rows
+        for values, mark in _marks(self._future):
+            track.tracker.mark_future(_text(values), mark, self._cell)
         rest = self._counts.rows - marked
         counts = BatchCounts(
             rows=rest,
@@ -168,30 +167,18 @@ class _Reduction:
         limit_us = self._future_limit_us
         if limit_us is not None and latest_us is not None and latest_us > limit_us:
             beyond: Any = pc.greater(micros, pa.scalar(limit_us, pa.int64()))
-            future = _count(beyond)
-            micros = pc.if_else(beyond, pa.scalar(None, pa.int64()), micros)
+            future, no_time_us = _count(beyond), pa.scalar(None, pa.int64())
+            self._future.append(_grouped(keys, pc.if_else(beyond, micros, no_time_us)))
+            micros = pc.if_else(beyond, no_time_us, micros)
         self._counts += BatchCounts(batch.num_rows, future, null_time, null_split, before)
-        names = [str(at) for at in range(len(keys))]
-        table = pa.Table.from_arrays([*keys, micros], names=[*names, _TIME])
-        found: Any = table.group_by(names, use_threads=False)
-        grouped = found.aggregate([(_TIME, "max"), (_TIME, "min"), (_TIME, "count")])
-        self._groups.append(grouped.select([*names, f"{_TIME}_max", f"{_TIME}_min", f"{_TIME}_count"]))
-        self._group_count += grouped.num_rows
+        self._groups.append(_grouped(keys, micros))
+        self._group_count += self._groups[-1].num_rows
         if self._group_count > _MOST_GROUPS:
             self._group_again()
 
     def _group_again(self) -> None:
-        import pyarrow as pa
-
-        if len(self._groups) < 2:
-            return
-        names = [str(at) for at in range(len(self._job.columns))]
-        latest, first, rows = f"{_TIME}_max", f"{_TIME}_min", f"{_TIME}_count"
-        found: Any = pa.concat_tables(self._groups).group_by(names, use_threads=False)
-        grouped = found.aggregate([(latest, "max"), (first, "min"), (rows, "sum")])
-        grouped = grouped.select([*names, f"{latest}_max", f"{first}_min", f"{rows}_sum"])
-        self._groups = [grouped.rename_columns([*names, latest, first, rows])]
-        self._group_count = grouped.num_rows
+        self._groups, self._future = _regrouped(self._groups), _regrouped(self._future)
+        self._group_count = sum(table.num_rows for table in self._groups)
 
     def _assigned(self, batch: pa.RecordBatch, at: int, assigner: Assigner) -> list[int | None]:
         import pyarrow as pa
@@ -231,11 +218,17 @@ class MappedMeasure:
             return None
         marks: dict[int, SplitMark] = {}
         names: dict[int, str] = {}
+        future_rows: dict[SplitId, int] = {}
         for text, mark in track.tracker.marks().items():
             assert isinstance(text, str), "tasks name splits by their values"
             split, name = self._split(text)
             if split is not None:
                 marks[split], names[split] = mark, name
+        for text, mark in track.tracker.future_marks().items():
+            assert isinstance(text, str), "tasks name splits by their values"
+            split, name = self._split(text)
+            if split is not None:
+                future_rows[split], names[split] = mark.rows, name
         if len(marks) > self.max_splits:
             raise TooManySplits(self.stream, batch_id, len(marks), self.max_splits)
         ids = np.fromiter(marks.keys(), np.uint64, len(marks))
@@ -246,6 +239,8 @@ class MappedMeasure:
             {split: mark.rows for split, mark in marks.items()} if self.detail else None,
             track.counts(),
             names,
+            newest_us=track.tracker.newest_us(),
+            future_rows=future_rows,
         )
 
     def _split(self, text: str) -> tuple[int | None, str]:
@@ -256,6 +251,40 @@ class MappedMeasure:
             split = None if self.key.integral and values[0] is None else self.key.split_id(values)
             known = self._known[text] = split, self.key.name(values)
         return known
+
+
+def _grouped(keys: Sequence[Any], micros: Any) -> pa.Table:
+    """A row for each split: its values, the largest and the smallest time, how many there are."""
+    import pyarrow as pa
+
+    names = [str(at) for at in range(len(keys))]
+    table = pa.Table.from_arrays([*keys, micros], names=[*names, _TIME])
+    found: Any = table.group_by(names, use_threads=False)
+    grouped: pa.Table = found.aggregate([(_TIME, "max"), (_TIME, "min"), (_TIME, "count")])
+    return grouped.select([*names, f"{_TIME}_max", f"{_TIME}_min", f"{_TIME}_count"])
+
+
+def _regrouped(tables: list[pa.Table]) -> list[pa.Table]:
+    """Tables of groups as one at most."""
+    import pyarrow as pa
+
+    if len(tables) < 2:
+        return tables
+    *names, latest, first, rows = tables[0].column_names
+    found: Any = pa.concat_tables(tables).group_by(names, use_threads=False)
+    grouped = found.aggregate([(latest, "max"), (first, "min"), (rows, "sum")])
+    grouped = grouped.select([*names, f"{latest}_max", f"{first}_min", f"{rows}_sum"])
+    return [grouped.rename_columns([*names, latest, first, rows])]
+
+
+def _marks(tables: Iterable[pa.Table]) -> Iterator[tuple[tuple[Any, ...], SplitMark]]:
+    """The values of each split that has a time, and its mark."""
+    for table in tables:
+        columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
+        *keys, latest, first, rows = columns
+        for values, latest_us, first_us, count in zip(zip(*keys, strict=True), latest, first, rows, strict=True):
+            if count:
+                yield values, SplitMark(latest_us, first_us, count)
 
 
 def _count(mask: Any) -> int:

@@ -8,14 +8,14 @@ recorder.py      a source of ours is measured where it is read, and leaves it in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lowmark.watermark import SplitId
 from lowmark.watermark.splits.events import BatchCounts
 
-__all__ = ["Measure", "Measured"]
+__all__ = ["Measure", "Measured", "added_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,11 @@ class Measured:
         names: id -> name of the splits whose names showed.
         latest_us: largest event time of each split; empty unless a source of ours was read.
         events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
+        newest_us: largest event time, rows beyond the future guard included; None: there was none.
+        future_rows: rows of each split beyond the future guard; may be empty.
         lateness: rows of each split by bucket of how late they are; empty where rows are not seen, or not asked for.
+        counted: what the readers of a source of ours counted, by name, such as losses that they passed.
+        times: rows of each split by event time, rounded down; empty where `lateness` is.
     """
 
     watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)
@@ -41,6 +45,23 @@ class Measured:
     latest_us: Mapping[SplitId, int] = field(default_factory=dict)
     events: tuple[tuple[int, int, bytes], ...] = ()
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+    counted: Mapping[str, float] = field(default_factory=dict)
+    newest_us: int | None = None
+    future_rows: Mapping[SplitId, int] = field(default_factory=dict)
+    times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+
+
+def added_up(counted: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Add up counts by name.
+
+    >>> added_up([{"data_losses": 1, "lost_offsets": 0}, {"data_losses": 2}])
+    {'data_losses': 3, 'lost_offsets': 0}
+    """
+    sums: dict[str, float] = {}
+    for each in counted:
+        for name, count in each.items():
+            sums[name] = sums.get(name, 0) + count
+    return sums
 
 
 class Measure(Protocol):

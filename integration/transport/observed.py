@@ -7,7 +7,8 @@ One row per batch comes out of `Dataset.observe`, through Spark's own accumulato
     null_split_rows         rows without a split
     null_time_rows          rows with a split and without a time
     before_epoch_rows       rows from before 1970
-    future                  with a guard: a sketch of one key that sums up the rows beyond it
+    newest                  largest event time of all rows, microseconds, those beyond the guard included
+    future                  with a guard: a sketch that sums up the rows beyond it by split
     earliest, split_rows    with `detail`: sketches of the smallest event time and of the rows per split
     names, hindmost         where names cannot be had otherwise: the split's columns of a sample of the rows, and of
                             the row with the smallest event time, whose split is the one to be explained first; the
@@ -28,6 +29,8 @@ evaluate their arguments node by node, some 8 ns each. So:
     The guard stands in the value, where it is one comparison for a row of the past. In a stream `current_timestamp()`
     becomes a literal only after constants were folded: now + interval is added up again for every row that asks.
     It does not stand in the key: a sketch asks its key for its type on every row, and `if` has to work that out.
+    The guard of `future` does stand in the key, inside `unix_micros`: the type of `unix_micros` is a constant, and the
+    keys of other rows are not worked out.
     Bad rows are counted by `count`, which never is null, and so costs half of what a `sum` does.
     No compiled expression holds the batch's time: as a literal it would be compiled anew for every batch, some 50 ms.
     So the rows beyond the guard are counted by a sketch, which is never compiled.
@@ -80,8 +83,10 @@ class Observation:
         earliest_us: smallest event time by split id; empty without `detail`.
         split_rows: rows by split id; empty without `detail`.
         rows: rows in the batch, good or bad.
-        null_split_rows, null_time_rows, future_rows, before_epoch_rows: rows that move no watermark, by reason.
+        null_split_rows, null_time_rows, before_epoch_rows: rows that move no watermark, by reason.
         names: id -> name of the splits that the sample showed.
+        newest_us: largest event time, rows beyond the guard included; None: there was none.
+        future_rows: rows beyond the guard by split id.
     """
 
     splits: Ids
@@ -91,9 +96,10 @@ class Observation:
     rows: int = 0
     null_split_rows: int = 0
     null_time_rows: int = 0
-    future_rows: int = 0
     before_epoch_rows: int = 0
     names: dict[int, str] = field(default_factory=dict)
+    newest_us: int | None = None
+    future_rows: dict[SplitId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +143,12 @@ class Measurement:
             "null_split_rows": f"count(case when {none} then 1 end)",
             "null_time_rows": f"count(case when {time} is null and not ({none}) then 1 end)",
             "before_epoch_rows": f"count(case when {micros} < 0 then 1 end)",
+            "newest": f"max({micros})",
         }
         if self.future_guard_us is not None:
-            made["future"] = f"tuple_sketch_agg_double(1, {self._if_future('1.0D')}, 4, 'sum')"
+            # The key is told of such rows only. It is a time between two casts, because `unix_micros` knows its type.
+            key = f"unix_micros({self._if_future(f'timestamp_micros({self.key.expression()})')})"
+            made["future"] = f"tuple_sketch_agg_double({key}, 1.0D, {self.sketch_lg}, 'sum')"
         if self.detail:
             made["earliest"] = sketch.format(value=seconds, mode="min")
             made["split_rows"] = sketch.format(value=self._unless_future("1.0D"), mode="sum")
@@ -177,8 +186,9 @@ class Measurement:
             earliest_us=self._per_split(metric, "earliest", where, _SECOND_US),
             split_rows=self._per_split(metric, "split_rows", where, 1),
             **counts,
-            future_rows=sum(self._per_split(metric, "future", where, 1).values()),
             names=self._names(metric, where),
+            newest_us=self._newest_us(metric, where),
+            future_rows=self._per_split(metric, "future", where, 1),
         )
 
     def _per_split(self, metric: Mapping[str, Any], name: str, where: str, unit: float) -> dict[SplitId, int]:
@@ -186,6 +196,12 @@ class Measurement:
             return {}
         splits, values = decode_sketch(metric[name], where=where)
         return dict(zip(splits.tolist(), _whole(values, unit, where).tolist(), strict=True))
+
+    def _newest_us(self, metric: Mapping[str, Any], where: str) -> int | None:
+        newest_us = metric.get("newest")
+        if newest_us is None or type(newest_us) is int:
+            return newest_us
+        raise UnreadableReport(where, f"expected the newest time as a whole number, got {newest_us!r:.40}")
 
     def _names(self, metric: Mapping[str, Any], where: str) -> dict[int, str]:
         try:
@@ -257,12 +273,14 @@ class ObservedMeasure:
             seen.split_rows if seen.split_rows else None,
             BatchCounts(
                 rows=seen.rows,
-                future_rows=seen.future_rows,
+                future_rows=sum(seen.future_rows.values()),
                 null_time_rows=seen.null_time_rows,
                 null_split_rows=seen.null_split_rows,
                 before_epoch_rows=seen.before_epoch_rows,
             ),
             seen.names,
+            newest_us=seen.newest_us,
+            future_rows=seen.future_rows,
         )
 
 

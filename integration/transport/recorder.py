@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from lowmark.sources.planning.slots import Task
 from lowmark.watermark import LowmarkError, WatermarkStrategy
-from lowmark.watermark.lateness import buckets_of
+from lowmark.watermark.lateness import SliceLateness
 from lowmark.watermark.splits.tracker import SplitMark
 
 from .accumulated import BatchTrack, Tracks, TrackShelf
-from .measure import Measured
+from .measure import Measured, added_up
 from .split_key import SplitKey
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class AccumulatorRecorder:
         key: makes ids of the splits' names.
         tracks: the accumulator.
         events: the format of the events that readers send.
-        lateness: whether it is counted how far each row lies behind the largest before it in its slice.
+        lateness: whether rows are counted by how late they are and by their times.
     """
 
     event_time: str
@@ -72,7 +72,8 @@ class _TaskRecording:
         self._track = BatchTrack()
         self._ids: dict[str, int] = {}
         self._sent: list[tuple[int, int, bytes]] = []
-        self._tops_us: dict[int, int] = {}
+        self._counted: list[Mapping[str, float]] = []  # of each reader; threads add to it
+        self._lateness: dict[int, SliceLateness] = {}
         guard_us = recorder.future_guard_us
         self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
 
@@ -105,21 +106,16 @@ class _TaskRecording:
 
     def _count_lateness(self, split: int, times_us: npt.NDArray[np.int64]) -> None:
         latest_us = (1 << 62) if self._future_limit_us is None else self._future_limit_us
-        times_us = times_us[(times_us >= 0) & (times_us <= latest_us)]
-        if not len(times_us):
-            return
-        tops_us = np.maximum.accumulate(np.append(self._tops_us.get(split, times_us[0]), times_us))
-        self._tops_us[split] = int(tops_us[-1])
-        counted = self._track.lateness.setdefault((split, self._cell), {})
-        buckets, rows = np.unique(buckets_of(tops_us[:-1] - times_us), return_counts=True)
-        for bucket, count in zip(buckets.tolist(), rows.tolist(), strict=True):
-            counted[bucket] = counted.get(bucket, 0) + count
+        self._lateness.setdefault(split, SliceLateness()).add(times_us[(times_us >= 0) & (times_us <= latest_us)])
 
     def send(self, event: SourceEvent) -> None:
         serializer = self._recorder.events
         if serializer is None:
             raise EventWithoutFormat(self._cell, f"{event!r:.200}")
         self._sent.append((self._cell, serializer.version, serializer.serialize(event)))
+
+    def count(self, counted: Mapping[str, float]) -> None:
+        self._counted.append(counted)
 
     def end(self) -> None:
         from pyspark import TaskContext
@@ -128,8 +124,12 @@ class _TaskRecording:
         assert context is not None, "sources are read in tasks"
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         query_id = context.getLocalProperty("sql.streaming.queryId")
+        for split, seen in self._lateness.items():
+            self._track.lateness[split, self._cell] = seen.behind
+            self._track.times[split, self._cell] = seen.times
         if self._sent:
             self._track.events[self._cell] = tuple(self._sent)
+        self._track.counted[self._cell] = added_up(self._counted)
         if batch_id is not None and query_id is not None:
             self._recorder.tracks.add({(query_id, int(batch_id)): self._track})
 

@@ -103,9 +103,14 @@ class SourceFailed(LowmarkError, RuntimeError):
     cause: str  # type and text of what it raised
     restored: int  # how often the enumerator was restored before
     window: str  # within which time that is counted
-    _fact = "source {source!r}: cannot {action} ({_tried}): {cause}"
+    known: bool = False  # `cause` is a reason in words that names what failed: it is all there is to say
+    _fact = "source {source!r}: {_said}"
     _hint = "remove the cause and start the query again; it goes on from its checkpoint."
     _cause_knows_best = True
+
+    @property
+    def _said(self) -> str:
+        return self.cause if self.known else f"cannot {self.action} ({self._tried}): {self.cause}"
 
     @property
     def _tried(self) -> str:
@@ -163,13 +168,14 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._timeout_seconds, self._worker_threads = timeout_seconds, worker_threads
         self._clock: WaitingClock = clock if clock is not None else MonotonicClock()
         self._queue = ActionQueue(
-            f"lowmark {name} coordinator", clock=self._clock, uncaught=self._recover, died=self._die
+            f"lowmark {name} coordinator", clock=self._clock, uncaught=self._fail_action, died=self._die
         )
         self._metrics = MetricGroup()
         self._restored = 0
         self._lock = threading.Lock()  # guards the next three
         self._started = self._closed = self._enumerator_closed = False
         self._asked: dict[Future[Any], str] = {}
+        self._coming: dict[int, ReaderInfo] = {}  # readers that were handed over: a restore has them all
         # What follows belongs to the coordinator's thread.
         self._readers: dict[int, ReaderInfo] = {}
         self._context: SourceCoordinatorContext[SplitT] | None = None
@@ -211,7 +217,9 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             self._queue.close(last=("close the enumerator", partial(self._close_enumerator, done)))
         self._drop_asked()
         try:
-            done.result(timeout_seconds)
+            self._queue.wait(done, "close the enumerator", seconds=timeout_seconds)
+        except WorkerDied:  # an error came before it, or in it
+            self._close_enumerator(done)
         except FutureTimeout:
             hangs = self._hangs("close the enumerator", timeout_seconds)
             helper = threading.Thread(target=self._close_enumerator, args=(done,), name="lowmark close", daemon=True)
@@ -236,7 +244,10 @@ class SourceCoordinator(Generic[SplitT, StateT]):
             raise ValueError(
                 f"source {self._name!r}: reader {subtask} cannot register, expected 0 to {self._num_subtasks - 1}"
             )
-        self._post(f"register reader {subtask}", lambda: self._register(ReaderInfo(subtask, location)))
+        action, info = f"register reader {subtask}", ReaderInfo(subtask, location)
+        self._check(action)
+        self._coming.setdefault(subtask, info)
+        self._queue.post(action, lambda: self._register(info))
 
     def request_splits(self) -> Future[None]:
         """Have every registered reader ask for a split, until nobody gets one any more.
@@ -515,23 +526,29 @@ class SourceCoordinator(Generic[SplitT, StateT]):
 
     # -- failover, on the coordinator's thread
 
+    def _fail_action(self, action: str, error: BaseException) -> None:
+        """Give the error of an action to all who wait for the action; then restore the enumerator."""
+        for done, asked in list(self._asked.items()):
+            if asked == action:
+                _fail(done, error)
+        self._recover(action, error)
+
     def _recover(self, action: str, error: BaseException) -> None:
         """Restore the enumerator, or give the source up. Called where an action failed; raises nothing."""
         while not self._closed and self.failure is None:
-            cause = f"{type(error).__name__}: {error}"
+            cause, known = _reason(error)
             pause_us = self._failover.failed(self._clock.now_us())
             self._discard_enumerator()
             if pause_us is None or SuppressRestarts.is_behind(error):
-                self._give_up(action, error, cause)
+                self._give_up(action, error, cause, known=known)
                 return
             pause = rough_duration_us(pause_us)
             _log.error(
-                "source %r: cannot %s: %s; the enumerator is restored in %s",
+                "source %r: %s; the enumerator is restored in %s",
                 self._name,
-                action,
-                cause,
+                cause if known else f"cannot {action}: {cause}",
                 pause,
-                exc_info=error,
+                exc_info=None if known else error,
             )
             self._queue.now_doing(f"wait {pause} before the enumerator is restored, which could not {action}: {cause}")
             if not self._queue.pause_until(self._clock.now_us() + pause_us):
@@ -550,6 +567,7 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._queue.now_doing("restore the enumerator from " + self._origin)
         self._discard_enumerator()
         self._gateway.restored(checkpoint_id)
+        self._readers.update(self._coming)
         self._make_enumerator()
         self._queue.now_doing("start the restored enumerator")
         self._running_enumerator.start()
@@ -570,20 +588,19 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         with self._lock:
             context, enumerator = self._context, self._enumerator
             self._context = self._enumerator = None
-        if context is not None:
-            context.close()
-        if enumerator is not None:
-            try:
-                enumerator.close()
-            except BaseException:  # noqa: BLE001  # it has failed, or is not needed any more
-                _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
+        for each in (context, enumerator):
+            if each is not None:
+                try:
+                    each.close()
+                except BaseException:  # noqa: BLE001  # it has failed, or is not needed any more
+                    _log.warning("source %r: the enumerator could not be closed", self._name, exc_info=True)
 
-    def _give_up(self, action: str, error: BaseException, cause: str) -> None:
+    def _give_up(self, action: str, error: BaseException, cause: str, *, known: bool = False) -> None:
         restored = max(0, self._failover.failures - 1)
-        failure = SourceFailed(self._name, action, cause, restored, str(self._failover.policy.window))
+        failure = SourceFailed(self._name, action, cause, restored, str(self._failover.policy.window), known)
         failure.__cause__ = error
         self.failure = failure
-        _log.error("%s", failure, exc_info=error)
+        _log.error("%s", failure, exc_info=None if known else error)
         self._queue.close()
         self._drop_asked()
 
@@ -598,6 +615,15 @@ class SourceCoordinator(Generic[SplitT, StateT]):
         self._queue.close()
         if not done.done():
             done.set_result(None)
+
+
+def _reason(error: BaseException) -> tuple[str, bool]:
+    """Return what to say of an error, and whether that names what failed by itself: an error of ours behind another."""
+    inner = error
+    while isinstance(inner, LowmarkError) and inner.__cause__ is not None:
+        inner = inner.__cause__
+    known = inner is not error and isinstance(inner, LowmarkError)
+    return (str(inner) if known else f"{type(error).__name__}: {error}"), known
 
 
 def _fail(done: Future[Any], error: BaseException) -> None:

@@ -38,11 +38,19 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from lowmark.sources.api import SourceSplit, SplitEnd, SplitEnumerator, SplitEnumeratorContext, SplitPlanner
+from lowmark.sources.api import (
+    SourceSplit,
+    SplitEnd,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitPlanner,
+    SplitReader,
+)
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
-from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
+from lowmark.sources.kit.simple import SimplePlanner, SimpleSource, SimpleSplitReader
+from lowmark.sources.metric_group import Counter, MetricGroup
 from lowmark.watermark import duration_us
-from lowmark.watermark.errors import shown
+from lowmark.watermark.errors import shown, without_login
 from pyarrow import fs
 
 from .errors import FileChanged, FileUnreadable, InvalidFileOption, NoSchema
@@ -164,7 +172,7 @@ class FileSource(SimpleSource[FileSplit]):
         self._on_unreadable, self._on_vanished = on_unreadable, on_vanished
 
     def __repr__(self) -> str:
-        return f"FileSource({', '.join(self.paths)}, format={self._format!r})"
+        return f"FileSource({without_login(', '.join(self.paths))}, format={self._format!r})"
 
     @cached_property
     def listing(self) -> FileListing:
@@ -199,10 +207,17 @@ class FileSource(SimpleSource[FileSplit]):
     def create_planner(self) -> SplitPlanner[FileSplit]:
         return FilePlanner(self)
 
+    def create_split_reader(self) -> SplitReader[FileSplit]:
+        return FileSplitReader(self)
+
     def latest(self, splits: Sequence[FileSplit]) -> Mapping[str, SplitEnd]:
         return FilePlanner(self).latest(splits)
 
     def read(self, split: FileSplit) -> Iterator[tuple[pa.Table, int]]:
+        return self.rows(split, Counter())
+
+    def rows(self, split: FileSplit, losses: Counter) -> Iterator[tuple[pa.Table, int]]:
+        """Read a slice as `read` does; count when rows of it are skipped."""
         assert split.stop is not None
         if split.start >= split.stop:
             return
@@ -216,6 +231,7 @@ class FileSource(SimpleSource[FileSplit]):
                 reached = replace(split, start=position)
         except (OSError, pa.ArrowException, FileChanged) as trouble:
             self.settle(reached, "read the rows", trouble)
+            losses.inc()
 
     def index(self, split: FileSplit) -> FileIndex | None:
         """Return the index of a file, None if it is skipped.
@@ -250,7 +266,8 @@ class FileSource(SimpleSource[FileSplit]):
         option = self._on_vanished if isinstance(trouble, FileChanged) else self._on_unreadable
         if option == "error":
             raise trouble
-        log.warning("skipped from position %d on: %s", split.start, trouble)
+        until = "its end" if split.stop is None else f"position {split.stop}"
+        log.warning("skipped from position %d on, to %s: %s", split.start, until, trouble)
 
     def _files(self) -> list[FileFacts]:
         files = self.listing.files()
@@ -307,17 +324,37 @@ class FileSource(SimpleSource[FileSplit]):
         )
 
 
+class FileSplitReader(SimpleSplitReader[FileSplit]):
+    """Reads files.
+
+    Attributes:
+        metrics: counts `data_losses`, files of which rows were skipped.
+    """
+
+    def __init__(self, source: FileSource) -> None:
+        super().__init__(source)
+        self._files, self._losses = source, self.metrics.counter("data_losses")
+
+    def read(self, split: FileSplit) -> Iterator[tuple[pa.Table, int]]:
+        return self._files.rows(split, self._losses)
+
+
 class FilePlanner(SimplePlanner[FileSplit]):
     """Knows the steps of files by their indexes, and keeps those it asked for last.
 
     Attributes:
+        metrics: counts `data_losses`, files that were skipped.
         skipped: ids of the files that were skipped as unreadable or changed, while their indexes are kept.
     """
 
     def __init__(self, source: FileSource) -> None:
         super().__init__(source)
-        self._files = source
+        self.metrics = MetricGroup()
+        self._files, self._losses = source, self.metrics.counter("data_losses")
         self._indexes: OrderedDict[tuple[str, int, int], FileIndex | None] = OrderedDict()
+
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
 
     @property
     def skipped(self) -> list[str]:
@@ -376,6 +413,7 @@ class FilePlanner(SimplePlanner[FileSplit]):
 
     def _keep(self, key: tuple[str, int, int], index: FileIndex | None) -> None:
         self._indexes[key] = index
+        self._losses.inc(index is None)
         while len(self._indexes) > _KEPT_INDEXES:
             self._indexes.popitem(last=False)
 

@@ -79,6 +79,14 @@ def _by_source(splits: Iterable[HybridSplit]) -> dict[int, list[HybridSplit]]:
     return dict(sorted(found.items()))
 
 
+def _added_up(counting: Iterable[AnyPlanner | AnyReader]) -> Mapping[str, float]:
+    counts: dict[str, float] = {}
+    for each in counting:
+        for name, count in each.metric_values().items():
+            counts[name] = counts.get(name, 0) + count
+    return counts
+
+
 class HybridPlanner(SplitPlanner[HybridSplit]):
     """Asks each source's own planner.
 
@@ -114,6 +122,9 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
     def claims(self, splits: Sequence[HybridSplit], time_us: int, until_us: int | None = None) -> Mapping[str, int]:
         return self._asked(splits, lambda planner, mine: planner.claims(mine, time_us, until_us))
 
+    def passed_us(self, split: HybridSplit) -> int | None:
+        return self._planner(split.source_index).passed_us(split.unwrap())
+
     def cut(self, stops: Sequence[tuple[HybridSplit, int]]) -> Sequence[tuple[HybridSplit, HybridSplit]]:
         parts: dict[str, tuple[HybridSplit, HybridSplit]] = {}
         at = {split.split_id: stop for split, stop in stops}
@@ -123,13 +134,13 @@ class HybridPlanner(SplitPlanner[HybridSplit]):
                 parts[split.split_id] = HybridSplit.wrap(index, part), HybridSplit.wrap(index, rest)
         return [parts[split.split_id] for split, _ in stops]
 
+    def notify_checkpoint_complete(self, splits: Sequence[HybridSplit]) -> None:
+        for index, mine in _by_source(splits).items():
+            self._planner(index).notify_checkpoint_complete([split.unwrap() for split in mine])
+
     def metric_values(self) -> Mapping[str, float]:
         """Those of all sources; what two of them count under one name is added up."""
-        counts: dict[str, float] = {}
-        for planner in self._planners.values():
-            for name, count in planner.metric_values().items():
-                counts[name] = counts.get(name, 0) + count
-        return counts
+        return _added_up(self._planners.values())
 
     def trouble(self) -> str | None:
         return next((told for planner in self._planners.values() if (told := planner.trouble()) is not None), None)
@@ -196,6 +207,10 @@ class HybridSplitReader(SplitReader[HybridSplit]):
         self._woken = True
         for reader in list(self._readers.values()):
             reader.wake_up()
+
+    def metric_values(self) -> Mapping[str, float]:
+        """As the planner's."""
+        return _added_up(self._readers.values())
 
     def close(self) -> None:
         for reader in self._readers.values():

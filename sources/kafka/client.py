@@ -264,7 +264,7 @@ class KafkaClient:
             if partition in found:
                 continue
             if partition in simple and spec.kind != "timestamp":
-                raise KafkaTopicMissing((f"{partition[0]}/{partition[1]}",), self._settings.bootstrap_servers)
+                raise KafkaTopicMissing((f"{partition[0]}/{partition[1]}",), self._settings.place)
             again.setdefault(KafkaOffsets.latest() if partition in simple else spec, []).append(partition)
         for spec, those in again.items():
             found |= self.resolve(those, spec, otherwise, action)
@@ -371,7 +371,7 @@ class KafkaClient:
         if spent >= FIRST_ANSWER_SECONDS and deadline.once():
             _log.warning(
                 "Kafka at %s: cannot %s for %.0f s by now, and it is tried for %.0f s: %s",
-                self._settings.bootstrap_servers, action, spent, self._settings.give_up_after_seconds,
+                self._settings.place, action, spent, self._settings.give_up_after_seconds,
                 self._cause(error if error is not None else failed),
             )  # fmt: skip
         self._wait(deadline.next_pause_seconds())
@@ -386,7 +386,7 @@ class KafkaClient:
             if self._errors.refused is not None or (hasattr(error, "code") and not may_pass(error))
             else "check that the brokers run and can be reached from here, also by the addresses they advertise."
         )
-        return KafkaUnavailable(self._settings.bootstrap_servers, action, seconds, self._cause(error), hint)
+        return KafkaUnavailable(self._settings.place, action, seconds, self._cause(error), hint)
 
     def _cause(self, error: object) -> str:
         from confluent_kafka import KafkaException

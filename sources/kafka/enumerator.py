@@ -206,7 +206,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
             assign=assign_round_robin,
             known=state.splits,
             prepare=self._prepare,
-            source=f"KafkaSource at {settings.bootstrap_servers}",
+            source=f"KafkaSource at {settings.place}",
         )
 
     def start(self) -> None:
@@ -231,7 +231,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit, KafkaEnumeratorState]):
         doubts = DOUBTS
         while True:
             try:
-                return self._subscriber.topics(self._client, self._settings.bootstrap_servers, self._topic_ids)
+                return self._subscriber.topics(self._client, self._settings.place, self._topic_ids)
             except KafkaTopicMissing:
                 if doubts == 0:
                     raise

@@ -80,7 +80,7 @@ class ClientErrors:
         self.unreachable = error.code() in (Codes._RESOLVE, Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN, Codes._SSL)  # noqa: SLF001
         if error.code() in (Codes._AUTHENTICATION, Codes.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001  # its own codes
             self.refused = error.str()
-        self.log.log(logging.WARNING, "%s [%s] %s", error.name(), self._settings.bootstrap_servers, error.str())
+        self.log.log(logging.WARNING, "%s [%s] %s", error.name(), self._settings.place, error.str())
 
 
 def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
@@ -95,7 +95,7 @@ def created(make: Callable[[], AnswerT], settings: KafkaSettings) -> AnswerT:
         return make()
     except KafkaException as wrong:
         raise KafkaUnavailable(
-            settings.bootstrap_servers,
+            settings.place,
             "make a client",
             0.0,
             settings.redact(str(wrong.args[0].str() if wrong.args else wrong)),

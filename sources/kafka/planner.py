@@ -72,7 +72,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._transactional, self._subscribes = transactional, subscribes
         self._dropped: set[str] = set()
         self._asked = AskedAbout(now_seconds)
-        self._trouble = Trouble(f"Kafka at {settings.bootstrap_servers}", "partitions")
+        self._trouble = Trouble(f"Kafka at {settings.place}", "partitions")
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
         self._no_rows: dict[str, int] = {}  # split id -> the last offset that was found by time and hides older rows
         self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
@@ -234,7 +234,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             _log.warning(
                 "Kafka at %s: %s%s are not subscribed any more: they are read no further and hold the watermark no "
                 "longer. If they are subscribed again, they are read as new ones, from their first record.",
-                self._settings.bootstrap_servers, ", ".join(new[:NAMED]), more,
+                self._settings.place, ", ".join(new[:NAMED]), more,
             )  # fmt: skip
         return {split.split_id: SplitEnd(split.start, rows=0, finished=True) for split in dropped}
 
@@ -255,7 +255,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         _log.info(
             "Kafka at %s: %d partitions hold transactions whose markers hide older rows from a search by time: %s%s. "
             "As long as that is so they are read by shares of rows, and their watermarks follow what was read.",
-            self._settings.bootstrap_servers, len(new), names, more,
+            self._settings.place, len(new), names, more,
         )  # fmt: skip
 
     def _example(self, failed: Mapping[TopicPartitionId, Exception]) -> tuple[str, str]:
@@ -271,5 +271,5 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._unanswered.inc(len(failed))
         _log.warning(
             "Kafka at %s: %d partitions cannot be read at present and are asked about again, such as %s: %s",
-            self._settings.bootstrap_servers, len(failed), *self._example(failed),
+            self._settings.place, len(failed), *self._example(failed),
         )  # fmt: skip

@@ -15,7 +15,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -181,6 +181,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def wake_up(self) -> None:
         self._woken.set()
+
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
 
     def close(self) -> None:
         kept, self._kept = self._kept, None
@@ -399,7 +402,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             f"read split {each.split.split_id!r} from offset {each.position} to {each.stop}"
         )  # fmt: skip
         spent = self._now_seconds() - self._moved_seconds
-        return KafkaUnavailable(self._settings.bootstrap_servers, what, spent, self._settings.redact(cause), hint)
+        return KafkaUnavailable(self._settings.place, what, spent, self._settings.redact(cause), hint)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from lowmark.watermark.errors import without_login
+
 __all__ = ["KafkaSettings"]
 
 DEFAULTS: Mapping[str, object] = {
@@ -48,7 +50,12 @@ class KafkaSettings:
 
     def __repr__(self) -> str:
         names = f", options: {', '.join(sorted(self._options))}" if self._options else ""
-        return f"KafkaSettings({self.bootstrap_servers!r}{names})"
+        return f"KafkaSettings({self.place!r}{names})"
+
+    @property
+    def place(self) -> str:
+        """The brokers, for people."""
+        return without_login(self.bootstrap_servers)
 
     @property
     def group_id(self) -> str | None:
@@ -61,8 +68,8 @@ class KafkaSettings:
         return {**DEFAULTS, **more, **self._options, "bootstrap.servers": self.bootstrap_servers}
 
     def redact(self, text: str) -> str:
-        """Return the text without the values of secrets."""
-        return text if self._secrets is None else self._secrets.sub("***", text)
+        """Return the text without the values of secrets, nor logins in addresses."""
+        return without_login(text if self._secrets is None else self._secrets.sub("***", text))
 
 
 def _secrets(options: Mapping[str, object]) -> re.Pattern[str] | None:

@@ -180,7 +180,7 @@ class KafkaSource(Source[KafkaSplit, KafkaEnumeratorState]):
             what = f"topic_pattern={each.pattern!r}"
         else:
             what = f"partitions={','.join(f'{topic}/{number}' for topic, number in each.partitions)}"
-        return f"KafkaSource({self._settings.bootstrap_servers}, {what})"
+        return f"KafkaSource({self._settings.place}, {what})"
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,6 +1,13 @@
-"""Kinesis streams as a source. Needs the extra `kinesis`: boto3 and aws-kinesis-agg."""
+"""Kinesis streams as a source. Needs the extra `kinesis`, that is boto3."""
 
-from .errors import InvalidKinesisOption, KinesisDataLost, KinesisRefused, KinesisStreamMissing, KinesisUnavailable
+from .errors import (
+    InvalidKinesisOption,
+    KinesisDataLost,
+    KinesisRefused,
+    KinesisStreamMissing,
+    KinesisStreamReplaced,
+    KinesisUnavailable,
+)
 from .positions import KinesisPosition
 from .source import KinesisSource
 
@@ -11,5 +18,6 @@ __all__ = [
     "KinesisRefused",
     "KinesisSource",
     "KinesisStreamMissing",
+    "KinesisStreamReplaced",
     "KinesisUnavailable",
 ]

@@ -17,19 +17,20 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.errors import without_login
 
+from .clock import ServiceClock
 from .errors import KinesisRefused, KinesisStreamMissing, KinesisUnavailable
+from .pace import PACES, Pace
 from .split import TRIM_HORIZON, stream_name
 
-__all__ = ["IteratorExpired", "KinesisClient", "KinesisSettings", "Page", "ShardGone", "milliseconds"]
+__all__ = ["IteratorExpired", "KinesisClient", "KinesisSettings", "Page", "PlaceRefused", "ShardGone", "milliseconds"]
 
 ANSWER_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 SAY_AFTER_SECONDS = 10.0
-CLOCK_TRUST_MS = 2_000
-"""A clock that is nearer than that to the service's is taken as it is: the service says its own in whole seconds."""
 
 THROTTLED = frozenset(
     {
@@ -52,7 +53,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class KinesisSettings:
     """How to reach the service: no secret is in it.
 
@@ -76,7 +77,10 @@ class KinesisSettings:
     @property
     def place(self) -> str:
         """Endpoint or region, for people."""
-        return self.endpoint_url or self.region or "its default region"
+        return without_login(self.endpoint_url or self.region or "its default region")
+
+    def __repr__(self) -> str:
+        return f"KinesisSettings({self.place})"
 
 
 class IteratorExpired(LowmarkError):
@@ -87,7 +91,15 @@ class IteratorExpired(LowmarkError):
 
 
 class ShardGone(LowmarkError):
-    """A shard, or a stream, is not there, or a place in it is not; caught by who knows which records are lost."""
+    """A shard, or a stream, is not there; caught by who knows which records are lost."""
+
+    cause: str  # the service's code and text
+    _fact = "{cause}"
+    _hint = ""
+
+
+class PlaceRefused(LowmarkError):
+    """A sequence number is not one of the shard in which it was asked for; caught by who knows the split."""
 
     cause: str  # the service's code and text
     _fact = "{cause}"
@@ -116,6 +128,9 @@ class KinesisClient:
         settings: how to reach it.
         pause: waits so many seconds; returns True when the wait is to end.
         now_seconds: a clock that never goes back.
+        rates: how often a second one shard is read, and how many bytes a second; None: not limited. All clients of the
+            process share them.
+        answer_seconds: how long one answer may take.
 
     Attributes:
         throttled: how often an answer was that too much was asked.
@@ -127,15 +142,26 @@ class KinesisClient:
         *,
         pause: Callable[[float], bool] | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
+        rates: tuple[float | None, float | None] = (None, None),
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        self.settings, self._now_seconds = settings, now_seconds
+        self.settings, self._now_seconds, self._rates, self._answer_seconds = (
+            settings, now_seconds, rates, answer_seconds,
+        )  # fmt: skip
         self._pause = pause if pause is not None else threading.Event().wait
         self.throttled = 0
-        self._ahead_ms = 0  # how far the service's clock is ahead of ours
+        self._clock = ServiceClock()
 
     def now_ms(self) -> int:
-        """The service's time, as near as it is known."""
-        return int(time.time() * 1_000) + self._ahead_ms
+        """The service's time, or up to a second before: never its future. Without an answer so far, the own time."""
+        return self._clock.earliest_ms(at_ms=self._own_ms()) if self._clock.heard else time.time_ns() // 1_000_000
+
+    def latest_now_ms(self) -> int:
+        """The service's time, or up to a second behind: never its past. Without an answer so far, the own time."""
+        return self._clock.latest_ms(at_ms=self._own_ms()) if self._clock.heard else time.time_ns() // 1_000_000
+
+    def _own_ms(self) -> int:
+        return int(self._now_seconds() * 1_000)
 
     def shards(self, stream: str) -> list[dict[str, Any]]:
         """List all shards of a stream that are not expired."""
@@ -159,15 +185,28 @@ class KinesisClient:
 
     def retention_ms(self, stream: str) -> int:
         """How long a stream keeps a record."""
-        action = f"describe {stream_name(stream)!r}"
-        summary = self.call("describe_stream_summary", _stream(stream), action)["StreamDescriptionSummary"]
-        return int(summary["RetentionPeriodHours"]) * 3_600_000
+        return int(self._summary(stream)["RetentionPeriodHours"]) * 3_600_000
 
-    def iterator(self, stream: str, shard: str, cursor: str, *, patience_seconds: float | None = None) -> str:
-        """Return an iterator at a place.
+    def created_ms(self, stream: str) -> int:
+        """When a stream was made, milliseconds since the epoch.
 
         Raises:
-            ShardGone: there is no such shard, or no such record in it.
+            KinesisStreamMissing: there is none of that name.
+        """
+        return milliseconds(self._summary(stream)["StreamCreationTimestamp"])
+
+    def _summary(self, stream: str) -> Mapping[str, Any]:
+        action = f"describe {stream_name(stream)!r}"
+        answer = self.call("describe_stream_summary", _stream(stream), action)
+        summary: Mapping[str, Any] = answer["StreamDescriptionSummary"]
+        return summary
+
+    def iterator(self, stream: str, shard: str, cursor: str, *, patience_seconds: float | None = None) -> str:
+        """Return an iterator at a place. A time in the service's future is waited for.
+
+        Raises:
+            ShardGone: there is no such shard.
+            PlaceRefused: the sequence number is not one of this shard.
         """
         kind, _, where = cursor.partition(" ")
         asked = {**_stream(stream), "ShardId": shard, "ShardIteratorType": kind}
@@ -182,18 +221,48 @@ class KinesisClient:
     def records(
         self, stream: str, shard: str, iterator: str, limit: int, *, patience_seconds: float | None = None
     ) -> Page:
-        """Read records.
+        """Read records, as soon as the shard's pace allows it.
 
         Raises:
-            IteratorExpired: a new one is needed.
+            IteratorExpired: a new one is needed: it was not used for long, or is of a stream that was deleted.
             ShardGone: the shard or the stream is gone.
         """
         asked: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
         if stream.startswith("arn:"):
             asked["StreamARN"] = stream
         action = f"read {stream_name(stream)}/{shard}"
+        wait_seconds = self.wait_seconds(stream, shard)
+        if wait_seconds > 0:
+            self._pause(wait_seconds)
+        began = self._now_seconds()
         answer = self.call("get_records", asked, action, patience_seconds=patience_seconds, gone=True)
+        if (pace := self._pace(stream, shard)) is not None:
+            pace.took(now_seconds=began, size_bytes=sum(len(record["Data"]) for record in answer["Records"]))
         return Page(answer["Records"], answer.get("NextShardIterator"), int(answer.get("MillisBehindLatest") or 0))
+
+    def wait_seconds(self, stream: str, shard: str) -> float:
+        """How long to wait before a shard may be read."""
+        pace = self._pace(stream, shard)
+        return 0.0 if pace is None else pace.wait_seconds(now_seconds=self._now_seconds())
+
+    def lend(self, stream: str, shard: str) -> float:
+        """Let another process read a shard: return how long it has to wait, and count its first read here."""
+        if (pace := self._pace(stream, shard)) is None:
+            return 0.0
+        now = self._now_seconds()
+        wait_seconds = pace.wait_seconds(now_seconds=now)
+        pace.took(now_seconds=now, size_bytes=0)
+        return wait_seconds
+
+    def hold(self, stream: str, shard: str, for_seconds: float) -> None:
+        """Leave a shard alone for so long: another process has read it."""
+        if (pace := self._pace(stream, shard)) is not None:
+            pace.hold(now_seconds=self._now_seconds(), for_seconds=for_seconds)
+
+    def _pace(self, stream: str, shard: str) -> Pace | None:
+        if self._rates == (None, None):
+            return None
+        return PACES.of((self.settings.place, stream, shard), lambda: Pace(*self._rates))
 
     def call(
         self,
@@ -211,7 +280,7 @@ class KinesisClient:
             asked: its arguments.
             action: what it is, for errors.
             patience_seconds: how long it may take; None: as the settings say.
-            gone: what is not there is `ShardGone`, and not an error for people.
+            gone: what is not there, or not taken, is an error for the caller, and not for people.
 
         Raises:
             KinesisUnavailable, KinesisRefused, KinesisStreamMissing: see there.
@@ -221,16 +290,18 @@ class KinesisClient:
         patience = self.settings.give_up_seconds if patience_seconds is None else patience_seconds
         began, pause_seconds, said = self._now_seconds(), FIRST_PAUSE_SECONDS, False
         while True:
+            asked_ms = self._own_ms()
             try:
-                answer: dict[str, Any] = getattr(_client(self.settings), operation)(**asked)
+                answer: dict[str, Any] = getattr(_client(self.settings, self._answer_seconds), operation)(**asked)
             except ClientError as error:
+                self._set_clock(error.response, asked_ms)
                 cause = self._may_pass(error, action, asked, gone=gone)
             except BotoCoreError as error:
                 if not _is_transient(error):
                     raise KinesisRefused(self.settings.place, action, f"{type(error).__name__}: {error}") from None
-                cause = f"{type(error).__name__}: {error}"
+                cause = without_login(f"{type(error).__name__}: {error}")
             else:
-                self._set_clock(answer)
+                self._set_clock(answer, asked_ms)
                 return answer
             waited = self._now_seconds() - began
             # Full jitter: those that were throttled together do not come back together.
@@ -249,14 +320,22 @@ class KinesisClient:
         """Return what went wrong, if waiting may cure it, else raise."""
         code, text = error.response.get("Error", {}).get("Code", ""), error.response.get("Error", {}).get("Message", "")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        cause = f"{code}: {text}"
+        cause = without_login(f"{code}: {text}")
         if code in THROTTLED:
             self.throttled += 1
             return cause
         if code == "ExpiredIteratorException":
             raise IteratorExpired from None
-        if code in {"ResourceNotFoundException", "InvalidArgumentException"} and gone:
+        if code == "ResourceNotFoundException" and gone:
             raise ShardGone(cause) from None
+        if code == "InvalidArgumentException" and gone:
+            # Told apart by what was asked, because texts are no promise.
+            if asked.get("ShardIteratorType") == "AT_TIMESTAMP":
+                return cause  # the time is in the service's future, and comes
+            if "StartingSequenceNumber" in asked:
+                raise PlaceRefused(cause) from None
+            if "ShardIterator" in asked:
+                raise IteratorExpired from None
         if code == "ResourceNotFoundException":
             stream = asked.get("StreamName") or asked.get("StreamARN") or "what was listed"
             raise KinesisStreamMissing(self.settings.place, f"stream {stream!r}", action) from None
@@ -266,17 +345,15 @@ class KinesisClient:
             return cause
         raise KinesisRefused(self.settings.place, action, cause) from None
 
-    def _set_clock(self, answer: Mapping[str, Any]) -> None:
-        said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-        if not said:
-            return
+    def _set_clock(self, answer: Mapping[str, Any], asked_ms: int) -> None:
         from email.utils import parsedate_to_datetime
 
+        said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         try:
-            ahead_ms = milliseconds(parsedate_to_datetime(said)) + 500 - int(time.time() * 1_000)
+            date_ms = milliseconds(parsedate_to_datetime(said))
         except (ValueError, TypeError):
-            return
-        self._ahead_ms = ahead_ms if abs(ahead_ms) > CLOCK_TRUST_MS else 0
+            return  # it says none
+        self._clock.hear(date_ms, asked_ms=asked_ms, answered_ms=self._own_ms())
 
 
 def milliseconds(time_of: datetime) -> int:
@@ -298,18 +375,19 @@ def _is_transient(error: Any) -> bool:
     return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError | exceptions.IncompleteReadError)
 
 
-_clients: dict[KinesisSettings, Any] = {}
+_clients: dict[tuple[KinesisSettings, float], Any] = {}
 _making = threading.Lock()
 
 
-def _client(settings: KinesisSettings) -> Any:
+def _client(settings: KinesisSettings, answer_seconds: float = ANSWER_SECONDS) -> Any:
     """The process's client for these settings; boto3's clients may be used by many threads."""
-    client = _clients.get(settings)
+    key = settings, answer_seconds
+    client = _clients.get(key)
     if client is None:
         with _making:
-            client = _clients.get(settings)
+            client = _clients.get(key)
             if client is None:
-                client = _clients[settings] = _make(settings)
+                client = _clients[key] = _make(settings, answer_seconds)
     return client
 
 
@@ -323,7 +401,7 @@ def _time_of(value: Any) -> datetime:
     return found
 
 
-def _make(settings: KinesisSettings) -> Any:
+def _make(settings: KinesisSettings, answer_seconds: float) -> Any:
     import botocore.session
     from botocore.config import Config
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
@@ -351,10 +429,10 @@ def _make(settings: KinesisSettings) -> Any:
             region_name=settings.region,
             endpoint_url=settings.endpoint_url,
             config=Config(
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=ANSWER_SECONDS,
+                connect_timeout=min(CONNECT_SECONDS, answer_seconds),
+                read_timeout=answer_seconds,
                 max_pool_connections=64,
-                retries={"mode": "standard", "total_max_attempts": 2},
+                retries={"mode": "standard", "total_max_attempts": 1},  # `call` repeats, and counts
                 user_agent_extra="lowmark",
             ),
         )

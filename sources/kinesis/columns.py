@@ -1,20 +1,15 @@
-"""What rows look like, and the records that a producer library has packed into one.
-
-Columns are those of Databricks' Kinesis source. The KPL packs many records of users into one of Kinesis ("aggregated"),
-in a format whose messages awslabs' `aws_kinesis_agg` defines. Its own de-aggregation is not used: it takes events of
-Lambda, with base64, and puts its folder in front of `sys.path` when it is imported.
-
-Source: awslabs/amazon-kinesis-producer, aggregation-format.md; amazon-kinesis-client's `AggregatorUtil`.
-"""
+"""What rows look like: the columns of Databricks' Kinesis source. A packet of the KPL gives all rows that it holds."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from .aggregated import MalformedPacket, is_packed, md5, unpacked
 from .client import milliseconds
 from .errors import InvalidKinesisOption
 from .split import KinesisSplit, stream_name
@@ -33,11 +28,8 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 DEFAULT_COLUMNS = tuple(COLUMNS)[:6]
 
-MAGIC = b"\xf3\x89\x9a\xc2"
-DIGEST_BYTES = 16
-
 UserRecord = tuple[str, bytes, "int | None", "str | None"]
-"""Partition key, data, number within an aggregated record (None of others), explicit hash key."""
+"""Partition key, data, number within a packet (None of others), explicit hash key."""
 
 
 class KinesisColumns:
@@ -59,22 +51,28 @@ class KinesisColumns:
         fields: list[pa.Field[Any]] = [pa.field(name, COLUMNS[name]) for name in self.names]
         self.schema = pa.schema(fields)
 
-    def batch(self, split: KinesisSplit, records: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-        """Make rows of records of one shard, in their order; aggregated ones give all that they hold."""
-        if not any(record["Data"][:4] == MAGIC for record in records):
+    def batch(
+        self,
+        split: KinesisSplit,
+        records: Sequence[dict[str, Any]],
+        on_malformed: Callable[[dict[str, Any], MalformedPacket], None],
+    ) -> pa.RecordBatch:
+        """Make rows of records of one shard, in their order; a packet gives all that it holds.
+
+        Args:
+            split: the shard.
+            records: as boto3 gives them.
+            on_malformed: hears of each record that begins as a packet and is none; it gives one row, itself.
+        """
+        if not any(is_packed(record["Data"]) for record in records):
             return self._plain(split, records)
-        owners: list[dict[str, Any]] = []
-        users: list[UserRecord] = []
-        for record in records:
-            held = user_records(record, split)
-            users += held
-            owners += [record] * len(held)
-        made = self._plain(split, owners)
+        held = [_held(record, split, on_malformed) for record in records]
+        owners: npt.NDArray[np.int64] = np.repeat(np.arange(len(records)), [len(users) for users in held])
         columns = [
-            pa.array([user[at] for user in users], COLUMNS[name])
+            pa.array([user[at] for users in held for user in users], COLUMNS[name])
             if (at := _OF_USER.get(name)) is not None
-            else made.column(index)
-            for index, name in enumerate(self.names)
+            else self._column(name, split, records).take(owners)
+            for name in self.names
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -108,54 +106,48 @@ _OF_USER = {"partitionKey": 0, "data": 1, "subSequenceNumber": 2, "explicitHashK
 
 def rows_in(record: dict[str, Any]) -> int:
     """How many rows a record gives, at most."""
-    found = _aggregated(record["Data"])
-    return 1 if found is None else max(1, len(found.records))
+    if not is_packed(record["Data"]):
+        return 1
+    try:
+        return max(1, len(unpacked(record["Data"])))
+    except MalformedPacket:
+        return 1
 
 
 def user_records(record: dict[str, Any], split: KinesisSplit) -> list[UserRecord]:
     """Return what a record of Kinesis holds: itself, or the records of users that were packed into it.
 
     What belongs to another shard is left out: when a stream was resharded under a producer, that sends it again.
+
+    Raises:
+        MalformedPacket: it begins as a packet and is none.
     """
-    found = _aggregated(record["Data"])
-    if found is None:
-        return [(record["PartitionKey"], record["Data"], None, None)]
+    if not is_packed(record["Data"]):
+        return [_alone(record)]
     low, high = int(split.hash_from), int(split.hash_to)
+    of_key: dict[str, int] = {}
     held: list[UserRecord] = []
-    for number, user in enumerate(found.records):
-        key = found.partition_key_table[user.partition_key_index]
-        explicit = None
-        if user.HasField("explicit_hash_key_index"):
-            explicit = found.explicit_hash_key_table[user.explicit_hash_key_index]
-        hashed = int(explicit) if explicit else int.from_bytes(_md5(key.encode()), "big")
+    for number, (key, explicit, data) in enumerate(unpacked(record["Data"])):
+        if explicit is not None:
+            hashed = int(explicit)
+        elif key in of_key:
+            hashed = of_key[key]
+        else:
+            hashed = of_key[key] = int.from_bytes(md5(key.encode()), "big")
         if low <= hashed <= high:
-            held.append((key, user.data, number, explicit))
+            held.append((key, data, number, explicit))
     return held
 
 
-def _aggregated(data: bytes) -> Any:
-    """The message in an aggregated record; None: it is a plain one, whatever it begins with."""
-    if data[:4] != MAGIC or len(data) <= len(MAGIC) + DIGEST_BYTES:
-        return None
-    message, digest = data[4:-DIGEST_BYTES], data[-DIGEST_BYTES:]
-    if _md5(message) != digest:
-        return None
-    from aws_kinesis_agg.messages_pb2 import AggregatedRecord
-    from google.protobuf.message import DecodeError
-
-    found = AggregatedRecord()
+def _held(
+    record: dict[str, Any], split: KinesisSplit, on_malformed: Callable[[dict[str, Any], MalformedPacket], None]
+) -> list[UserRecord]:
     try:
-        found.ParseFromString(message)
-    except DecodeError:
-        return None
-    keys, hashes = len(found.partition_key_table), len(found.explicit_hash_key_table)
-    for user in found.records:
-        if user.partition_key_index >= keys:
-            return None
-        if user.HasField("explicit_hash_key_index") and user.explicit_hash_key_index >= hashes:
-            return None
-    return found
+        return user_records(record, split)
+    except MalformedPacket as why:
+        on_malformed(record, why)
+        return [_alone(record)]
 
 
-def _md5(data: bytes) -> bytes:
-    return hashlib.md5(data, usedforsecurity=False).digest()
+def _alone(record: dict[str, Any]) -> UserRecord:
+    return record["PartitionKey"], record["Data"], None, None

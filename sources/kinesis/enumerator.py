@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lowmark.sources.api import SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
+from lowmark.watermark import format_time_us
 
 from .client import KinesisClient, KinesisSettings
-from .errors import KinesisStreamMissing
+from .errors import InvalidKinesisOption, KinesisStreamMissing
 from .positions import KinesisPosition
 from .split import TRIM_HORIZON, KinesisSplit, after, at_time, split_id, stream_name
 
@@ -83,7 +84,9 @@ def create_enumerator(
         period_seconds=period_seconds,
         bounded=stop is not None,
         known=known,
-        prepare=lambda splits, late: _prepared(splits, TRIM if late else start, stop, asks.now_ms),
+        prepare=lambda splits, late: _prepared(
+            splits, TRIM if late else start, stop, asks.now_ms(), asks.latest_now_ms()
+        ),
         source=f"KinesisSource at {settings.place}",
     )
 
@@ -132,18 +135,29 @@ def _prepared(
     splits: Sequence[KinesisSplit],
     start: KinesisPosition,
     stop: KinesisPosition | None,
-    now_ms: Callable[[], int],
+    earliest_ms: int,
+    latest_ms: int,
 ) -> list[KinesisSplit]:
-    """Say where new shards begin and end; what follows from the time is decided here, once, and kept."""
-    present_ms = now_ms()
-    cursors = _cursors(splits, start, present_ms)
+    """Say where new shards begin and end; what follows from the time is decided here, once, and kept.
+
+    The present lies between the two times: "LATEST" begins at the first and ends at the second, and loses no record.
+    """
+    if start.kind == "AT_TIMESTAMP" and start.time_us > latest_ms * 1_000:
+        raise InvalidKinesisOption(
+            "start",
+            format_time_us(start.time_us),
+            f"a time that is not in the future: for the service it is {format_time_us(earliest_ms * 1_000)}",
+            '"LATEST" begins now.',
+        )
+    cursors, over = _cursors(splits, start, earliest_ms)
     end_ms = None
     if stop is not None:
-        end_ms = present_ms if stop.kind == "LATEST" else min(stop.time_us // 1_000, present_ms)
+        end_ms = latest_ms if stop.kind == "LATEST" else min(stop.time_us // 1_000, latest_ms)
     begun = [replace(split, cursor=cursors[split.split_id]) for split in splits]
     # At the cursor of a time, nothing before that time is left.
     timed = [replace(split, start=_time_ms(split.cursor)) for split in begun]
-    return timed if end_ms is None else [replace(split, stop=max(split.start, end_ms)) for split in timed]
+    ended = timed if end_ms is None else [replace(split, stop=max(split.start, end_ms)) for split in timed]
+    return [replace(split, stop=split.start) if split.split_id in over else split for split in ended]
 
 
 def _time_ms(cursor: str) -> int:
@@ -151,19 +165,21 @@ def _time_ms(cursor: str) -> int:
     return int(where) if kind == "AT_TIMESTAMP" else 0
 
 
-def _cursors(splits: Sequence[KinesisSplit], start: KinesisPosition, present_ms: int) -> dict[str, str]:
+def _cursors(
+    splits: Sequence[KinesisSplit], start: KinesisPosition, present_ms: int
+) -> tuple[dict[str, str], frozenset[str]]:
+    """Return where each split begins, and which are over before they begin."""
     if start.kind == "LATEST":
-        return {split.split_id: at_time(present_ms) for split in splits}
+        return {split.split_id: at_time(present_ms) for split in splits}, frozenset()
     if start.kind == "AT_TIMESTAMP":
         # Half milliseconds do not exist in Kinesis: the first one at the time or later.
-        return {split.split_id: at_time(max(0, -(-start.time_us // 1_000))) for split in splits}
+        return {split.split_id: at_time(max(0, -(-start.time_us // 1_000))) for split in splits}, frozenset()
     cursors = {split.split_id: TRIM_HORIZON for split in splits}
     read = {split_id(*key): sequence for key, sequence in start.after}
     cursors.update((name, after(int(sequence))) for name, sequence in read.items() if name in cursors)
-    over = _ancestors(splits, read)
-    # What the others have read of those that were resharded is read: they end at once.
-    cursors.update((name, at_time(present_ms)) for name in over - read.keys())
-    return cursors
+    # Parents of a shard that was read are read to their end.
+    over = frozenset(_ancestors(splits, read) - read.keys())
+    return cursors | {name: at_time(present_ms) for name in over}, over
 
 
 def _ancestors(splits: Sequence[KinesisSplit], names: Mapping[str, str]) -> set[str]:

@@ -3,6 +3,7 @@
 LowmarkError
 ├── InvalidKinesisOption  (ValueError)    an option that cannot be
 ├── KinesisStreamMissing  (LookupError)   a stream that was named is not there
+├── KinesisStreamReplaced (LookupError)   it was deleted and made anew: the checkpoint is of another stream
 ├── KinesisRefused        (RuntimeError)  credentials or rights: no waiting cures it
 ├── KinesisUnavailable    (RuntimeError)  no answer within the time allowed
 └── KinesisDataLost       (RuntimeError)  records that were to be read are no longer there
@@ -19,11 +20,12 @@ __all__ = [
     "KinesisDataLost",
     "KinesisRefused",
     "KinesisStreamMissing",
+    "KinesisStreamReplaced",
     "KinesisUnavailable",
 ]
 
 
-class InvalidKinesisOption(InvalidSourceOption):
+class InvalidKinesisOption(SuppressRestarts, InvalidSourceOption):
     """An option of `KinesisSource` that makes no sense. Values of secrets are never in it."""
 
     _source = "KinesisSource"
@@ -39,6 +41,19 @@ class KinesisStreamMissing(SuppressRestarts, LookupError):
     _hint = (
         "check the name, the region and the account. If it was deleted and made anew, start with a new checkpoint: the "
         "old one says where to go on in the old stream."
+    )
+
+
+class KinesisStreamReplaced(SuppressRestarts, LookupError):
+    """A split says where to go on in another stream of the same name."""
+
+    split: str  # id of the split
+    cursor: str  # where reading should have gone on
+    reason: str  # how it is known
+    _fact = "Kinesis split {split!r}: the place to go on, {cursor}, is not in this stream: {reason}"
+    _hint = (
+        "the stream was deleted and made anew, or the place was given and is of another shard. Start with a new "
+        "checkpoint. on_data_loss does not help, because new shards have ids of old ones, which are done with."
     )
 
 

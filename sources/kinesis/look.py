@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .client import IteratorExpired, KinesisClient, Page, ShardGone, milliseconds
+from .client import IteratorExpired, KinesisClient, Page, milliseconds
 from .columns import rows_in
+from .errors import KinesisUnavailable
 from .split import KinesisSplit, after, at, at_time
 
 __all__ = ["Seen", "ShardLook"]
@@ -57,6 +58,45 @@ class Seen:
 
 
 @dataclass(slots=True)
+class Reading:
+    """Reads on from a place in a shard, page after page. An iterator that has expired is asked for anew.
+
+    Attributes:
+        split: the shard.
+        place: where the next page begins.
+        patience_seconds: how long one answer may take; None: as the settings say.
+    """
+
+    split: KinesisSplit
+    place: str
+    patience_seconds: float | None = None
+    _iterator: str | None = None
+
+    def page(self, client: KinesisClient, limit: int) -> Page:
+        """Return the next page. Not to be asked for behind the end of a closed shard.
+
+        Raises:
+            KinesisUnavailable, ShardGone, PlaceRefused: see `KinesisClient`.
+        """
+        split, patience = self.split, self.patience_seconds
+        for _ in range(EXPIRIES):
+            try:
+                if self._iterator is None:
+                    self._iterator = client.iterator(split.stream, split.shard, self.place, patience_seconds=patience)
+                page = client.records(split.stream, split.shard, self._iterator, limit, patience_seconds=patience)
+            except IteratorExpired:
+                self._iterator = None
+                continue
+            self._iterator = page.iterator
+            if page.records:
+                self.place = after(int(page.records[-1]["SequenceNumber"]))
+            return page
+        raise KinesisUnavailable(
+            client.settings.place, f"read {split.split_id}", 0.0, f"{EXPIRIES} iterators in a row had expired at once"
+        )
+
+
+@dataclass(slots=True)
 class ShardLook:
     """What is known of one shard. For one thread at a time.
 
@@ -68,6 +108,7 @@ class ShardLook:
         tip: the last record that is known, where they do not reach it.
         behind_ms: how far their end is behind the newest record.
         looked_ms: when, by the service's clock, the last look was.
+        answers: how many pages were looked at, of what is ahead or of the end.
     """
 
     base: str
@@ -83,7 +124,8 @@ class ShardLook:
     dense: float = 0.0  # rows in a millisecond, the most that a look has found
     dense_bytes: float = 0.0
     highest_ms: int = 0
-    _iterator: str | None = None
+    answers: int = 0
+    _reading: Reading | None = None  # behind the records ahead
     _read: list[Seen] = field(default_factory=list)  # those ahead, and some records before them
     _origin: str = ""  # the place where those begin
     _origin_start: int = 0  # and the position
@@ -105,7 +147,7 @@ class ShardLook:
             self.tip = None
         self.base, self.start = split.cursor, split.start
         if kept is None:
-            self.ahead, self.closed, self.at_tip, self._iterator = [], False, False, None
+            self.ahead, self.closed, self.at_tip, self._reading = [], False, False, None
             self._read, self._origin, self._origin_start = [], split.cursor, split.start
             self.looked_seconds = None
             return
@@ -161,12 +203,16 @@ class ShardLook:
         self.at_tip = False
         for _ in range(EMPTY_PAGES):
             limit = max(1, AHEAD_RECORDS - len(self.ahead))
-            page = self._page(client, split, limit, patience_seconds)
+            if self._reading is None:
+                self._reading = Reading(split, after(self.ahead[-1].sequence) if self.ahead else self.base)
+            self._reading.patience_seconds = patience_seconds
+            page = self._reading.page(client, limit)
+            self.answers += 1
             found = list(map(_seen, page.records if self.ahead else _from_time(split, page.records)))
             # At once: the next page may not come, and what was asked for is not asked for again.
             self.ahead += found
             self._read += found
-            self._iterator, self.behind_ms = page.iterator, page.behind_ms
+            self.behind_ms = page.behind_ms
             self.closed = page.iterator is None
             # A full page may be followed by records of its last millisecond.
             self.at_tip = self.closed or (page.behind_ms == 0 and len(page.records) < limit)
@@ -179,41 +225,21 @@ class ShardLook:
         self._renumber()
         self._note(self.ahead)
 
-    def _page(self, client: KinesisClient, split: KinesisSplit, limit: int, patience_seconds: float) -> Page:
-        place = after(self.ahead[-1].sequence) if self.ahead else self.base
-        for _ in range(EXPIRIES):
-            try:
-                if self._iterator is None:
-                    self._iterator = client.iterator(
-                        split.stream, split.shard, place, patience_seconds=patience_seconds
-                    )
-                return client.records(
-                    split.stream, split.shard, self._iterator, limit, patience_seconds=patience_seconds
-                )
-            except IteratorExpired:
-                self._iterator = None
-        raise ShardGone("its iterators expire at once")
-
     def _look_at_tail(self, client: KinesisClient, split: KinesisSplit, patience_seconds: float) -> None:
         """Find the newest record, or one near it: what came behind the one that is known, else by time."""
 
-        def page(place: str) -> Page:
-            iterator = client.iterator(split.stream, split.shard, place, patience_seconds=patience_seconds)
-            return self._some(client, split, iterator, AHEAD_RECORDS, patience_seconds)
+        def read(place: str) -> tuple[Page, Reading]:
+            reading = Reading(split, place, patience_seconds)
+            return self._some(client, reading, AHEAD_RECORDS), reading
 
-        newest = None
-        if self.tip is not None:
-            try:
-                newest = page(after(self.tip.sequence))
-            except ShardGone:
-                self.tip = None
-        if newest is None or newest.behind_ms > LONG_MS:
-            newest = self._search_newest(page, client.now_ms())
+        newest, reading = (None, None) if self.tip is None else read(after(self.tip.sequence))
+        if newest is None or reading is None or newest.behind_ms > LONG_MS:
+            newest, reading = self._search_newest(read, client.now_ms())
         found = list(map(_seen, newest.records))
         for _ in range(TAIL_PAGES):
             if newest.iterator is None or newest.behind_ms == 0:
                 break
-            newest = self._some(client, split, newest.iterator, PAGE_RECORDS, patience_seconds)
+            newest = self._some(client, reading, PAGE_RECORDS)
             found += map(_seen, newest.records)
         self._note(found)
         known = max((seen.sequence for seen in (self.tip, *self.ahead[-1:]) if seen is not None), default=-1)
@@ -222,33 +248,33 @@ class ShardLook:
             self._renumber()
 
     @staticmethod
-    def _search_newest(page: Callable[[str], Page], now_ms: int) -> Page:
+    def _search_newest(read: Callable[[str], tuple[Page, Reading]], now_ms: int) -> tuple[Page, Reading]:
         """Return what arrived last, or the first some of it, by a search for the time behind which nothing came.
 
         A shard that was busy until an hour ago would else be read from there on.
         """
         begin_ms, empty_ms = now_ms - RECENT_MS, now_ms
-        newest = page(at_time(max(0, begin_ms)))
+        newest, reading = read(at_time(max(0, begin_ms)))
         while not newest.records and begin_ms > 0:
             begin_ms, empty_ms = now_ms - 4 * (now_ms - begin_ms), begin_ms
-            newest = page(at_time(max(0, begin_ms)))
+            newest, reading = read(at_time(max(0, begin_ms)))
         while newest.records and newest.behind_ms > 0 and empty_ms - begin_ms > RECENT_MS:
             middle_ms = (begin_ms + empty_ms) // 2
-            later = page(at_time(max(0, middle_ms)))
+            later, later_reading = read(at_time(max(0, middle_ms)))
             if later.records:
-                newest, begin_ms = later, middle_ms
+                newest, reading, begin_ms = later, later_reading, middle_ms
             else:
                 empty_ms = middle_ms
-        return newest
+        return newest, reading
 
-    @staticmethod
-    def _some(client: KinesisClient, split: KinesisSplit, iterator: str, limit: int, patience_seconds: float) -> Page:
+    def _some(self, client: KinesisClient, reading: Reading, limit: int) -> Page:
         """Read until something comes, or the end: the service answers with nothing now and then."""
-        page = client.records(split.stream, split.shard, iterator, limit, patience_seconds=patience_seconds)
+        page = reading.page(client, limit)
         for _ in range(EMPTY_PAGES):
+            self.answers += 1
             if page.records or page.iterator is None or page.behind_ms == 0:
                 break
-            page = client.records(split.stream, split.shard, page.iterator, limit, patience_seconds=patience_seconds)
+            page = reading.page(client, limit)
         return page
 
     def _note(self, seen: Sequence[Seen]) -> None:
@@ -338,11 +364,9 @@ class ShardLook:
         """Ask for the first record that arrived at a time or later."""
         assert self.tip is not None, "else it is among those ahead"
         last = self.ahead[-1].sequence if self.ahead else -1
-        iterator: str | None = client.iterator(split.stream, split.shard, at_time(max(0, stop - 1)))
+        reading = Reading(split, at_time(max(0, stop - 1)))
         for _ in range(EMPTY_PAGES):
-            if iterator is None:
-                break
-            page = client.records(split.stream, split.shard, iterator, AHEAD_RECORDS)
+            page = reading.page(client, AHEAD_RECORDS)
             for record in page.records:
                 sequence = int(record["SequenceNumber"])
                 if milliseconds(record["ApproximateArrivalTimestamp"]) >= stop:
@@ -350,9 +374,8 @@ class ShardLook:
                     return at(sequence) if sequence > last else after(last)
                 if sequence >= self.tip.sequence:
                     return after(sequence)
-            if page.behind_ms == 0 and not page.records:
+            if page.iterator is None or (page.behind_ms == 0 and not page.records):
                 break
-            iterator = page.iterator
         return after(self.tip.sequence)
 
 

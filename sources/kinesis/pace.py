@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Pace", "Paces"]
+__all__ = ["PACES", "Pace", "Paces"]
 
 MOST_SHARDS = 10_000
 
@@ -38,6 +38,10 @@ class Pace:
         """How long to wait before the next read."""
         return round(max(0.0, self._next_seconds - now_seconds), 6)
 
+    def hold(self, *, now_seconds: float, for_seconds: float) -> None:
+        """Leave the shard alone for so long: somebody else has read it."""
+        self._next_seconds = max(self._next_seconds, now_seconds + for_seconds)
+
     def took(self, *, now_seconds: float, size_bytes: int) -> None:
         """A read, begun at this time, brought so much."""
         self._next_seconds = max(self._next_seconds, now_seconds) + max(
@@ -46,7 +50,7 @@ class Pace:
 
 
 class Paces:
-    """The paces of all shards that this process reads: slices of one shard follow each other."""
+    """The paces of all shards that this process reads: slices of one shard, and looks at it, follow each other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,3 +64,6 @@ class Paces:
             if key not in self._paces:
                 self._paces[key] = make()
             return self._paces[key]
+
+
+PACES = Paces()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,9 +13,10 @@ from lowmark.sources.api import SplitEnd, SplitPlanner
 from lowmark.sources.kit.asked import AskedAbout
 from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
+from lowmark.watermark import format_time_us
 
-from .client import KinesisClient, KinesisSettings, ShardGone
-from .errors import KinesisUnavailable
+from .client import KinesisClient, KinesisSettings, PlaceRefused, ShardGone
+from .errors import KinesisStreamMissing, KinesisStreamReplaced, KinesisUnavailable
 from .look import ShardLook
 from .split import DataLoss, KinesisSplit, at, split_id, stream_name
 
@@ -24,14 +25,20 @@ __all__ = ["KinesisPlanner"]
 THREADS = 16
 PATIENCE_SECONDS = 2.0
 """How long a shard is asked for while others wait; the next batch asks again."""
+ANSWER_SECONDS = 5.0
+"""How long an answer may take: a planner asks for little."""
+HUNG_SECONDS = 3
+"""A look that has got no answer for so long is waited for no longer; longer than a shard that is throttled is asked."""
 MARGIN_MS = 2_000
-"""How long after a time it is taken for over, in a shard in which nothing has arrived since."""
+"""How long after a time it is taken for over, in a shard in which nothing has arrived since. Times of
+the service are no further off than that."""
 RETENTION_SECONDS = 300.0
 COMPLAIN_SECONDS = 10.0
 
 _log = logging.getLogger("lowmark")
 
 ResultT = TypeVar("ResultT")
+Look = Future["tuple[str, KinesisUnavailable] | None"]
 
 
 class KinesisPlanner(SplitPlanner[KinesisSplit]):
@@ -46,11 +53,13 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
     Args:
         settings: how to reach the service.
         go_on: whether records that are gone are logged and counted, instead of raised.
+        named: whether streams are given by name: one that is missing is an error, also where losses are passed.
         searchable: whether rows have the time that can be searched for.
         bounded: whether the source ends.
         poll_seconds: how often a shard is looked at.
         disorder_us: how far arrival times may go back along a shard, microseconds: claims stay so far behind.
         subscribes: whether the name of a stream is still to be read; None: all are.
+        rates: how often a second one shard is read, and how many bytes a second; None: not limited.
         client: asks the service; by default a new one.
         now_seconds: a clock that never goes back.
     """
@@ -60,11 +69,13 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         settings: KinesisSettings,
         *,
         go_on: bool,
+        named: bool = True,
         searchable: bool = True,
         bounded: bool = False,
         poll_seconds: float = 1.0,
         disorder_us: int = 1_000_000,
         subscribes: Callable[[str], bool] | None = None,
+        rates: tuple[float | None, float | None] = (None, None),
         client: KinesisClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -75,7 +86,11 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             bounded,
             poll_seconds,
         )
-        self._client = client if client is not None else KinesisClient(settings)
+        self._client = (
+            client if client is not None else KinesisClient(settings, rates=rates, answer_seconds=ANSWER_SECONDS)
+        )
+        self._named = named
+        self._asking: dict[str, Look] = {}  # looks that are left behind
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._disorder_us, self._subscribes, self._now_seconds = max(disorder_us, 1_000), subscribes, now_seconds
         self._looks: dict[str, ShardLook] = {}
@@ -109,12 +124,12 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
 
         Raises:
             KinesisDataLost: records from a split's cursor on expired, or its shard or stream is gone.
-            KinesisRefused, KinesisUnavailable: see there.
+            KinesisStreamMissing, KinesisStreamReplaced, KinesisRefused, KinesisUnavailable: see there.
         """
         ends: dict[str, SplitEnd] = {}
         asked = [split for split in splits if not self._is_over(split, ends)]
         began_seconds = self._now_seconds()
-        failures = [failed for failed in self._at_once(self._look, asked) if failed is not None]
+        failures = self._look_at(asked)
         self._check_failures(failures, len(asked), began_seconds)
         failed = {name for name, _ in failures}
         known = {split.split_id for split in splits}
@@ -145,6 +160,45 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             ends[split.split_id] = SplitEnd(split.start, rows=0, finished=True)
         return over
 
+    def _look_at(self, splits: Sequence[KinesisSplit]) -> list[tuple[str, KinesisUnavailable]]:
+        """Look at shards side by side; return which have not answered, and why.
+
+        A look that hangs is left behind, and holds up none but its own shard: nobody asks that one again before its
+        look has ended.
+        """
+        self._asking = {name: look for name, look in self._asking.items() if not look.done()}
+        looks = {
+            split.split_id: self._asking.get(split.split_id) or self._threads().submit(self._look, split)
+            for split in splits
+        }
+        self._wait_for({name: look for name, look in looks.items() if name not in self._asking})
+        failures = [look.result() for name, look in looks.items() if name not in self._asking]
+        hung = [
+            (name, KinesisUnavailable(self._settings.place, f"read {name}", HUNG_SECONDS, "no answer comes"))
+            for name in looks
+            if name in self._asking
+        ]
+        return hung + [failed for failed in failures if failed is not None]
+
+    def _wait_for(self, looks: Mapping[str, Look]) -> None:
+        """Wait until looks have ended, or get no answers: those are left behind. Looks in the queue are no fault."""
+        quiet_seconds, answers = dict.fromkeys(looks, 0), {name: self._answers(name) for name in looks}
+        left = dict(looks)
+        while left:
+            wait(left.values(), 1.0)
+            for name, look in list(left.items()):
+                now = self._answers(name)
+                quiet_seconds[name] = quiet_seconds[name] + 1 if look.running() and now == answers[name] else 0
+                answers[name] = now
+                if look.done():
+                    del left[name]
+                elif quiet_seconds[name] >= HUNG_SECONDS or len(self._asking) >= THREADS:
+                    self._asking[name] = left.pop(name)
+
+    def _answers(self, name: str) -> int:
+        look = self._looks.get(name)
+        return 0 if look is None else look.answers
+
     def _look(self, split: KinesisSplit) -> tuple[str, KinesisUnavailable] | None:
         """Look at one shard; return why it did not answer."""
         look = self._looks.get(split.split_id)
@@ -161,16 +215,35 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
                 self._children[split.split_id] = self._children_of(split)
         except KinesisUnavailable as silent:
             return split.split_id, silent
+        except PlaceRefused as refused:
+            raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
         except ShardGone as gone:
-            self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
-            self._looks[split.split_id] = ShardLook(split.cursor, split.start, closed=True, at_tip=True)
-            self._children[split.split_id] = frozenset()
-            return None
+            return self._pass_gone(split, gone.cause)
         if split.cursor.startswith("AT_SEQUENCE_NUMBER") and (look.ahead or look.at_tip):
             first = look.first()
             if first is None or split.cursor != at(first.sequence):
                 there = "there is none behind it" if first is None else f"the first that is there is {first.sequence}"
                 self._loss.found(split, f"that record expired: {there}")
+        return None
+
+    def _pass_gone(self, split: KinesisSplit, cause: str) -> tuple[str, KinesisUnavailable] | None:
+        """A shard is not there: pass it, if that is a loss, and one that may be passed."""
+        try:
+            created_ms = self._client.created_ms(split.stream)
+        except KinesisUnavailable as silent:
+            return split.split_id, silent
+        except KinesisStreamMissing:
+            if self._named:
+                raise
+            reason = "the stream is not there any more"
+        else:
+            if 0 < split.looked_ms < created_ms - MARGIN_MS:
+                made = f"it was made at {format_time_us(created_ms * 1_000)}, after the split was last looked at"
+                raise KinesisStreamReplaced(split.split_id, split.cursor, made)
+            reason = "the shard is not there any more"
+        self._loss.found(split, f"{reason} ({cause})")
+        self._looks[split.split_id] = ShardLook(split.cursor, split.start, closed=True, at_tip=True)
+        self._children[split.split_id] = frozenset()
         return None
 
     def _check_retention(self, split: KinesisSplit) -> None:
@@ -258,7 +331,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         time_ms = max(0, -(-time_us // 1_000))
         found: dict[str, int | None] = {}
         for split in splits:
-            look = self._looks.get(split.split_id)
+            look = None if split.split_id in self._asking else self._looks.get(split.split_id)
             if look is not None:
                 found[split.split_id] = look.find_time(time_ms)
         return found
@@ -269,7 +342,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return time_us - self._disorder_us
 
     def _aligned(self, split: KinesisSplit) -> ShardLook | None:
-        look = self._looks.get(split.split_id)
+        look = None if split.split_id in self._asking else self._looks.get(split.split_id)
         if look is not None and (look.base, look.start) != (split.cursor, split.start):
             look.align(split)
             look.refresh(
@@ -303,7 +376,10 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
             return nothing, replace(split, start=stop, until="", looked_ms=looked_ms)
         first = look.first()
         begin = split.cursor if first is None else at(first.sequence)
-        part = replace(split, stop=stop, cursor=begin, until=place, records=max(1, look.rows_before(stop)), looked_ms=0)
+        part = replace(
+            split, stop=stop, cursor=begin, until=place, records=max(1, look.rows_before(stop)), looked_ms=0,
+            wait_ms=int(self._client.lend(split.stream, split.shard) * 1_000),
+        )  # fmt: skip
         return part, replace(split, start=stop, cursor=place, until="", records=0, looked_ms=looked_ms)
 
     def close(self) -> None:
@@ -314,6 +390,9 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         """Ask about several shards side by side: an answer takes long, and each has limits of its own."""
         if len(of) < 2:
             return [ask(each) for each in of]
+        return list(self._threads().map(ask, of))
+
+    def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lowmark-kinesis")
-        return list(self._pool.map(ask, of))
+        return self._pool

@@ -6,19 +6,21 @@ planner has seen the record at which a slice ends: where the shard is over befor
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lowmark.sources.api import Fetched, SplitChange, SplitReader, SplitRows, SplitsAddition
 from lowmark.sources.metric_group import MetricGroup
 
-from .client import IteratorExpired, KinesisClient, KinesisSettings, ShardGone
+from .aggregated import MalformedPacket
+from .client import IteratorExpired, KinesisClient, KinesisSettings, PlaceRefused, ShardGone
 from .columns import KinesisColumns
-from .pace import Pace, Paces
+from .errors import KinesisStreamReplaced
 from .split import DataLoss, KinesisSplit, after, at
 
 __all__ = ["KinesisSplitReader"]
@@ -31,7 +33,9 @@ EMPTY_SECONDS = 30.0
 LONGEST_WAIT_SECONDS = 0.5
 """A fetch that has to wait returns now and then."""
 
-PACES = Paces()
+MOST_NAMED = 1_000
+_log = logging.getLogger("lowmark")
+_named: set[str] = set()  # streams of which this process has named a malformed packet
 
 
 @dataclass(slots=True)
@@ -52,13 +56,14 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         settings: how to reach the service.
         columns: what rows look like.
         go_on: whether records that are gone are logged and counted, instead of raised.
-        reads_per_second, bytes_per_second: of one shard; None: not limited.
+        reads_per_second, bytes_per_second: of one shard, by all that this process reads of it; None: not limited.
         records_per_read: how many records one read asks for at most.
         client: asks the service; by default a new one.
         now_seconds: a clock that never goes back.
 
     Attributes:
-        metrics: counts `data_losses`.
+        metrics: counts `data_losses`, and `malformed_packets`: records that begin as a packet of the producer library
+            and cannot be unpacked; each is one row, as it is.
     """
 
     def __init__(
@@ -76,14 +81,18 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         self.metrics = MetricGroup()
         self._settings, self._columns, self._now_seconds = settings, columns, now_seconds
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
-        self._rates, self._most_records = (reads_per_second, bytes_per_second), records_per_read
+        self._malformed = self.metrics.counter("malformed_packets")
+        self._most_records = records_per_read
         self._woken = threading.Event()
-        self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait)
+        rates = reads_per_second, bytes_per_second
+        self._client = client if client is not None else KinesisClient(settings, pause=self._woken.wait, rates=rates)
         self._slices: OrderedDict[str, _Slice] = OrderedDict()
 
     def handle_splits_changes(self, change: SplitChange[KinesisSplit]) -> None:
         for split in change.splits:
             if isinstance(change, SplitsAddition):
+                if split.wait_ms:
+                    self._client.hold(split.stream, split.shard, split.wait_ms / 1_000)
                 self._slices[split.split_id] = _Slice(split, left=split.records)
             else:
                 self._slices.pop(split.split_id, None)
@@ -96,22 +105,24 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         each = next(iter(self._slices.values()))
         if each.split.cursor == each.split.until or each.split.start == each.split.stop:
             return self._finish(each, [])
-        pace = PACES.of((self._settings.place, each.split.stream, each.split.shard), lambda: Pace(*self._rates))
-        wait_seconds = pace.wait_seconds(now_seconds=self._now_seconds())
+        wait_seconds = self._client.wait_seconds(each.split.stream, each.split.shard)
         if wait_seconds > 0 and self._woken.wait(min(wait_seconds, LONGEST_WAIT_SECONDS)):
             self._woken.clear()
             return Fetched()
         if wait_seconds > LONGEST_WAIT_SECONDS:
             return Fetched()
-        return self._read(each, pace)
+        return self._read(each)
 
     def wake_up(self) -> None:
         self._woken.set()
 
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
+
     # -- one slice
 
-    def _read(self, each: _Slice, pace: Pace) -> Fetched:
-        split, began = each.split, self._now_seconds()
+    def _read(self, each: _Slice) -> Fetched:
+        split = each.split
         try:
             if each.iterator is None:
                 place = split.cursor if each.last is None else after(each.last)
@@ -124,7 +135,8 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         except ShardGone as gone:
             self._loss.found(split, f"the shard, or its stream, is not there any more ({gone.cause})")
             return self._finish(each, [])
-        pace.took(now_seconds=began, size_bytes=sum(len(record["Data"]) for record in page.records))
+        except PlaceRefused as refused:
+            raise KinesisStreamReplaced(split.split_id, split.cursor, refused.cause) from None
         if page.records and each.last is None:
             self._check_first(split, int(page.records[0]["SequenceNumber"]))
         taken, over = _up_to(split.until, page.records)
@@ -135,7 +147,7 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
         if over:
             return self._finish(each, taken)
         if page.iterator is None or self._nothing_comes(each, page.behind_ms, bool(page.records)):
-            self._loss.found(split, f"what follows up to {split.until} did not come, and the shard is over")
+            self._loss.found(split, f"they expired since they were planned, up to {split.until}")
             return self._finish(each, taken)
         return Fetched((self._rows(split, taken, split.start),) if taken else ())
 
@@ -153,7 +165,19 @@ class KinesisSplitReader(SplitReader[KinesisSplit]):
             self._loss.found(split, f"that record expired: the first that is there is {first}")
 
     def _rows(self, split: KinesisSplit, records: list[dict[str, Any]], position: int) -> SplitRows:
-        return SplitRows(split.split_id, self._columns.batch(split, records), position)
+        rows = self._columns.batch(split, records, lambda record, why: self._note_malformed(split, record, why))
+        return SplitRows(split.split_id, rows, position)
+
+    def _note_malformed(self, split: KinesisSplit, record: dict[str, Any], why: MalformedPacket) -> None:
+        """Count it, and name the first of a stream."""
+        self._malformed.inc()
+        if split.stream not in _named and len(_named) < MOST_NAMED:
+            _named.add(split.stream)
+            _log.warning(
+                "Kinesis split %s: record %s begins as a packet of the producer library and cannot be unpacked, "
+                "because %s. It is one row, as it is. Further such records of the stream are counted and not named.",
+                split.split_id, record["SequenceNumber"], why,
+            )  # fmt: skip
 
     def _finish(self, each: _Slice, taken: list[dict[str, Any]]) -> Fetched:
         split = each.split

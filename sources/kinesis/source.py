@@ -59,8 +59,9 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         streams: names or ARNs of streams, of which all shards are read, also those that come by resharding.
         stream_pattern: a regular expression for whole names of streams, also of streams that are made later.
         start: where shards begin that are there when the source is first read: "TRIM_HORIZON", "LATEST", a `datetime`
-            (before the first record that arrived then or later), or where somebody else has stopped: sequence numbers
-            of the last records read, by (stream, shard). Shards found later begin at their first record.
+            that has come (before the first record that arrived then or later), or where somebody else has stopped:
+            sequence numbers of the last records read, by (stream, shard). Shards found later begin at their first
+            record.
         stop: None: it never ends. "LATEST": the present, when shards are first looked for; or a `datetime`, at most
             the present.
         discover_every: how often new shards are looked for, a duration; None: only at the start. A shard that was split
@@ -74,8 +75,8 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
             plan claims to be passed stays so far behind.
         threads: how many shards a task reads side by side, 1 or more.
         records_per_read: how many records one read asks for at most, 1 to 10,000, the service's limit.
-        reads_per_second: of one shard, by one task. The service allows five, to all its readers together; one is left
-            for planning. None: not limited.
+        reads_per_second: of one shard, by the planner and one task, which read it in turn. The service allows five, to
+            all its readers together. None: not limited.
         bytes_per_second: likewise; the service allows 2 MB. None: not limited.
         region: as boto3 has it, and by default its own.
         endpoint_url: likewise.
@@ -207,11 +208,13 @@ class KinesisSource(Source[KinesisSplit, DiscoveredSplits[KinesisSplit]]):
         return KinesisPlanner(
             self._settings,
             go_on=self._go_on,
+            named=isinstance(self._subscriber, StreamList),
             searchable=self.event_time is not None,
             bounded=self._stop is not None,
             poll_seconds=self._poll_seconds,
             disorder_us=self._disorder_us,
             subscribes=self._subscriber.wants,
+            rates=self._rates,
         )
 
     def create_split_reader(self) -> SplitReader[KinesisSplit]:

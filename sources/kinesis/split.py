@@ -42,6 +42,8 @@ class KinesisSplit(SourceSplit):
         looked_ms: the service's time, milliseconds, at which nothing was missing behind `cursor`; 0: not known. What
             is there then stays for the stream's retention.
         hash_from, hash_to: the range of hash keys of the shard, as text.
+        wait_ms: of a slice: how long its shard has to be left alone before it is read, milliseconds, because the
+            planner has just read it; so both together ask no more than the service allows.
     """
 
     stream: str
@@ -52,6 +54,7 @@ class KinesisSplit(SourceSplit):
     looked_ms: int = 0
     hash_from: str = "0"
     hash_to: str = "340282366920938463463374607431768211455"
+    wait_ms: int = 0
 
 
 def split_id(stream: str, shard: str) -> str:

@@ -37,6 +37,7 @@ from lowmark.sources.api import (
     SplitT,
     VersionedSerializer,
 )
+from lowmark.sources.metric_group import MetricGroup
 from lowmark.sources.reading.checked_reader import BrokenSplitReader
 from lowmark.sources.serializer import DataclassSerializer
 from lowmark.watermark import duration_us
@@ -189,10 +190,15 @@ def _bounded(end: SplitEnd, stop: int | None) -> SplitEnd:
 
 
 class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
-    """Reads one split after the other through `SimpleSource.read`, one batch a fetch, each up to its stop."""
+    """Reads one split after the other through `SimpleSource.read`, one batch a fetch, each up to its stop.
+
+    Attributes:
+        metrics: what it counts.
+    """
 
     def __init__(self, source: SimpleSource[SplitT]) -> None:
         self._source, self._name = source, type(source).__name__
+        self.metrics = MetricGroup()
         # Those that are to be read, the next first. Ordered: a dict looks through what was removed.
         self._splits: OrderedDict[str, SplitT] = OrderedDict()
         self._reading: _Reading[SplitT] | None = None
@@ -204,7 +210,7 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
                 return Fetched()
             if split.start == split.stop:
                 return self._finished(split.split_id)
-            self._reading = _Reading(self._name, self._source.read(split), split)
+            self._reading = _Reading(self._name, self.read(split), split)
         parts = self._reading.next()
         if parts:
             return Fetched(batches=parts)
@@ -218,6 +224,13 @@ class SimpleSplitReader(SplitReader[SplitT], Generic[SplitT]):
         for split in change.splits:
             self._splits.pop(split.split_id, None)
             self._stop_reading(split.split_id)
+
+    def read(self, split: SplitT) -> Iterator[Rows]:
+        """Read a split; a reader that counts something on the way does it in `metrics`."""
+        return self._source.read(split)
+
+    def metric_values(self) -> Mapping[str, float]:
+        return self.metrics.values()
 
     def wake_up(self) -> None:
         """Nothing to do: a fetch waits for nothing but `SimpleSource.read`."""

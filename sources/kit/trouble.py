@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from lowmark.watermark import format_time_us
+from lowmark.watermark.errors import without_login
 
 __all__ = ["Trouble"]
 
@@ -52,6 +53,6 @@ class Trouble:
         if self.text is None:
             self._since_us = self._now_us()
         self.text = (
-            f"{self._system} gives no answer for {silent} of {asked} {self._splits} since "
-            f"{format_time_us(self._since_us)}, such as {example}: {cause:.300}"
+            f"{without_login(self._system)} gives no answer for {silent} of {asked} {self._splits} since "
+            f"{format_time_us(self._since_us)}, such as {example}: {without_login(cause):.300}"
         )

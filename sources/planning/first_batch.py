@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from lowmark.sources.worker import Worker
+
 __all__ = ["saying_again"]
 
 
@@ -30,10 +32,10 @@ def saying_again(say: Callable[[], None], *, first_seconds: float, again_seconds
             say()
             seconds = again_seconds
 
-    thread = threading.Thread(target=repeat, name="lowmark-first-batch", daemon=True)
-    thread.start()
+    worker = Worker("lowmark-first-batch", repeat)
+    worker.start()
     try:
         yield
     finally:
         over.set()
-        thread.join()
+        worker.join(threading.TIMEOUT_MAX)

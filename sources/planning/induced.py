@@ -5,12 +5,12 @@ The reader runs on the driver and reads nothing: it says when a checkpoint is du
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
 
 from lowmark.sources.api import ExternallyInducedSourceReader, Source, SourceEvent, SplitT
 from lowmark.sources.metric_group import MetricGroup
-from lowmark.sources.slicing import PlannedSlice, SlicePlan
+from lowmark.sources.slicing import NoRowsReason, PlannedSlice, SlicePlan
 
 __all__ = ["InducedBatches"]
 
@@ -35,37 +35,53 @@ class InducedBatches(Generic[SplitT]):
             )
         self._reader: ExternallyInducedSourceReader[SplitT] = reader
         reader.add_splits(live)
+        self._given = {split.split_id for split in live}  # to the reader, and not finished
         reader.start()
 
-    def plan(self, splits: Sequence[SplitT], known: Collection[str], checkpoint: int) -> SlicePlan:
+    def plan(
+        self,
+        splits: Sequence[SplitT],
+        checkpoint: int,
+        *,
+        rows_before: Callable[[SplitT, int], int],
+        targets: Mapping[str, int] | None = None,
+    ) -> SlicePlan:
         """Return a batch that ends where the reader's snapshot says; an empty one until it says that one is due.
 
         Args:
             splits: what there is to read.
-            known: ids of those that the reader was given before.
             checkpoint: the batch's.
+            rows_before: counts, as `SplitPlanner.rows_before`.
+            targets: id -> the position up to which this run reads a split at least; None: the run does not end.
 
         Raises:
             ValueError: a split without an end is missing in the snapshot.
         """
-        fresh = [split for split in splits if split.split_id not in known]
+        fresh = [split for split in splits if split.split_id not in self._given]
         if fresh:
             self._reader.add_splits(fresh)
+        self._given = {split.split_id for split in splits}
+        short = () if targets is None else tuple(each for each in splits if each.start < targets.get(each.split_id, 0))
+        if targets is not None and not short:
+            return SlicePlan({}, None, {}, 0)
         due = self._reader.should_trigger_checkpoint()
         if due is None:
-            return SlicePlan({}, None, {}, 0)
+            return SlicePlan({}, None, {split.split_id: NoRowsReason.CHECKPOINT for split in short}, 0)
         self._due[checkpoint] = due
         standing = {split.split_id: split for split in self._reader.snapshot_state(due)}
         slices = {}
         for split in splits:
             after = standing.get(split.split_id)
+            finished = after is None or (after.stop is not None and after.start >= after.stop)
             stop = after.start if after is not None else split.stop
             if stop is None:
                 raise ValueError(
                     f'source "{self._name}", checkpoint {due}: split {split.split_id} is not in the snapshot of the '
-                    "reader, so it is finished, but it has no stop. Expected a snapshot of every split that goes on."
+                    "reader, so it is finished, but it has no stop. Expected a snapshot of every split that goes on, "
+                    "and of one whose end became known, with its stop."
                 )
-            slices[split.split_id] = PlannedSlice(split.start, stop, stop - split.start, None, 0, after is None)
+            rows = rows_before(split, stop) if stop > split.start else 0
+            slices[split.split_id] = PlannedSlice(split.start, stop, rows, None, 0, finished)
         return SlicePlan(slices, None, {}, 0)
 
     def committed(self, checkpoint: int) -> None:
@@ -73,6 +89,10 @@ class InducedBatches(Generic[SplitT]):
         if checkpoint in self._due:
             self._reader.notify_checkpoint_complete(self._due[checkpoint])
             self._due = {each: due for each, due in self._due.items() if each > checkpoint}
+
+    def trouble(self) -> str | None:
+        """What a checkpoint waits for; None: nothing."""
+        return self._reader.trouble()
 
     def close(self) -> None:
         self._reader.close()

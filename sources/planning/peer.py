@@ -38,7 +38,8 @@ class Planned:
     Attributes:
         checkpoint: which batch.
         splits: all live splits, and their parents.
-        claims_us: by split, event time that it has passed when the batch is over: its next row is known to be there.
+        claims_us: by split, event time that it has passed when the batch is over: its next row is known to be there, or
+            its system promises it.
         rows: rows in the batch by split, upper bounds.
         backlog_rows: rows unread after it, by split; missing means not known.
         finished: splits that end with this batch.

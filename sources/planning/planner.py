@@ -49,7 +49,11 @@ _SAY_AGAIN_SECONDS = 60.0
 _SAY_SPLITS_MISSING_SECONDS = 10.0
 _SAY_PLANNING_SECONDS = 1.0
 _LATEST_US = 2**53
+_HELD_BACK = frozenset({NoRowsReason.CAP, NoRowsReason.CHECKPOINT})
 _CLOSE_SECONDS = 10.0
+
+
+_TELLS_NOBODY = SplitPlanner.notify_checkpoint_complete
 
 
 class PlanningFailed(LowmarkError, RuntimeError):
@@ -150,7 +154,11 @@ class BatchPlanner(Generic[SplitT]):
             if time.monotonic() - said > _SAY_AGAIN_SECONDS:
                 said = time.monotonic()
                 waited = format_duration_us(int(said - began) * 1_000_000)
-                log.warning('source "%s": waits for its alignment group or its rate, for %s by now', self._name, waited)
+                log.warning(
+                    'source "%s": waits for its alignment group, its rate or its checkpoint, for %s by now',
+                    self._name,
+                    waited,
+                )
             time.sleep(_EMPTY_PLAN_LASTS_US / 1e6)
             self._empty_until_us = None
             end = self._plan(start, max_rows)
@@ -183,7 +191,7 @@ class BatchPlanner(Generic[SplitT]):
         except Exception as cause:
             raise PlanningFailed(self._name, start.checkpoint + 1, f"{type(cause).__name__}: {cause}") from cause
         self._budget.take(plan.rows, more=plan.more)
-        self._waits = guidance.hold or NoRowsReason.CAP in plan.without_rows.values()
+        self._waits = guidance.hold or not _HELD_BACK.isdisjoint(plan.without_rows.values())
         if not self._moves(plan, candidates, guidance):
             self._empty_until_us = steady_us + _EMPTY_PLAN_LASTS_US
             self._tell(start.checkpoint, candidates, plan, next_us)
@@ -225,6 +233,10 @@ class BatchPlanner(Generic[SplitT]):
             self._coordinator.notify_checkpoint_complete(end.checkpoint)
         if self._induced is not None:
             self._induced.committed(end.checkpoint)
+        planner = self._planner
+        if planner is not None and type(planner).notify_checkpoint_complete is not _TELLS_NOBODY:
+            live = end.decode(self._source.split_serializer).live
+            planner.notify_checkpoint_complete([placed.split for placed in live])
 
     def latest(self) -> dict[str, int]:
         """Return where every live split ends now, as far as it can be told; for people."""
@@ -384,7 +396,8 @@ class BatchPlanner(Generic[SplitT]):
             self._targets = {name: end.position for name, end in self._planner.latest(splits).items()}
             limits = replace(limits, targets=self._targets)
         if self._induced is not None:
-            return self._induced.plan(splits, self._live.keys(), self._at.checkpoint + 1), None
+            checkpoint, rows_before = self._at.checkpoint + 1, self._planner.rows_before
+            return self._induced.plan(splits, checkpoint, rows_before=rows_before, targets=self._targets), None
         if guidance.hold:
             return self._look_ahead(self._planner, splits, limits)
         plan = plan_slices(self._planner, splits, limits, previous_time_us=self._previous_time_us)
@@ -496,7 +509,7 @@ class BatchPlanner(Generic[SplitT]):
             next_us=next_us,
             metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
             missing=self._missing(self._coordinator),
-            trouble=self._planner.trouble(),
+            trouble=self._planner.trouble() or (None if self._induced is None else self._induced.trouble()),
             complete=self._slots.complete,
         )
         if replace(planned, metrics={}) != self._told:

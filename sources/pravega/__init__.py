@@ -9,6 +9,7 @@ from .errors import (
     PravegaClientMissing,
     PravegaDataLost,
     PravegaEventBroken,
+    PravegaGroupTaken,
     PravegaStreamMissing,
     PravegaUnavailable,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "PravegaClientMissing",
     "PravegaDataLost",
     "PravegaEventBroken",
+    "PravegaGroupTaken",
     "PravegaSource",
     "PravegaSplit",
     "PravegaStreamMissing",

@@ -48,18 +48,32 @@ class Chunk:
 
 
 def chunks(
-    client: PravegaClient, split: PravegaSplit, start: int, stop: int, *, chunk_bytes: int = CHUNK_BYTES
+    client: PravegaClient,
+    split: PravegaSplit,
+    start: int,
+    stop: int,
+    *,
+    opened: SegmentBytes | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Chunk]:
     """Read the events from `start` up to `stop`, both of them positions between events.
+
+    Args:
+        client: opens the segment, unless it is open.
+        split: which segment.
+        start: the first byte.
+        stop: the byte behind the last.
+        opened: the segment, opened at `start`; it is closed in the end.
+        chunk_bytes: how many bytes a chunk has at most; more where one event has more.
 
     Raises:
         PravegaEventBroken: they are not.
         Truncated, Gone: see `SegmentBytes.read_into`.
         PravegaAccessDenied, PravegaStreamMissing, PravegaUnavailable: see there.
     """
-    if start >= stop:
+    if opened is None and start >= stop:
         return
-    with closing(client.open(split.stream, split.segment, start)) as source:
+    with closing(client.open(split.stream, split.segment, start) if opened is None else opened) as source:
         yield from _chunks(source, split.split_id, start, stop, chunk_bytes)
 
 

@@ -1,4 +1,4 @@
-"""What is asked of Pravega, through the classes of its Java client: the only file that calls Java, `jvm` apart.
+"""What is asked of Pravega, through the classes of its Java client. Only `group` and `jvm` call Java beside it.
 
 One client a process and settings, shared by planner, enumerator and all readers, and kept: connections outlive a batch.
 Questions are asked again until `give_up_seconds` are over; what waiting does not cure is raised at once.
@@ -31,12 +31,25 @@ from .notes import Mark, Marks
 from .segment import segment_name
 from .settings import PravegaSettings
 
-__all__ = ["Gone", "PravegaClient", "SegmentState", "StreamCut", "Truncated", "client_of"]
+__all__ = [
+    "OPENED_TOGETHER",
+    "Gone",
+    "PravegaClient",
+    "SegmentBytes",
+    "SegmentState",
+    "StreamCut",
+    "Truncated",
+    "cause_of",
+    "client_of",
+    "positions_of",
+]
 
 log = logging.getLogger("lowmark")
 
 Answer = TypeVar("Answer")
 
+OPENED_TOGETHER = 16
+"""So many segments are asked for bytes before the first is read; Java keeps a megabyte for each."""
 ANSWER_SECONDS = 10.0
 """How long one question may take before it is asked again."""
 _PAUSES_SECONDS = (0.1, 0.3, 1.0)
@@ -110,7 +123,11 @@ class PravegaClient:
 
     Args:
         settings: where and how.
-        now_seconds, pause: a clock that never goes back, and waiting.
+        now_seconds: a clock that never goes back.
+        pause: waits so many seconds.
+
+    Attributes:
+        executor: Java's executor for the client's own work.
     """
 
     def __init__(
@@ -120,7 +137,7 @@ class PravegaClient:
         now_seconds: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.settings, self._now_seconds, self._pause = settings, now_seconds, pause
+        self.settings, self.now_seconds, self.pause = settings, now_seconds, pause
         config = _config(settings)
         pool = self._pool = java_class("io.pravega.client.connection.impl.ConnectionPoolImpl")(
             config, java_class("io.pravega.client.connection.impl.SocketConnectionFactoryImpl")(config)
@@ -131,7 +148,7 @@ class PravegaClient:
         self._controller = java_class("io.pravega.client.control.impl.ControllerImpl")(
             described.retryAttempts(2).initialBackoffMillis(10).build(), executor
         )
-        self._config, self._executor = config, executor
+        self._config, self.executor = config, executor
         self._segment = java_class("io.pravega.client.segment.impl.Segment")
         self._stream = java_class("io.pravega.client.stream.Stream")
         self._metadata = java_class("io.pravega.client.segment.impl.SegmentMetadataClientFactoryImpl")(
@@ -142,6 +159,7 @@ class PravegaClient:
         )
         self._cut_helper = java_class("io.pravega.client.admin.impl.StreamCutHelper")(self._controller, pool)
         self._tokens: dict[str, Any] = {}
+        self._segments: dict[tuple[str, int], Any] = {}  # Java's
         self._watched: dict[tuple[str, int], Any] = {}  # of segments that are open: their metadata clients
         self._marks: dict[str, _MarkReader] = {}
         self._mark_windows: dict[str, tuple[threading.Lock, MarkWindow]] = {}
@@ -159,7 +177,7 @@ class PravegaClient:
             PravegaAccessDenied, PravegaUnavailable: see there.
         """
         scope = self.settings.scope
-        self._ask(
+        self.ask(
             f"look for scope {scope}", lambda: _result(self._controller.checkScopeExists(scope)), missing=lambda: None
         )
 
@@ -175,20 +193,20 @@ class PravegaClient:
                 names.add(str(stream.getStreamName()))
             return names
 
-        found = self._ask(f"list the streams of scope {self.settings.scope}", listed, missing=self._scope_missing)
+        found = self.ask(f"list the streams of scope {self.settings.scope}", listed, missing=self._scope_missing)
         return sorted(name for name in found if not name.startswith("_"))
 
     def head(self, stream: str) -> StreamCut:
         """Return where a stream begins."""
-        at = self._java_stream(stream)
+        at = self.java_stream(stream)
         cut = self._future(stream, "look up the head of", lambda: self._cut_helper.fetchHeadStreamCut(at))
-        return StreamCut(stream, _positions(cut))
+        return StreamCut(stream, positions_of(cut))
 
     def tail(self, stream: str) -> StreamCut:
         """Return where a stream ends; a sealed one ends nowhere."""
-        at = self._java_stream(stream)
+        at = self.java_stream(stream)
         cut = self._future(stream, "look up the tail of", lambda: self._cut_helper.fetchTailStreamCut(at))
-        return StreamCut(stream, _positions(cut))
+        return StreamCut(stream, positions_of(cut))
 
     def open_segments(self, stream: str) -> frozenset[int]:
         """Return the segments that are written to."""
@@ -223,7 +241,7 @@ class PravegaClient:
 
     def between(self, start: StreamCut, stop: StreamCut) -> list[int]:
         """Return the segments between two positions, sorted."""
-        first, last = self._java_cut(start), self._java_cut(stop)
+        first, last = self.java_cut(start), self.java_cut(stop)
         found = self._future(
             start.stream, "look up the segments between two StreamCuts of",
             lambda: self._controller.getSegments(first, last),
@@ -241,13 +259,13 @@ class PravegaClient:
         try:
             cut = java_class("io.pravega.client.stream.StreamCut").from_(text).asImpl()
             scope, stream = str(cut.getStream().getScope()), str(cut.getStream().getStreamName())
-            positions = _positions(cut)
+            positions = positions_of(cut)
         except jpype.JException as wrong:
             raise InvalidPravegaOption(
                 "start, stop",
                 repr(text[:60]),
                 "the text of a StreamCut",
-                f"{_told(wrong)}; StreamCut.asText() makes it.",
+                f"{cause_of(wrong)}; StreamCut.asText() makes it.",
             ) from None
         if scope != self.settings.scope:
             raise InvalidPravegaOption(
@@ -257,7 +275,7 @@ class PravegaClient:
 
     def text_of(self, cut: StreamCut) -> str:
         """Return a StreamCut as Pravega's text."""
-        return str(self._java_cut(cut).asText())
+        return str(self.java_cut(cut).asText())
 
     def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks | None:
         """Return what writers have noted of time in a stream; None where they have never noted any.
@@ -272,7 +290,7 @@ class PravegaClient:
         with self._lock:
             kept = self._marks.setdefault(stream, _MarkReader())
         with kept.lock:
-            return self._ask(
+            return self.ask(
                 f"read the marks of time of stream {self.settings.scope}/{stream}",
                 lambda: self._read_marks(stream, kept, place, most, origin), missing=kept.forget,
             )  # fmt: skip
@@ -330,17 +348,17 @@ class PravegaClient:
         """
         import jpype
 
-        deadline = self._now_seconds() + patience_seconds
+        deadline = self.now_seconds() + patience_seconds
         asked = {key: self._watch(*key) for key in dict.fromkeys(segments)}
         futures = {key: client.getSegmentInfo() for key, client in asked.items()}
         found: dict[tuple[str, int], SegmentState | None] = {}
         last = "no answer"
         for key, future in futures.items():
-            left_ms = max(1, int((deadline - self._now_seconds()) * 1000))
+            left_ms = max(1, int((deadline - self.now_seconds()) * 1000))
             try:
                 info = future.get(left_ms, _milliseconds())
             except jpype.JException as failed:
-                said = _told(failed)
+                said = cause_of(failed)
                 if _is(said, _DENIED):
                     raise self._denied(f"read segment {key[0]}/{segment_name(key[1])}", said) from None
                 if _is(said, _MISSING):
@@ -373,14 +391,14 @@ class PravegaClient:
         except Silent as silent:
             cause = str(silent)
         if len(found) < len(keys):
-            raise PravegaUnavailable(self.settings.controller, action, seconds, cause)
+            raise PravegaUnavailable(self.settings.place, action, seconds, cause)
         return found
 
     def exists(self, stream: str) -> bool:
         """Whether a stream is there."""
         scope = self.settings.scope
         return bool(
-            self._ask(
+            self.ask(
                 f"look for stream {scope}/{stream}",
                 lambda: _result(self._controller.checkStreamExists(scope, stream)),
                 missing=lambda: False,
@@ -396,21 +414,27 @@ class PravegaClient:
             _result(token.retrieveToken())
             return self._inputs.createInputStreamForSegment(self._java_segment(stream, segment), token, position)
 
-        source = self._ask(f"read {name}", opened, missing=lambda: self._no_segment(stream, name))
+        source = self.ask(f"read {name}", opened, missing=lambda: self._no_segment(stream, name))
         return SegmentBytes(self, source, f"read {name}")
+
+    def open_ahead(self, stream: str, segment: int, position: int) -> SegmentBytes:
+        """As `open`, but Pravega is asked for the first bytes at once, so that segments are waited for together."""
+        opened = self.open(stream, segment, position)
+        opened.fill()
+        return opened
 
     def forget(self, stream: str, segment: int) -> None:
         """A segment will not be asked about any more."""
         self._unwatch(stream, segment)
+        self._segments.pop((stream, segment), None)
 
     # -- asking
 
     def _watch(self, stream: str, segment: int) -> Any:
         with self._lock:
             if (stream, segment) not in self._watched:
-                token = self._tokens.setdefault(stream, self._new_token(stream))
                 self._watched[stream, segment] = self._metadata.createSegmentMetadataClient(
-                    self._java_segment(stream, segment), token
+                    self._java_segment(stream, segment), self._token_locked(stream)
                 )
             return self._watched[stream, segment]
 
@@ -422,25 +446,32 @@ class PravegaClient:
 
     def _token(self, stream: str) -> Any:
         with self._lock:
-            return self._tokens.setdefault(stream, self._new_token(stream))
+            return self._token_locked(stream)
 
-    def _new_token(self, stream: str) -> Any:
-        read = java_class("io.pravega.shared.security.auth.AccessOperation").READ
-        factory = java_class("io.pravega.client.security.auth.DelegationTokenProviderFactory")
-        return factory.create(self._controller, self.settings.scope, stream, read)
+    def _token_locked(self, stream: str) -> Any:
+        if stream not in self._tokens:
+            read = java_class("io.pravega.shared.security.auth.AccessOperation").READ
+            factory = java_class("io.pravega.client.security.auth.DelegationTokenProviderFactory")
+            self._tokens[stream] = factory.create(self._controller, self.settings.scope, stream, read)
+        return self._tokens[stream]
 
-    def _java_stream(self, stream: str) -> Any:
+    def java_stream(self, stream: str) -> Any:
+        """Return Java's `Stream`."""
         return self._stream.of(self.settings.scope, stream)
 
     def _java_segment(self, stream: str, segment: int) -> Any:
-        return self._segment(self.settings.scope, stream, segment)
+        made = self._segments.get((stream, segment))
+        if made is None:  # half a millisecond
+            made = self._segments[stream, segment] = self._segment(self.settings.scope, stream, segment)
+        return made
 
-    def _java_cut(self, cut: StreamCut) -> Any:
+    def java_cut(self, cut: StreamCut) -> Any:
+        """Return Java's `StreamCut`."""
         positions = java_class("java.util.HashMap")()
         long = java_class("java.lang.Long")
         for segment, position in cut.positions.items():
             positions.put(self._java_segment(cut.stream, segment), long(position))
-        return java_class("io.pravega.client.stream.impl.StreamCutImpl")(self._java_stream(cut.stream), positions)
+        return java_class("io.pravega.client.stream.impl.StreamCutImpl")(self.java_stream(cut.stream), positions)
 
     def _future(self, stream: str, action: str, call: Callable[[], Any]) -> Any:
         return self._futures(stream, action, lambda: [call()])[0]
@@ -449,11 +480,11 @@ class PravegaClient:
         name = f"{action} stream {self.settings.scope}/{stream}"
 
         def missing() -> Any:
-            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.controller, action)
+            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.place, action)
 
-        return self._ask(name, lambda: [_result(future) for future in calls()], missing=missing)
+        return self.ask(name, lambda: [_result(future) for future in calls()], missing=missing)
 
-    def _ask(self, action: str, call: Callable[[], Answer], *, missing: Callable[[], Answer]) -> Answer:
+    def ask(self, action: str, call: Callable[[], Answer], *, missing: Callable[[], Answer]) -> Answer:
         """Ask until there is an answer.
 
         Raises:
@@ -461,37 +492,37 @@ class PravegaClient:
         """
         import jpype
 
-        began, said, tries = self._now_seconds(), False, 0
+        began, said, tries = self.now_seconds(), False, 0
         while True:
             try:
                 return call()
             except jpype.JException as failed:
-                cause = _told(failed)
+                cause = cause_of(failed)
             if _is(cause, _DENIED):
                 raise self._denied(action, cause)
             if _is(cause, _MISSING):
                 return missing()
-            waited = self._now_seconds() - began
+            waited = self.now_seconds() - began
             if waited >= self.settings.give_up_seconds or _is(cause, _FOR_GOOD):
-                raise PravegaUnavailable(self.settings.controller, action, waited, cause)
+                raise PravegaUnavailable(self.settings.place, action, waited, cause)
             if waited >= _SAY_AFTER_SECONDS and not said:
                 said = True
                 log.warning(
                     "Pravega at %s: cannot %s, and tries again for %g seconds in all: %s",
-                    self.settings.controller, action, self.settings.give_up_seconds, cause,
+                    self.settings.place, action, self.settings.give_up_seconds, cause,
                 )  # fmt: skip
-            self._pause(_PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)])
+            self.pause(_PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)])
             tries += 1
 
     def _denied(self, action: str, cause: str) -> PravegaAccessDenied:
-        return PravegaAccessDenied(self.settings.controller, action, cause)
+        return PravegaAccessDenied(self.settings.place, action, cause)
 
     def _scope_missing(self) -> Any:
-        raise PravegaStreamMissing(self.settings.scope, "", self.settings.controller, "list its streams")
+        raise PravegaStreamMissing(self.settings.scope, "", self.settings.place, "list its streams")
 
     def _no_segment(self, stream: str, name: str) -> Any:
         if not self.exists(stream):
-            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.controller, f"read {name}")
+            raise PravegaStreamMissing(self.settings.scope, stream, self.settings.place, f"read {name}")
         raise Gone(name)
 
 
@@ -519,6 +550,10 @@ class SegmentBytes:
         self._client, self._source, self._action = client, source, action
         self._direct = jpype.nio.convertToDirectBuffer
 
+    def fill(self) -> None:
+        """Ask for the next bytes and do not wait for them."""
+        self._source.fillBuffer()
+
     def read_into(self, data: memoryview) -> None:
         """Fill `data`: so many bytes are known to be there.
 
@@ -531,30 +566,30 @@ class SegmentBytes:
 
         target, filled = self._direct(data), 0
         settings = self._client.settings
-        began = self._client._now_seconds()  # noqa: SLF001  # of one file
+        began = self._client.now_seconds()
         while filled < len(data):
             try:
                 count = int(self._source.read(target, int(ANSWER_SECONDS * 1000)))
             except jpype.JException as failed:
-                cause = _told(failed)
+                cause = cause_of(failed)
                 if "SegmentTruncatedException" in cause:
                     raise Truncated(cause) from None
                 if _is(cause, _MISSING):
                     raise Gone(cause) from None
                 if _is(cause, _DENIED):
-                    raise PravegaAccessDenied(settings.controller, self._action, cause) from None
+                    raise PravegaAccessDenied(settings.place, self._action, cause) from None
                 if "EndOfSegmentException" in cause:
                     raise Truncated(f"the segment ends {len(data) - filled} bytes before it should") from None
                 count = 0
-                self._client._pause(_PAUSES_SECONDS[-1])  # noqa: SLF001
+                self._client.pause(_PAUSES_SECONDS[-1])
             else:
                 cause = "no bytes came"
             filled += count
-            waited = self._client._now_seconds() - began  # noqa: SLF001
+            waited = self._client.now_seconds() - began
             if count:
                 began += waited
             elif waited >= settings.give_up_seconds:
-                raise PravegaUnavailable(settings.controller, self._action, waited, cause)
+                raise PravegaUnavailable(settings.place, self._action, waited, cause)
 
     def close(self) -> None:
         """Let go of it."""
@@ -573,7 +608,8 @@ def _config(settings: PravegaSettings) -> Any:
     return builder.build()
 
 
-def _positions(cut: Any) -> dict[int, int]:
+def positions_of(cut: Any) -> dict[int, int]:
+    """Return segment -> byte of one of Java's StreamCuts."""
     return {
         int(segment.getSegmentId()): int(position) for segment, position in dict(cut.asImpl().getPositions()).items()
     }
@@ -591,7 +627,7 @@ def _milliseconds() -> Any:
     return java_class("java.util.concurrent.TimeUnit").MILLISECONDS
 
 
-def _told(error: Any) -> str:
+def cause_of(error: Any) -> str:
     """Return what Java raised, without its stack, from the outside in; what only wraps another error is left out."""
     said: list[str] = []
     each: Any = error

@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import gzip
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 
 from .client import PravegaClient, StreamCut
+from .errors import InvalidPravegaOption
 from .segment import segment_of
 
-__all__ = ["stream_cuts"]
+__all__ = ["check_stream_cut", "stream_cuts"]
+
+_READABLE = re.compile(r"\d+:(?P<scope>[^/:]+)/(?P<stream>[^/:]+):.*")
+
+
+def check_stream_cut(text: str, option: str, scope: str, stream: str | None = None) -> str:
+    """Return the stream of a StreamCut's text. Needs no Java, so a source can refuse a wrong one when it is made.
+
+    Args:
+        text: as `StreamCut.asText()` makes it.
+        option: the option it was given as.
+        scope: the scope that it must be of.
+        stream: the stream that it must be of; None: any.
+
+    Raises:
+        InvalidPravegaOption: it is no StreamCut, or one of another scope or stream.
+    """
+    try:
+        found = _READABLE.fullmatch(gzip.decompress(base64.b64decode(text, validate=True)).decode())
+    except (binascii.Error, OSError, EOFError, zlib.error, ValueError):
+        found = None
+    if found is None:
+        raise InvalidPravegaOption(
+            option, repr(text[:60]), '"head", "tail" or the text of a StreamCut', "StreamCut.asText() makes it."
+        )
+    if found["scope"] != scope or stream not in {None, found["stream"]}:
+        wanted = f"one of scope {scope}" if stream is None else f"one of {scope}/{stream}"
+        raise InvalidPravegaOption(option, f"a StreamCut of {found['scope']}/{found['stream']}", wanted, "look it up.")
+    return found["stream"]
 
 
 def stream_cuts(client: PravegaClient, positions: Mapping[str, int]) -> dict[str, StreamCut]:

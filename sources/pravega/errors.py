@@ -1,11 +1,12 @@
 """What the Pravega connector raises.
 
 LowmarkError
-├── InvalidPravegaOption  (ValueError)    an option that cannot be
+├── InvalidPravegaOption  (ValueError)    an option that cannot be: restarts do not help
 ├── PravegaClientMissing  (RuntimeError)  no Java, no JPype, or no client's jars in this process
 ├── PravegaStreamMissing  (LookupError)   a scope or a stream is not there, or not any more
 ├── PravegaAccessDenied   (RuntimeError)  wrong credentials, or no right to read
 ├── PravegaUnavailable    (RuntimeError)  no answer within the time allowed
+├── PravegaGroupTaken     (ValueError)    a reader group is another application's
 ├── PravegaDataLost       (RuntimeError)  events that were to be read were truncated
 └── PravegaEventBroken    (RuntimeError)  bytes of a segment that are no event
 """
@@ -22,12 +23,13 @@ __all__ = [
     "PravegaClientMissing",
     "PravegaDataLost",
     "PravegaEventBroken",
+    "PravegaGroupTaken",
     "PravegaStreamMissing",
     "PravegaUnavailable",
 ]
 
 
-class InvalidPravegaOption(InvalidSourceOption):
+class InvalidPravegaOption(SuppressRestarts, InvalidSourceOption):
     """An option of `PravegaSource` that makes no sense. Values of secrets are never in it."""
 
     _source = "PravegaSource"
@@ -84,6 +86,17 @@ class PravegaUnavailable(SuppressRestarts, RuntimeError):
         "is the address right, and the controller and every segment store reachable? give_up_after= waits longer; of "
         "tls://, trust_store= names the authority of the certificate."
     )
+
+
+class PravegaGroupTaken(SuppressRestarts, ValueError):
+    """There is a reader group of that name, over streams that the query does not read: a reset would harm its owner."""
+
+    scope: str  # the scope
+    group: str  # name of the group
+    streams: str  # those of the group, separated by commas
+    expected: str  # those of the query
+    _fact = "Pravega's reader group {scope}/{group} reads {streams}; expected a group of {expected} alone"
+    _hint = "give the query a group of its own: it is reset whenever the query starts."
 
 
 class PravegaDataLost(LowmarkError, RuntimeError):

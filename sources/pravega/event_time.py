@@ -9,6 +9,7 @@ An event without a time, or with one that cannot be read, has none: it flows on 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -27,6 +28,7 @@ __all__ = ["NO_TIME", "TIME", "EventTime", "unit_us"]
 TIME = pa.timestamp("us", tz="UTC")
 _UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
 NO_TIME = -(2**63)
+_NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?", re.ASCII)
 _NUMBERS_US = range(-(2**62), 2**62)
 
 Decode = Callable[[pa.BinaryArray], Any]
@@ -49,7 +51,8 @@ class EventTime:
 
     Attributes:
         path: of a field in JSON, such as "$.order.at"; "" where `decode` is given.
-        unit: of numbers there: "s", "ms" or "us". Text is ISO 8601, without a zone in UTC.
+        unit: of numbers there, also of those written as text: "s", "ms" or "us". Other text is ISO 8601, without a
+            zone in UTC.
         decode: events -> their times, as many: timestamps, or whole microseconds since the epoch.
 
     Raises:
@@ -138,6 +141,8 @@ class EventTime:
 
 def _us(value: float | str | None, per_unit_us: int) -> int | None:
     try:
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value) if "." in value else int(value)
         if isinstance(value, str):
             found = datetime.fromisoformat(value.replace("Z", "+00:00"))
             found = found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)

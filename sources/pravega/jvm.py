@@ -11,6 +11,7 @@ import glob
 import os
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def resolve_jars(places: Sequence[str]) -> list[str]:
     for place in named:
         folder = Path(place)
         jars = sorted(map(str, folder.glob("*.jar"))) if folder.is_dir() else sorted(glob.glob(place))  # noqa: PTH207
+        jars = [jar for jar in jars if jar.endswith(".jar")]
         if not jars:
             raise PravegaClientMissing(f"there is no jar at {place}", "jars= is a folder, a jar or a pattern.")
         found += jars
@@ -66,6 +68,8 @@ def start_java(jars: Sequence[str], options: Sequence[str] | None) -> None:
     global _started_by  # there is one machine in a process
     with _starting:
         if _started_by == os.getpid():
+            if jars:
+                _check_jars(tuple(jars))
             return
         try:
             import jpype
@@ -89,6 +93,12 @@ def start_java(jars: Sequence[str], options: Sequence[str] | None) -> None:
             ) from None
         _started_by = os.getpid()
         os.register_at_fork(after_in_child=_leave_alone)
+
+
+@lru_cache
+def _check_jars(places: tuple[str, ...]) -> None:
+    """Refuse places without jars also where Java runs, with the jars of who started it."""
+    resolve_jars(places)
 
 
 def _start(jpype: Any, jars: Sequence[str], options: Sequence[str]) -> None:

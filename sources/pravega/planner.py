@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +17,7 @@ from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import Chunk, chunks
-from .client import Gone, PravegaClient, SegmentState, Silent, Truncated, client_of
+from .client import OPENED_TOGETHER, Gone, PravegaClient, SegmentBytes, SegmentState, Silent, Truncated, client_of
 from .errors import PravegaStreamMissing, PravegaUnavailable
 from .event_time import NO_TIME, EventTime
 from .events import payloads
@@ -26,6 +27,7 @@ from .loss import DataLoss
 from .marks import MarkWindow
 from .noted import Noted
 from .notes import SegmentNotes
+from .retention import Retention
 from .segment import PravegaSplit, segment_of, split_of
 from .settings import PravegaSettings
 
@@ -55,6 +57,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         event_time: how to find the time of an event; None: segments are searched by what is noted, or not by time.
         noted: whether segments are read only as far as writers have noted the time; None: further.
         go_on: whether events that are gone are logged and counted, instead of raised.
+        retention: told what is read; None: nobody is.
         client: asks Pravega; by default that of the process, when it is needed.
         now_seconds: a clock that never goes back.
     """
@@ -66,6 +69,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         event_time: EventTime | None,
         noted: Noted | None = None,
         go_on: bool,
+        retention: Retention | None = None,
         client: PravegaClient | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -75,12 +79,14 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._windows: dict[str, MarkWindow] = {}  # by stream
         self._standing: dict[str, PravegaSplit] = {}  # where splits stand whose time is noted
         self._silence_told = False
+        self._retention = retention
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._go_on, self._now_seconds = go_on, now_seconds
         self._unanswered = self.metrics.counter("unanswered_segments")
         self._silent_since: float | None = None
-        self._trouble = Trouble(f"Pravega at {settings.controller}", "segments")
+        self._trouble = Trouble(f"Pravega at {settings.place}", "segments")
         self._indexes: dict[str, SegmentIndex] = {}
+        self._opened: dict[str, SegmentBytes] = {}  # each where its index ends
         self._ends: dict[str, SplitEnd] = {}
         self._heads: dict[str, int] = {}
         self._asked = AskedAbout(now_seconds)
@@ -109,6 +115,8 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         """
         if not splits:
             return {}
+        if self._retention is not None:
+            self._retention.keep(splits)
         asked = {split.split_id: (split.stream, split.segment) for split in splits}
         try:
             states = self._client.states(asked.values(), patience_seconds=PATIENCE_SECONDS)
@@ -123,14 +131,13 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._note(splits)
         self._unanswered.inc(len(unheard))
         names = {split.split_id for split in splits}
-        ends: dict[str, SplitEnd] = {}
-        for split in splits:
-            key = asked[split.split_id]
-            if key in states:
-                ends[split.split_id] = self._end(split, states[key], names)
+        answered = [split for split in splits if asked[split.split_id] in states]
+        self._look_up_successors(answered, states)
+        ends = {split.split_id: self._end(split, states[asked[split.split_id]], names) for split in answered}
         self._ends |= ends
+        self._index_small(answered)
         self._forget(names)
-        return ends
+        return {split.split_id: self._sized(split, ends[split.split_id]) for split in answered}
 
     def after_rows(self, split: PravegaSplit, rows: int, end: SplitEnd) -> int:
         index = self._index(split)
@@ -170,6 +177,14 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         noted_us = NO_TIME if notes is None else int(notes.at_us(np.array([position]))[0])
         return min(time_us, noted_us) if noted_us > EARLIEST_US else EARLIEST_US
 
+    def passed_us(self, split: PravegaSplit) -> int | None:
+        """The time of the mark at or before its start, where the time that writers note is the source's."""
+        notes = self._notes.get(split.split_id)
+        if notes is None or self._event_time is not None:
+            return None
+        noted_us = int(notes.at_us(np.array([split.start]))[0])
+        return noted_us if noted_us > EARLIEST_US else None
+
     def cut(self, stops: Sequence[tuple[PravegaSplit, int]]) -> Sequence[tuple[PravegaSplit, PravegaSplit]]:
         """Cut splits at positions; both parts say from where on the marks are needed that time is taken from."""
         return [
@@ -184,8 +199,14 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         window = self._windows.get(split.stream)
         return split.noted_from if window is None else window.floor_place(split, position)
 
+    def notify_checkpoint_complete(self, splits: Sequence[PravegaSplit]) -> None:
+        if self._retention is not None:
+            self._retention.release(splits)
+
     def close(self) -> None:
-        """The client is the process's, and stays."""
+        """Let go of the group; the client is the process's, and stays."""
+        if self._retention is not None:
+            self._retention.close()
 
     # -- ends
 
@@ -195,7 +216,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             return SplitEnd(start, rows=0, finished=True)
         if state is None:
             if not self._client.exists(split.stream):
-                scope, controller = self._settings.scope, self._settings.controller
+                scope, controller = self._settings.scope, self._settings.place
                 raise PravegaStreamMissing(
                     scope, split.stream, controller, f"it was deleted; {split.split_id} was read up to byte {start}"
                 )
@@ -208,11 +229,12 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         tail = min(state.tail, self._notes[split.split_id].known) if split.split_id in self._notes else state.tail
         stop = max(start, tail if split.stop is None else min(tail, split.stop))
         over = stop == split.stop or (state.sealed and stop == state.tail and self._over(split, names))
-        exact = replace(split, stop=None)
-        self._ends[split.split_id] = SplitEnd(stop)
-        first = self._from(split)
-        rows = self.rows_before(exact, stop)
-        return SplitEnd(stop, rows=rows, size_bytes=max(0, stop - first), finished=over)
+        return SplitEnd(stop, finished=over)
+
+    def _sized(self, split: PravegaSplit, end: SplitEnd) -> SplitEnd:
+        """An end with how much lies before it."""
+        rows = self.rows_before(replace(split, stop=None), end.position)
+        return replace(end, rows=rows, size_bytes=max(0, end.position - self._from(split)))
 
     def _note(self, splits: Sequence[PravegaSplit]) -> None:
         """See how far writers have noted the time."""
@@ -232,7 +254,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
             log.warning(
                 "Pravega at %s: no writer of %s has noted a time (noteTime) yet, so nothing is read. Hint: let writers "
                 "note it, or read without noted_time.",
-                self._settings.controller, ", ".join(sorted({split.stream for split in splits})[:10]),
+                self._settings.place, ", ".join(sorted({split.stream for split in splits})[:10]),
             )  # fmt: skip
 
     def _noted_at(self, split: PravegaSplit, time_us: int) -> int | None:
@@ -241,10 +263,29 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     def _over(self, split: PravegaSplit, names: set[str]) -> bool:
         """Whether all that carries a sealed segment on is known."""
-        if split.split_id not in self._successors:
-            found = self._client.successors(split.stream, [split.segment])[split.segment]
-            self._successors[split.split_id] = frozenset(split_of(split.stream, each).split_id for each in found)
-        return self._successors[split.split_id] <= names
+        successors = self._successors.get(split.split_id)
+        return successors is not None and successors <= names
+
+    def _look_up_successors(
+        self, splits: Sequence[PravegaSplit], states: Mapping[tuple[str, int], SegmentState | None]
+    ) -> None:
+        """Ask once for the successors of segments that are sealed, or gone: of all segments of a stream at once.
+
+        While a stream is scaled, a segment is sealed before its successors are known: those are asked for again.
+        """
+        asked: dict[str, list[int]] = {}
+        for split in splits:
+            state = states[split.stream, split.segment]
+            if split.split_id not in self._successors and (state is None or state.sealed):
+                asked.setdefault(split.stream, []).append(split.segment)
+        for stream, segments in asked.items():
+            with suppress(PravegaStreamMissing):  # which `_end` tells, with where the split stood
+                answers = self._client.successors(stream, segments)
+                scales = not all(answers.values()) and bool(self._client.open_segments(stream))
+                for segment, found in answers.items():
+                    if found or not scales:
+                        after = frozenset(split_of(stream, each).split_id for each in found)
+                        self._successors[split_of(stream, segment).split_id] = after
 
     def _wait(self, asked: Collection[str], cause: str) -> None:
         segments = len(asked)
@@ -256,7 +297,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         waited = now - self._silent_since
         if waited >= self._settings.give_up_seconds:
             action = f"look up where {segments} segments end"
-            raise PravegaUnavailable(self._settings.controller, action, waited, cause)
+            raise PravegaUnavailable(self._settings.place, action, waited, cause)
 
     # -- indexes
 
@@ -288,12 +329,34 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     def _events(self, split: PravegaSplit, start: int, stop: int) -> Iterator[Chunk]:
         try:
-            yield from chunks(self._client, split, start, stop)
+            yield from chunks(self._client, split, start, stop, opened=self._opened.pop(split.split_id, None))
         except (Truncated, Gone):
             key = split.stream, split.segment
             state = self._client.all_states([key], f"look up the head of {split.split_id}")[key]
             self._loss.found(split.split_id, start, None if state is None else state.head)
             self._indexes.pop(split.split_id, None)  # the next plan begins behind what is gone
+
+    def _index_small(self, splits: Sequence[PravegaSplit]) -> None:
+        """Index the segments with few unindexed bytes. They are opened together."""
+        ends = {split.split_id: self._known_end(split) for split in splits}
+        behind = [split for split in splits if self._is_small(split)]
+        for begin in range(0, len(behind), OPENED_TOGETHER):
+            some = behind[begin : begin + OPENED_TOGETHER]
+            try:
+                for split in some:
+                    with suppress(Gone, Truncated):  # which is told where it is read
+                        at = self._index(split).end
+                        self._opened[split.split_id] = self._client.open_ahead(split.stream, split.segment, at)
+                for split in some:
+                    self._index(split).extend(ends[split.split_id])
+            finally:
+                for opened in self._opened.values():
+                    opened.close()
+                self._opened.clear()
+
+    def _is_small(self, split: PravegaSplit) -> bool:
+        """Whether some events are not indexed, and few of them."""
+        return 0 < self._known_end(split) - self._index(split).end <= EXACT_BYTES
 
     def _index_all(self, splits: Sequence[PravegaSplit]) -> None:
         """Read what is not indexed of some splits, a few at a time."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lowmark.watermark.errors import without_login
+
 __all__ = ["PravegaSettings"]
 
 
@@ -35,6 +37,11 @@ class PravegaSettings:
     trust_store: str = ""
     validate_host_name: bool = True
 
+    @property
+    def place(self) -> str:
+        """The controller, for people."""
+        return without_login(self.controller)
+
     def __repr__(self) -> str:
         user = f", username={self.username!r}" if self.username else ""
-        return f"PravegaSettings(controller={self.controller!r}, scope={self.scope!r}{user})"
+        return f"PravegaSettings(controller={self.place!r}, scope={self.scope!r}{user})"

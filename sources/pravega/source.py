@@ -13,30 +13,42 @@ Source: Pravega's client, and the plan of its Flink connector for FLIP-27 ("Prav
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from lowmark.sources.api import Fetching, SourceReaderContext, SplitEnd, SplitEnumerator, SplitEnumeratorContext
+from lowmark.sources.api import (
+    Fetching,
+    SourceReaderContext,
+    SplitChange,
+    SplitEnd,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitsAddition,
+)
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.sources.kit.options import check_just_one, checked_pattern, seconds_of
 from lowmark.sources.kit.simple import SimpleSource, SimpleSplitReader
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import chunks
-from .client import Gone, Truncated, client_of
+from .client import OPENED_TOGETHER, Gone, SegmentBytes, StreamCut, Truncated, client_of
 from .columns import EVENT_TIME, PravegaColumns
-from .cuts import stream_cuts
+from .cuts import check_stream_cut, stream_cuts
 from .enumerator import Positions, SegmentWalk, StreamList, StreamPattern, Streams
 from .errors import InvalidPravegaOption
 from .event_time import EventTime, unit_us
+from .group import PravegaGroup
+from .group_reader import GroupReader
 from .jvm import leave_java, start_java
 from .loss import DataLoss
 from .noted import Noted
 from .notes import NOTED_TIME
 from .planner import PravegaPlanner
+from .retention import Retention
 from .segment import PravegaSplit
 from .settings import PravegaSettings
 
@@ -49,13 +61,35 @@ _seconds = partial(seconds_of, refusal=InvalidPravegaOption)
 
 
 class PravegaSplitReader(SimpleSplitReader[PravegaSplit]):
-    """Reads in a thread that may end with it."""
+    """Opens all its segments before it reads the first. Its thread may end with it.
+
+    Attributes:
+        metrics: counts `lost_bytes` and `data_losses`.
+    """
+
+    def __init__(self, source: PravegaSource) -> None:
+        super().__init__(source)
+        self._pravega, self._loss = source, source.loss(self.metrics)
+        self._opened: dict[str, SegmentBytes] = {}
+
+    def handle_splits_changes(self, change: SplitChange[PravegaSplit]) -> None:
+        super().handle_splits_changes(change)
+        if isinstance(change, SplitsAddition) and len(change.splits) > 1:
+            client = client_of(self._pravega.settings)
+            for split in change.splits:
+                with suppress(Gone):  # which is told where it is read
+                    self._opened[split.split_id] = client.open_ahead(split.stream, split.segment, split.start)
 
     def close(self) -> None:
         try:
             super().close()
+            for opened in self._opened.values():
+                opened.close()
         finally:
             leave_java()
+
+    def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        return self._pravega.rows(split, self._loss, self._opened.pop(split.split_id, None))
 
 
 class PravegaSource(SimpleSource[PravegaSplit]):
@@ -83,6 +117,11 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             segment are found, it holds the watermark.
         on_data_loss: "error", or "go_on" with what is left, when events are truncated before they were read.
         give_up_after: how long Pravega may be away before it is an error, a duration.
+        reader_group: the name of a reader group of Pravega whose checkpoints end the batches, so that its position is
+            Spark's; see docs/pravega.md for what that costs. The group is made, and reset to Spark's offset whenever
+            the query starts. It is a `subscriber`, too. With `streams`, and without `stop` and `noted_time`.
+        subscriber: the name of a reader group that is only told what the query has read, so that retention by
+            consumption keeps the rest; nobody reads in it. With `streams`.
         fetchers: how many segments a task reads side by side, 1 or more. Java reads ahead by itself, so more than one
             helps only where Pravega is far away; near, they stand in each other's way.
         jars: where pravega-client and the jars that it needs are: a folder, a jar, a pattern, or several. By default
@@ -122,6 +161,8 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         discover_every: str | timedelta = "1 second",
         on_data_loss: str = "error",
         give_up_after: str | timedelta = "1 minute",
+        reader_group: str = "",
+        subscriber: str = "",
         fetchers: int = 1,
         jars: str | Sequence[str] = (),
         jvm_options: Sequence[str] | None = None,
@@ -140,11 +181,18 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             raise InvalidPravegaOption("on_data_loss", repr(on_data_loss), '"error" or "go_on"', "choose one.")
         if bool(username) != bool(password):
             raise InvalidPravegaOption("username, password", "one of them", "both or none", "give both.")
-        if fetchers < 1:
-            raise InvalidPravegaOption("fetchers", str(fetchers), "1 or more", "each is a thread of a task.")
+        if type(fetchers) is not int or fetchers < 1:
+            raise InvalidPravegaOption(
+                "fetchers", repr(fetchers), "a whole number, 1 or more", "each is a thread of a task."
+            )
         self._streams = _streams(streams, stream_pattern)
-        self._start = _positions("start", start)
-        self._stop = None if stop is None else _positions("stop", stop)
+        self._reader_group, self._group_name = reader_group, reader_group or subscriber
+        if self._group_name:
+            unfit = {"stop": stop is not None, "noted_time": noted_time} if reader_group else {}
+            _check_group(reader_group, subscriber, {**unfit, "stream_pattern": stream_pattern is not None})
+        self.externally_induced = bool(reader_group)
+        self._start = _positions("start", start, scope, self._streams)
+        self._stop = None if stop is None else _positions("stop", stop, scope, self._streams)
         if self._stop is not None and self._stop.otherwise == "head" and not (self._stop.cuts or self._stop.texts):
             raise InvalidPravegaOption("stop", "head", '"tail" or StreamCuts', "nothing would be read.")
         self.bounded = stop is not None
@@ -155,7 +203,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         self._noted = noted if noted_time else None
         self._columns = PravegaColumns(columns, self._event_time, noted=noted_time)
         self._go_on = on_data_loss == "go_on"
-        self.fetching = Fetching.one_by_one() if fetchers == 1 else Fetching.side_by_side(fetchers)
+        self.fetching = Fetching(splits_at_once=OPENED_TOGETHER) if fetchers == 1 else Fetching.side_by_side(fetchers)
         self.settings = PravegaSettings(
             controller,
             scope,
@@ -182,7 +230,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def __repr__(self) -> str:
         each, scope = self._streams, self.settings.scope
         what = ",".join(f"{scope}/{name}" for name in each.names) if isinstance(each, StreamList) else each.pattern
-        return f"PravegaSource({self.settings.controller}, {what})"
+        return f"PravegaSource({self.settings.place}, {what})"
 
     @property
     def schema(self) -> pa.Schema:
@@ -205,7 +253,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
             PravegaUnavailable, PravegaAccessDenied, PravegaStreamMissing: see there.
         """
         client = client_of(self.settings)
-        return {stream: client.text_of(cut) for stream, cut in stream_cuts(client, positions).items()}
+        return {stream: client.text_of(cut) for stream, cut in self._cuts(positions).items()}
 
     def discover(self) -> Sequence[PravegaSplit]:
         return self._walk(DiscoveredSplits())()
@@ -213,13 +261,33 @@ class PravegaSource(SimpleSource[PravegaSplit]):
     def create_planner(self) -> PravegaPlanner:
         """Make the planner; Java is started by who calls this, not by one of the threads that come and go."""
         self._start_java()
-        searched = self._event_time if self.event_time == EVENT_TIME else None
-        return PravegaPlanner(self.settings, event_time=searched, noted=self._noted, go_on=self._go_on)
+        retention = None
+        if self._group_name:
+            retention = Retention(self._group, self._cuts, subscribes=not self._reader_group)
+        return self._planner(retention)
 
-    def create_reader(self, context: SourceReaderContext) -> None:
-        """None, as most sources; but Java is started here, by the task's own thread."""
+    def create_reader(self, context: SourceReaderContext) -> GroupReader | None:
+        """None but for a reader group; Java is started here, by the task's own thread."""
         del context
         self._start_java()
+        if not self._reader_group:
+            return None
+        return GroupReader(
+            self, name=self._reader_group, group=self._group, planner=partial(self._planner, None), cuts=self._cuts
+        )
+
+    def _planner(self, retention: Retention | None) -> PravegaPlanner:
+        searched = self._event_time if self.event_time == EVENT_TIME else None
+        return PravegaPlanner(
+            self.settings, event_time=searched, noted=self._noted, go_on=self._go_on, retention=retention
+        )
+
+    def _group(self) -> PravegaGroup:
+        assert isinstance(self._streams, StreamList), "checked when it was made"
+        return PravegaGroup(client_of(self.settings), self._group_name, self._streams.names)
+
+    def _cuts(self, positions: Mapping[str, int]) -> dict[str, StreamCut]:
+        return stream_cuts(client_of(self.settings), positions)
 
     def create_split_reader(self) -> PravegaSplitReader:
         return PravegaSplitReader(self)
@@ -231,20 +299,31 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         return self.create_planner().latest(splits)
 
     def read(self, split: PravegaSplit) -> Iterator[tuple[pa.RecordBatch, int]]:
+        return self.rows(split, self.loss(MetricGroup()))
+
+    def loss(self, metrics: MetricGroup) -> DataLoss:
+        """Make a `DataLoss` of this source that counts in `metrics`."""
+        return DataLoss(go_on=self._go_on, metrics=metrics)
+
+    def rows(
+        self, split: PravegaSplit, loss: DataLoss, opened: SegmentBytes | None = None
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Read a slice as `read` does; `opened` is its segment, opened at the slice's start, if it is open."""
         assert split.stop is not None, "slices have one"
         client, position = client_of(self.settings), split.start
         notes = None if self._noted is None else self._noted.of(client, split)
         while position < split.stop:
             try:
-                for chunk in chunks(client, split, position, split.stop):
+                begun, opened = opened, None
+                for chunk in chunks(client, split, position, split.stop, opened=begun):
                     yield self._columns.rows(split, chunk, notes), chunk.after
                     position = chunk.after
             except (Truncated, Gone):
-                lost_to = self._lost(split, position)
+                lost_to = self._lost(split, position, loss)
                 yield _nothing(self.schema), lost_to
                 position = lost_to
 
-    def _lost(self, split: PravegaSplit, position: int) -> int:
+    def _lost(self, split: PravegaSplit, position: int, loss: DataLoss) -> int:
         """Where a slice goes on of which something was truncated after it was planned.
 
         Raises:
@@ -254,7 +333,7 @@ class PravegaSource(SimpleSource[PravegaSplit]):
         key = split.stream, split.segment
         state = client_of(self.settings).all_states([key], f"look up the head of {split.split_id}")[key]
         head = None if state is None else state.head
-        DataLoss(go_on=self._go_on, metrics=MetricGroup()).found(split.split_id, position, head)
+        loss.found(split.split_id, position, head)
         return split.stop if head is None else min(max(head, position), split.stop)
 
     def _walk(self, known: DiscoveredSplits[PravegaSplit]) -> SegmentWalk:
@@ -281,6 +360,21 @@ def _nothing(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema)
 
 
+def _check_group(reader_group: str, subscriber: str, unfit: Mapping[str, bool]) -> None:
+    option, name = ("reader_group", reader_group) if reader_group else ("subscriber", subscriber)
+    if reader_group and subscriber:
+        raise InvalidPravegaOption(
+            "reader_group, subscriber", "both", "one of them", "a reader group is a subscriber, too."
+        )
+    if not re.fullmatch(r"[0-9A-Za-z.-]+", name):
+        raise InvalidPravegaOption(option, repr(name), "a name of letters, digits, dots and hyphens", "rename it.")
+    given = ", ".join(each for each, is_given in unfit.items() if is_given)
+    if given:
+        raise InvalidPravegaOption(
+            option, f"{name!r} beside {given}", f"no {given} beside it", "a group is of named streams, and goes on."
+        )
+
+
 def _streams(streams: Sequence[str] | None, pattern: str | None) -> Streams:
     check_just_one({"streams": streams, "stream_pattern": pattern}, InvalidPravegaOption)
     if pattern is not None:
@@ -295,10 +389,24 @@ def _streams(streams: Sequence[str] | None, pattern: str | None) -> Streams:
     return StreamList(tuple(sorted(names)))
 
 
-def _positions(option: str, given: Position) -> Positions:
-    if isinstance(given, str):
-        otherwise = "head" if option == "start" else "tail"
-        return Positions(given, {}) if given in {"head", "tail"} else Positions(otherwise, {}, (given,))
+def _positions(option: str, given: Position, scope: str, streams: Streams) -> Positions:
+    otherwise = "head" if option == "start" else "tail"
+    if isinstance(given, str) and given in {"head", "tail"}:
+        return Positions(given, {})
     if isinstance(given, Mapping):
-        return Positions("head" if option == "start" else "tail", dict(given))
-    return Positions("head" if option == "start" else "tail", {}, tuple(given))
+        for stream, text in given.items():
+            if text not in {"head", "tail"}:
+                check_stream_cut(text, option, scope, stream)
+        _check_read(option, given, streams)
+        return Positions(otherwise, dict(given))
+    texts = (given,) if isinstance(given, str) else tuple(given)
+    _check_read(option, [check_stream_cut(text, option, scope) for text in texts], streams)
+    return Positions(otherwise, {}, texts)
+
+
+def _check_read(option: str, named: Iterable[str], streams: Streams) -> None:
+    """Refuse a position of a stream that is not read: nobody would heed it."""
+    for stream in named:
+        if isinstance(streams, StreamList) and stream not in streams.names:
+            wanted = f"one of {', '.join(streams.names)}"
+            raise InvalidPravegaOption(option, f"a position of {stream}", wanted, "name the stream, or leave it out.")

@@ -5,6 +5,7 @@ start, stop         head, tail, or texts of StreamCuts, separated by commas
 eventTime           a field of JSON such as $.order.at
 eventTimeUnit       s, ms or us
 notedTime           true or false
+readerGroup, subscriber
 columns             separated by commas
 discoverEvery, giveUpAfter, onDataLoss, fetchers
 jars                separated by commas
@@ -30,6 +31,8 @@ _TEXTS = {
     "discoverevery": "discover_every",
     "giveupafter": "give_up_after",
     "ondataloss": "on_data_loss",
+    "readergroup": "reader_group",
+    "subscriber": "subscriber",
     "username": "username",
     "password": "password",
     "truststore": "trust_store",
@@ -62,7 +65,9 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
             made["jvm_options"] = value.split()
         elif name == "fetchers":
             if not value.isdecimal():
-                raise InvalidPravegaOption("fetchers", repr(value), "1 or more", "each is a thread of a task.")
+                raise InvalidPravegaOption(
+                    "fetchers", repr(value), "a whole number, 1 or more", "each is a thread of a task."
+                )
             made["fetchers"] = int(value)
         elif name in _FLAGS:
             if value.lower() not in {"true", "false"}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
@@ -15,7 +15,7 @@ from lowmark.watermark import LowmarkError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BrokenSplitReader", "CheckedReader", "SplitReadFailed"]
+__all__ = ["BrokenSplitReader", "CheckedReader", "SplitReadFailed", "count_nothing"]
 
 ResultT = TypeVar("ResultT")
 
@@ -59,6 +59,10 @@ class SplitReadFailed(LowmarkError, RuntimeError):
         return f" of {named}" + (f" and {more} more" if more > 0 else "") if self.splits else ""
 
 
+def count_nothing(counted: Mapping[str, float]) -> None:
+    """Drop the counts."""
+
+
 class CheckedReader(Generic[SplitT]):
     """Reads bounded splits by one split reader, group after group. Used by one thread, `stop` apart.
 
@@ -68,9 +72,17 @@ class CheckedReader(Generic[SplitT]):
         source: makes the split reader when the first group is read, and says what its rows look like.
         stalled_seconds: how long fetches may bring neither rows nor the end of a split.
         now_seconds: a clock that never goes back.
+        count: gets what the split reader counted, when it has read all.
     """
 
-    def __init__(self, source: Source[SplitT, Any], stalled_seconds: float, now_seconds: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        source: Source[SplitT, Any],
+        stalled_seconds: float,
+        now_seconds: Callable[[], float],
+        count: Callable[[Mapping[str, float]], None] = count_nothing,
+    ) -> None:
+        self._count = count
         self._source, self._name = source, type(source).__name__
         self._stalled_seconds, self._now_seconds = stalled_seconds, now_seconds
         self._reader: SplitReader[SplitT] | None = None
@@ -113,6 +125,7 @@ class CheckedReader(Generic[SplitT]):
         if reader is None:
             return
         if error is None:
+            self._count(self._attempt("count", reader.metric_values))
             self._attempt("close", reader.close)
             return
         try:

@@ -13,11 +13,11 @@ Source: FLIP-27; `org.apache.flink.connector.base.source.reader.SourceReaderBase
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lowmark.sources.api import Source, SplitRows, SplitT, StateT
 
-from .checked_reader import BrokenSplitReader, CheckedReader, SplitReadFailed
+from .checked_reader import BrokenSplitReader, CheckedReader, SplitReadFailed, count_nothing
 from .side_by_side import read_ahead
 
 __all__ = ["BrokenSplitReader", "SplitReadFailed", "read_slices"]
@@ -32,6 +32,7 @@ def read_slices(
     *,
     stalled_seconds: float = STALLED_SECONDS,
     now_seconds: Callable[[], float] = time.monotonic,
+    count: Callable[[Mapping[str, float]], None] = count_nothing,
 ) -> Iterator[SplitRows]:
     """Read splits to their stops.
 
@@ -42,6 +43,7 @@ def read_slices(
         splits: each with a `stop`; each id once. None at all are read at once.
         stalled_seconds: how long fetches may bring neither rows nor the end of a split.
         now_seconds: a clock that never goes back.
+        count: gets what each split reader counted, by name, in the thread of that reader.
 
     Returns:
         Rows in order within each split; empty batches are left out. With `Fetching(splits_at_once=1)` the splits
@@ -72,7 +74,7 @@ def read_slices(
     groups = [splits[begin : begin + at_once] for begin in range(0, len(splits), at_once)]
 
     def make() -> CheckedReader[SplitT]:
-        return CheckedReader(source, stalled_seconds, now_seconds)
+        return CheckedReader(source, stalled_seconds, now_seconds, count)
 
     if fetching.threads == 0:
         return _read_here(make, groups)

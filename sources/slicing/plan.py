@@ -30,6 +30,7 @@ class NoRowsReason(Enum):
     NOT_REACHABLE = "the source cannot say how far it can be read now"
     PARENTS = "the splits it carries on are not finished"
     TARGET = "it has been read as far as this run goes"
+    CHECKPOINT = "its system has not taken the checkpoint yet at which the batch ends"
     AHEAD = "it has been read further than this slice goes"
 
 

@@ -7,7 +7,8 @@ however skewed they are, and a backfill keeps little state.
 
 Rule 1: a split is said to have reached T only if a row at or after T is known to lie at or before its stop, and if
         its planner says so of the stop (`SplitPlanner.claims`): not all that a search finds is a row. At the end of a
-        live split nobody knows; so nothing is claimed there.
+        live split nobody knows; so nothing is claimed there, unless the system itself promises a time for all
+        rows that follow (`SplitPlanner.passed_us`).
 Rule 2: one bad clock must not be believed. A row from beyond the future guard is where every time seems to begin, so
         nothing behind it can be found by time. The split is read up to it by time, and from there on by a share of
         the budget. The same goes for a split whose answer lies before its start: what was there before it was
@@ -174,8 +175,20 @@ def _plan(
         finished = end.finished and stop == end.position and not any(parent in unfinished for parent in split.parents)
         # A split that ends has passed every time; what carries it on begins where it stands, with rows from before.
         time_us = decision.time_us if finished and name not in carried_on else claim_us.get(name)
+        if time_us is None and not finished:
+            time_us = _passed_us(planner, replace(split, start=stop), decision.time_us, believed_until_us)
         slices[name] = PlannedSlice(split.start, stop, taken, time_us, left, finished)
     return SlicePlan(slices, decision.time_us, without_rows, decision.lookups)
+
+
+def _passed_us(
+    planner: SplitPlanner[SplitT], split: SplitT, time_us: int | None, believed_until_us: int | None
+) -> int | None:
+    """The time that the system promises of what follows, at most the plan's; that of a bad clock is not believed."""
+    passed_us = planner.passed_us(split)
+    if passed_us is None or (believed_until_us is not None and passed_us > believed_until_us):
+        return None
+    return passed_us if time_us is None else min(passed_us, time_us)
 
 
 def _claims_us(

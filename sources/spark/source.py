@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -94,6 +94,10 @@ class Recording(Protocol):
 
     def send(self, event: SourceEvent) -> None:
         """The reader sends the enumerator an event."""
+        ...
+
+    def count(self, counted: Mapping[str, float]) -> None:
+        """A reader counted this, by name. Called from any thread."""
         ...
 
     def end(self) -> None:
@@ -322,7 +326,11 @@ def _wall_clock_us() -> int:
 def _rows_of(binding: Binding, task: Task[Any], recording: Recording | None) -> Iterator[SplitRows]:
     """Read a task's slices: by the source's own reader, where it has one."""
     reader = binding.source.create_reader(_TaskContext(binding.name, task.subtask, recording))
-    return read_slices(binding.source, task.splits) if reader is None else _polled(reader, task, binding)
+    if reader is not None:
+        return _polled(reader, task, binding)
+    if recording is None:
+        return read_slices(binding.source, task.splits)
+    return read_slices(binding.source, task.splits, count=recording.count)
 
 
 def _polled(reader: SourceReader[Any], task: Task[Any], binding: Binding) -> Iterator[SplitRows]:

@@ -67,6 +67,10 @@ PARTS: dict[str, tuple[Part, Part]] = {  # name -> (full, quick)
         lambda *given: pravega.run(given[0], given[-1], rows=1_200_000, few=10_000, pairs=3),
         lambda *given: pravega.run(given[0], given[-1], rows=8_000, few=2_000, pairs=1),
     ),
+    "segments": (
+        lambda *given: pravega.run_segments(given[0], given[-1], segments=200, batches=10),
+        lambda *given: pravega.run_segments(given[0], given[-1], segments=8, batches=2),
+    ),
     "core": (
         lambda *given: core.run(given[-1], sizes=[10, 100, 1_024, 4_096, 10_000, 100_000], pairs=7, singles=2_000),
         lambda *given: core.run(given[-1], sizes=[10, 1_024], pairs=2, singles=100, warm=1),

@@ -84,7 +84,7 @@ def throughput(spark: SparkSession, server: Kinesis, folder: Path, rows: int, pa
 def side_by_side(spark: SparkSession, server: Kinesis, folder: Path, few: int, pairs: int) -> list[Row]:
     eight_shards, one_shard = server.create_stream(SHARDS), server.create_stream(1)
     for stream in (eight_shards, one_shard):
-        for number, shard in enumerate(server.client.list_shards(StreamName=stream)["Shards"]):
+        for number, shard in enumerate(server.described(stream)):
             key = shard["HashKeyRange"]["StartingHashKey"]
             for begin in range(0, few, 500):
                 records = [

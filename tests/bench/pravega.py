@@ -19,12 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.pravega import PravegaSource, PravegaSplit
 from lowmark.sources.pravega.jvm import java_class
+from lowmark.sources.spark import Binding, load
 
 from tests.live.pravega_server import Pravega, pravega_server
 
-from .measure import Row
+from .measure import Bound, Row
 from .slice_reading import PLAIN, SIX_TIMES, measured, ours_read
 from .through_spark import per_row_us, read_batch_ms
 
@@ -44,6 +46,27 @@ def run(spark: SparkSession, folder: Path, *, rows: int, few: int, pairs: int) -
         table = throughput(spark, near, folder, rows, pairs)
     with pravega_server(folder / "far", delay_ms=ROUND_TRIP_MS / 2) as far:
         return [*table, *side_by_side(spark, far, folder, few, pairs)]
+
+
+def run_segments(spark: SparkSession, folder: Path, *, segments: int, batches: int) -> list[Row]:
+    """A stream of many segments, with little in each: how long Spark takes from batch to batch, the first one apart."""
+    with pravega_server(folder / "segments") as pravega:
+        stream, took_ms = pravega.create_stream(segments), list[float]()
+        source = pravega.source(stream, jvm_options=["-Xmx256m"])
+        df = load(spark, Binding(source, "segments", PlanOptions(slots=2)))
+        query = df.writeStream.format("noop").option("checkpointLocation", str(folder / "segments-checkpoint")).start()
+        for _ in range(batches + 1):
+            pravega.write(stream, events(20 * segments))
+            query.processAllAvailable()
+        for progress in query.recentProgress:
+            if progress["numInputRows"]:
+                took_ms.append(progress["durationMs"]["triggerExecution"])
+        read = sum(progress["numInputRows"] for progress in query.recentProgress)
+        query.stop()
+    assert read == 20 * segments * (batches + 1), f"{read} rows"
+    what = f"{segments} segments, {20 * segments:,} events a batch: a batch, from its plan to its commit"
+    note = f"the first batch {took_ms[0]:,.0f} ms; {len(took_ms) - 1} others, {max(took_ms[1:]):,.0f} ms at most"
+    return [Row(SECTION, what, "ms", None, statistics.median(took_ms[1:]), bound=Bound(2_000, "at most"), note=note)]
 
 
 def throughput(spark: SparkSession, pravega: Pravega, folder: Path, rows: int, pairs: int) -> list[Row]:
@@ -127,7 +150,7 @@ def plain_read(pravega: Pravega, stream: str) -> int:
     serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
     unbounded = java_class("io.pravega.client.stream.StreamCut").UNBOUNDED
     spliterators, streams = java_class("java.util.Spliterators"), java_class("java.util.stream.StreamSupport")
-    ranges = factory.getSegments(pravega.client._java_stream(stream), unbounded, unbounded).getIterator()
+    ranges = factory.getSegments(pravega.client.java_stream(stream), unbounded, unbounded).getIterator()
     rows = 0
     while ranges.hasNext():
         iterator = factory.readSegment(ranges.next(), serializer)

@@ -119,8 +119,14 @@ SNAPSHOTS = [
     StreamSnapshot(0, {7: (SplitState.PENDING, None), 2**64 - 1: (SplitState.IDLE, -(2**63))}, {7: "orders-0"}),
     StreamSnapshot(-1_000, {"a": (SplitState.FINISHED, 2**63 - 1), "b": (SplitState.PAUSED, 5)}),
     StreamSnapshot(5, {"a": (SplitState.ACTIVE, 9), "b": (SplitState.PENDING, None)}, {}, {"b": (("a", "c"), 3)}),
-    StreamSnapshot(5, {"a": (SplitState.ACTIVE, 9), "b": (SplitState.IDLE, 1)}, bounds_us={"a": 7_000, "b": 2**62}),
+    StreamSnapshot(
+        5,
+        {"a": (SplitState.ACTIVE, 9), "b": (SplitState.IDLE, 1)},
+        bounds_us={"a": 7_000, "b": 2**62},
+        bound_rows={"a": 250},
+    ),
     StreamSnapshot(5, {7: (SplitState.ACTIVE, 9)}, young_since_us=-(2**63)),
+    StreamSnapshot(5, {7: (SplitState.ACTIVE, 9)}, lost=(2**40, -(2**63))),
 ]
 
 

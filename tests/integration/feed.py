@@ -129,14 +129,18 @@ def start(
     mode: str = "append",
     trigger: Mapping[str, Any] | None = None,
     name: str | None = None,
+    emitted: dict[int, list[Row]] | None = None,
 ) -> Ran:
-    """Start a query that collects what it emits."""
+    """Start a query that collects what it emits; in ``emitted`` by batch, where one that runs again replaces itself."""
     # Read when the query starts: every task of a state store costs more than these few rows.
     df.sparkSession.conf.set("spark.sql.shuffle.partitions", "1")
     rows: list[Row] = []
 
-    def collect(batch: DataFrame, _batch_id: int) -> None:
-        rows.extend(tuple(row) for row in batch.collect())
+    def collect(batch: DataFrame, batch_id: int) -> None:
+        fresh = [tuple(row) for row in batch.collect()]
+        rows.extend(fresh)
+        if emitted is not None:
+            emitted[batch_id] = fresh
 
     writer = df.writeStream.foreachBatch(collect).outputMode(mode).option("checkpointLocation", checkpoint)
     if trigger is not None:

@@ -96,6 +96,7 @@ class Passing:
             tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), reads=True, claims=True,
         )  # fmt: skip
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=self.now_us)
+        self.run.places = {1: [0]}  # its source, then its heartbeat
         self.known = KnownPlanner("files", run="t")
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.query_id, self.run.splits.planner = "q", self.known

@@ -64,8 +64,9 @@ def serving(
     now_us: Callable[[], int] | None = None,
     interval_us: int = INTERVAL_US,
     lease_us: int = LEASE_US,
+    over: threading.Event | None = None,
 ) -> Iterator[str]:
-    """A coordinator, and its address. What it raises at its start or its end is raised here."""
+    """A coordinator, and its address. Raises the errors of its start and its end; ``over`` is set when it has ended."""
     clock = SteadyClock().now_us if now_us is None else now_us
     ready = threading.Event()
     failure: list[BaseException] = []
@@ -95,6 +96,8 @@ def serving(
         except BaseException as failed:  # noqa: BLE001  # raised again in the test's thread
             failure.append(failed)
         ready.set()
+        if over is not None:
+            over.set()
 
     running = threading.Thread(target=thread, daemon=True)
     running.start()

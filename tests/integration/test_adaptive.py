@@ -50,6 +50,16 @@ def test_rows_are_counted_by_how_late_they_are_across_portions(monkeypatch: pyte
     assert counted == {late[0]: 4, late[1]: 1, late[2]: 1}
 
 
+def test_rows_are_counted_by_their_times_across_portions_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    track = recording([[10, 30, 20, None], [40, 10]], monkeypatch)
+    track.times["other", 4] = {7: 1}
+    [(split, counted), (_, other)] = track.measured({}).times.items()
+    assert counted[10 * SECOND_US] == 2  # the time of the first row is told exactly
+    assert sum(counted.values()) == 5
+    assert split != "other"
+    assert other == {7: 1}
+
+
 def test_a_wrapped_stream_finds_its_bounds_by_batches(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     feed = Feed(spark, tmp_path / "rows")
     batches = [

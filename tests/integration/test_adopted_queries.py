@@ -5,6 +5,8 @@ What all of them emit together is what a batch query says of all rows but those 
 
 from __future__ import annotations
 
+import logging
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +30,7 @@ from pyspark.sql import functions as F
 
 from tests.integration.feed import Feed, Ran, Row, lose_commit, start, us, windows
 from tests.integration.test_adoption import contents, cut_short, startable, written
+from tests.integration.test_checkpoint_doors import CRAFTED, KINDS, craft, everything
 from tests.integration.test_stateful import alarms
 from tests.live.servers import wait_until
 from tests.sparks import ROCKSDB, STATE_STORE, settings, since
@@ -335,6 +338,38 @@ def test_through_a_session_an_entry_is_replaced_in_one_step(spark: SparkSession,
     assert not entry.with_name(".5.crc").exists(), "Hadoop would refuse the file beside its old checksum"
 
 
+@pytest.mark.timeout(60)  # a pipe that waits for its other end hangs
+@pytest.mark.parametrize("kind", KINDS)
+def test_through_a_session_a_link_or_a_pipe_in_a_checkpoint_is_refused(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    root = written(tmp_path, {0: ["1"]})
+    make, why = KINDS[kind]
+    for name in ("offsets/0", "lowmark/changes/1.json"):
+        if name != "offsets/0":
+            adopt(root, "orders", spark=spark)
+        (root / name).rename(tmp_path / "there")
+        make(root / name)
+        with pytest.raises(CheckpointUnreadable, match=re.escape(f"{name} cannot be read ({why})")):
+            adopt(root, "orders", spark=spark, stopped=True)
+        (root / name).unlink()
+        (tmp_path / "there").rename(root / name)
+
+
+@pytest.mark.parametrize("what", ["a name that climbs", "an absolute move", "a move that no entry asks for"])
+def test_through_a_session_a_change_that_neither_command_has_written_is_refused(
+    spark: SparkSession, tmp_path: Path, what: str
+) -> None:
+    root = written(tmp_path, {n: [f'{{"a":{n}}}', f'{{"b":{n}}}'] for n in range(3)})
+    adopt(root, ["one", "two"], spark=spark)
+    craft(root, CRAFTED[what])
+    before = everything(tmp_path)
+    for undo in (False, True):
+        with pytest.raises(AdoptionRefused, match=r"lowmark/changes/1\.json (cannot be read|is not one that lowmark)"):
+            adopt(root, ["one", "two"], spark=spark, stopped=True, undo=undo)
+    assert everything(tmp_path) == before
+
+
 @pytest.mark.parametrize("then", ["again", "undo"])
 def test_through_a_session_it_may_be_cut_short_before_and_after_each_step(
     spark: SparkSession, tmp_path: Path, then: str
@@ -455,6 +490,26 @@ def test_version_2_leaves_out_a_source_that_has_read_nothing_and_that_is_told(
         ran.settle()
     ran.query.stop()
     assert sorted(ran.rows) == [(100.0, "fast", 1), (100.0, "slow", 2)]
+
+
+@since("4.2", "version 2 of the offset log")
+@pytest.mark.usefixtures("version_2")
+def test_a_native_query_on_a_wrapped_checkpoint_of_version_2_is_told_what_is_in_its_way(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark refuses such a query with version 1, and starts it silently with version 2."""
+    ran = start(counted_windows(wrapped(service, feed.df)), checkpoint)
+    feed.put(("fast", 0, 100), ("slow", 0, 100))
+    ran.settle()
+    ran.query.stop()
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        native_again = start(counted_windows(native(feed.df)), checkpoint)
+        native_again.query.stop()
+    said = [record.getMessage() for record in caplog.records if "version 2 of the offset log" in record.getMessage()]
+
+    assert len(said) == 1, caplog.messages
+    assert 'its checkpoint is of a query with lowmark (stream "orders"), and this one is without' in said[0]
+    assert f"run `lowmark leave {checkpoint}`" in said[0]
 
 
 @pytest.mark.skipif(not SPARK_59662, reason="a fault of Spark 4.2 alone")

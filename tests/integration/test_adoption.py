@@ -413,16 +413,16 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
     if child == 0:
         left = step
         real: dict[str, Callable[..., Any]] = {
-            "rename": Path.rename,
-            "unlink": Path.unlink,
-            "open": Path.open,
-            "mkdir": Path.mkdir,
+            "rename": os.rename,
+            "unlink": os.unlink,
+            "open": os.open,
+            "mkdir": os.mkdir,
         }
 
         def counting(name: str) -> Callable[..., Any]:
-            def change(path: Path, *args: Any, **options: Any) -> Any:
+            def change(path: Any, *args: Any, **options: Any) -> Any:
                 nonlocal left
-                if name != "open" or "wb" in args:
+                if name != "open" or args[0] & os.O_CREAT:
                     left -= 1
                     if left < 0:
                         os.kill(os.getpid(), signal.SIGKILL)
@@ -431,7 +431,7 @@ def killed_at(step: int, work: Callable[[], object]) -> bool:
             return change
 
         for name in real:
-            setattr(Path, name, counting(name))
+            setattr(os, name, counting(name))
         try:
             work()
             os._exit(0)

@@ -85,6 +85,7 @@ class Query:
         )  # fmt: skip
         streams.cooperation.check(stream)
         self.run = StreamRun.attach(stream, token=name, resumes=None, state=None, now_us=streams.now_us)
+        self.run.places = {1: [0]}  # its source, then its heartbeat
         self.known = KnownPlanner(name, run=name)
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.query_id, self.run.splits.planner = name, self.known

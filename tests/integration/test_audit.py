@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import importlib.util
+import io
 import json
 import os
 import random
@@ -15,6 +17,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 from lowmark.integration.audit.audit import Audit, Question
 from lowmark.integration.audit.cuts import ByRows, ByTime, Cut, Proportional, spark_shares
 from lowmark.integration.audit.event_time import EventTimes, TimeReader, Unit, json_path
@@ -195,6 +198,75 @@ def test_a_broken_file_is_told_and_the_others_are_read(bronze: Path) -> None:
     assert answer["rows"] == 400
 
 
+def timed(count: int) -> Any:
+    return pa.array([START_US] * count, pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize("repeated", [True, False], ids=["repeated", "packed"])
+def test_a_small_file_that_unpacks_to_much_is_told_and_takes_no_memory(tmp_path: Path, repeated: bool) -> None:
+    """A text of 30 KB in each of 65,536 rows is 1.9 GiB, in a file of some KiB. Packed: one text of 300 MB."""
+    rows = 65_536 if repeated else 1
+    who = pa.DictionaryArray.from_arrays(
+        pa.array([0] * rows, pa.int32()), ["x" * (30_000 if repeated else 300_000_000)]
+    )
+    bomb = tmp_path / "bomb.parquet"
+    # The schema that Arrow keeps would say that it is a list of texts; without it, it is a column of texts.
+    parquet.write_table(pa.table({"at": timed(rows), "who": who}), bomb, compression="zstd", store_schema=False)
+    assert bomb.stat().st_size < 100_000
+    parquet.write_table(pa.table({"at": timed(10), "who": ["a"] * 10}), tmp_path / "good.parquet")
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        answer = told("files", tmp_path, "--split", "who", "--event-time", "at")
+    finally:
+        pa.set_memory_pool(before)
+    assert (answer["rows"], answer["complete"]) == (10, False)
+    assert "bomb.parquet cannot be read: a piece of its columns takes" in " ".join(answer["notes"])
+    assert (pool.max_memory() or 0) < 100_000_000
+
+
+def test_texts_that_many_rows_repeat_are_split_as_others(tmp_path: Path) -> None:
+    who = ["a", None, "b", "a", ""] * 20
+    parquet.write_table(pa.table({"at": timed(100), "who": who}), tmp_path / "a.parquet")
+    splits = told("files", tmp_path, "--split", "who")["splits"]
+    assert {split: profile["rows"] for split, profile in splits.items()} == {"a": 40, "null": 20, "b": 20, '""': 20}
+
+
+def test_a_link_in_a_folder_is_passed_over_and_told(tmp_path: Path) -> None:
+    """Whoever writes there could show a file of somebody else."""
+    (tmp_path / "landing").mkdir()
+    parquet.write_table(pa.table({"at": timed(10)}), tmp_path / "landing/a.parquet")
+    parquet.write_table(pa.table({"at": timed(5)}), tmp_path / "secret.parquet")
+    (tmp_path / "landing/b.parquet").symlink_to(tmp_path / "secret.parquet")
+    answer = told("files", tmp_path / "landing")
+    assert answer["rows"] == 10
+    assert "1 links are passed over: name a file itself to read it" in answer["notes"]
+    assert told("files", tmp_path / "landing/b.parquet")["rows"] == 5
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_name_that_is_no_utf_8_is_told_in_escapes(tmp_path: Path, kind: str) -> None:
+    written = tmp_path / "plain"
+    if kind == "json":
+        written.write_text('{"at": "2026-01-01T00:00:00Z"}\n')
+    else:
+        write = parquet.write_table if kind == "parquet" else csv.write_csv
+        write(pa.table({"at": timed(1)}), written)
+    (tmp_path / "folder").mkdir()
+    written.rename(tmp_path / "folder" / os.fsdecode(b"a\xff." + kind.encode()))
+    answer = told("files", tmp_path / "folder", "--event-time", "at", "--html", tmp_path / "page.html")
+    assert list(answer["splits"]) == [f"a\\xff.{kind}"]
+    code, out, _ = call("files", tmp_path / "folder", "--event-time", "at")
+    assert (code, "a\\xff" in out) == (0, True)
+
+
+@pytest.mark.parametrize("steps", [101, 100_000])
+def test_a_path_without_end_is_refused(tmp_path: Path, steps: int) -> None:
+    _written(tmp_path, "a.json", b'{"a": 1}\n')
+    code, _, err = call("files", tmp_path, "--event-time", "$" + ".a" * steps)
+    assert (code, f"goes {steps:,} steps deep" in err) == (2, True), err
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_file_that_vanishes_meanwhile_is_told_and_the_others_are_read(tmp_path: Path, kind: str) -> None:
     table = pa.table({"at": pa.array(rows_of(0, 0), pa.timestamp("us", "UTC"))})
@@ -214,14 +286,78 @@ def test_a_file_that_vanishes_meanwhile_is_told_and_the_others_are_read(tmp_path
 
 
 def test_what_spark_passes_over_in_a_folder_is_passed_over(bronze: Path) -> None:
-    """The log of a Delta table, what a job is about to write, checksums: folders too; not a partition's."""
-    for folder in ("_delta_log", "_temporary/0", ".hidden", "_kind=a"):
+    """The log of a sink, what a job is about to write, checksums: folders too; not a partition's."""
+    for folder in ("_spark_metadata", "_temporary/0", ".hidden", "_kind=a"):
         (bronze / folder).mkdir(parents=True)
-    (bronze / "_delta_log/000.json").write_text('{"commitInfo": {}}\n')
+    (bronze / "_spark_metadata/000.json").write_text('{"commitInfo": {}}\n')
     for name in ("_temporary/0/part.parquet", ".hidden/a.parquet", "_kind=a/b.parquet"):
         (bronze / name).write_bytes((bronze / "00.parquet").read_bytes())
     answer = told("files", bronze)
     assert answer["rows"] == 420
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".json", ".csv.gz", ".json.gz"])
+def test_folders_give_columns_and_files_may_be_packed(tmp_path: Path, suffix: str) -> None:
+    for number, folder in enumerate(("region=a%2Fb/device=1", "region=__HIVE_DEFAULT_PARTITION__/device=2")):
+        file = tmp_path / "table" / folder / f"0{suffix}"
+        file.parent.mkdir(parents=True)
+        table = pa.table({"at": rows_of(0, number)})
+        out = io.BytesIO()
+        if ".csv" in suffix:
+            csv.write_csv(table, out)
+        elif ".json" in suffix:
+            out.write("\n".join(map(json.dumps, table.to_pylist())).encode())
+        else:
+            parquet.write_table(table, out)
+        file.write_bytes(gzip.compress(out.getvalue()) if suffix.endswith(".gz") else out.getvalue())
+    answer = told("files", tmp_path / "table", "--event-time", "at", "--split", "region", "--split", "device")
+    assert {name: split["rows"] for name, split in answer["splits"].items()} == {"a/b/1": 10, "null/2": 10}
+    assert answer["splits"]["a/b/1"]["first_us"] == START_US
+
+
+def test_a_torn_packed_file_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    packed = gzip.compress(b'{"at": 1700000000}\n' * 10_000)
+    (tmp_path / "a.json.gz").write_bytes(packed)
+    (tmp_path / "b.json.gz").write_bytes(packed[:-20])
+    answer = told("files", tmp_path, "--event-time", "at")
+    assert not answer["complete"]
+    assert any("b.json.gz cannot be read" in note for note in answer["notes"])
+
+
+def test_a_delta_table_is_read_by_its_log(tmp_path: Path) -> None:
+    def rows(batch: int, device: str) -> pa.Table:
+        return pa.table({"at": pa.array(rows_of(0, batch), pa.timestamp("us", "UTC")), "device": [device] * 10})
+
+    write_deltalake(tmp_path, rows(0, "gone"), partition_by=["device"])
+    write_deltalake(tmp_path, rows(1, "a b"), mode="overwrite")
+    write_deltalake(tmp_path, rows(2, "c"), mode="append")
+    assert len([*tmp_path.rglob("*.parquet")]) == 3
+    answer = told("files", tmp_path, "--event-time", "at", "--split", "device")
+    assert {name: split["rows"] for name, split in answer["splits"].items()} == {"a b": 10, "c": 10}
+
+
+@pytest.mark.parametrize("feature", ["deletionVectors", "columnMapping"])
+def test_a_delta_table_whose_files_are_not_its_rows_is_refused(tmp_path: Path, feature: str) -> None:
+    write_deltalake(tmp_path, pa.table({"at": rows_of(0, 0)}))
+    DeltaTable(tmp_path).alter.add_feature(
+        {"deletionVectors": TableFeatures.DeletionVectors, "columnMapping": TableFeatures.ColumnMapping}[feature],
+        allow_protocol_versions_increase=True,
+    )
+    code, out, err = call("files", tmp_path, "--event-time", "at")
+    assert (code, out) == (2, "")
+    assert f"uses {feature}" in err
+    (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{")
+    code, out, err = call("files", tmp_path, "--event-time", "at")
+    assert (code, out) == (2, "")
+    assert "cannot be read" in err
+
+
+def test_files_elsewhere_are_refused_under_the_name_that_was_given(tmp_path: Path) -> None:
+    code, out, err = call("files", "s3://key:secret@bucket/orders", "--event-time", "at")
+    assert (code, out) == (2, "")
+    assert "s3://bucket/orders is not on this machine" in err
+    parquet.write_table(pa.table({"at": rows_of(0, 0)}), tmp_path / "a b.parquet")
+    assert told("files", (tmp_path / "a b.parquet").as_uri(), "--event-time", "at")["rows"] == 10
 
 
 def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Path) -> None:
@@ -245,6 +381,7 @@ def test_rows_that_have_no_good_time_are_counted_for_what_they_are(tmp_path: Pat
         (["2023-11-14T22:13:20Z", "2023-11-14T23:13:20+01:00"], TimeReader(), [START_US, START_US]),
         (["2023-11-14 22:13:20", "soon", None], TimeReader(), [START_US, None, None]),
         (["1700000000"], TimeReader(), [START_US]),
+        (["1700000000", "soon", None, "9" * 400], TimeReader(), [START_US, None, None, None]),
         (["14.11.2023 22:13"], TimeReader(pattern="%d.%m.%Y %H:%M"), [START_US - 20 * SECOND_US]),
         ([1_700_000_000, "2023-11-14T22:13:20Z", True, {}], TimeReader(), [START_US, START_US, None, None]),
         ([2**70, 1_700_000_000], TimeReader(Unit.SECONDS), [None, START_US]),
@@ -266,7 +403,36 @@ def test_a_payload_that_is_no_json_costs_itself_alone() -> None:
     assert (times.null_rows, times.unreadable_rows) == (2, 4)
 
 
-@pytest.mark.parametrize("text", ["$", "", "$.a[0]", "$..a", "a b[", "$.a]"])
+def test_a_path_may_lead_through_arrays() -> None:
+    payloads = [
+        b'{"items": [{"at": 1}, {"at": 1700000000}]}',
+        b'{"items": []}',
+        b'{"items": [null, null]}',
+        b'{"items": null}',
+        b"{}",
+        b'{"items": {"at": 1}}',
+    ]
+    times = TimeReader(Unit.SECONDS).payloads(payloads, json_path("$.items[1].at"))
+    assert times.timed.tolist() == [True] + [False] * 5
+    assert times.times_us[0] == START_US
+    assert (times.null_rows, times.unreadable_rows) == (4, 1)  # an object is no array
+
+
+@pytest.mark.parametrize("in_values", [True, False])
+def test_numbers_of_two_units_are_named_and_the_smaller_part_is_not_taken(in_values: bool) -> None:
+    seconds, milliseconds = [1_700_000_000] * 3, [1_700_000_000_000] * 7
+    reader = TimeReader()
+    mixed: list[Any] = [*milliseconds, *seconds, 0]
+    times = reader.values([*mixed, "no time"]) if in_values else reader.column(pa.array(mixed))
+    assert times.timed.tolist()[:11] == [True] * 7 + [False] * 3 + [True]  # of 0 nobody can tell
+    assert times.unreadable_rows == 3 + in_values
+    assert any("3 rows have a time that looks like seconds among milliseconds" in note for note in reader.notes)
+    named = TimeReader(Unit.MILLISECONDS)
+    assert named.column(pa.array(mixed)).timed.all()  # whoever names the unit is believed
+    assert named.notes == []
+
+
+@pytest.mark.parametrize("text", ["$", "", "$.a[-1]", "$.a[x]", "$..a", "a b[", "$.a]"])
 def test_what_is_no_path_is_refused(text: str) -> None:
     with pytest.raises(AuditImpossible, match="no path into JSON"):
         json_path(text)

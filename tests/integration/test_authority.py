@@ -5,123 +5,50 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import queue
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from lowmark.integration.coordinator import messages, server
 from lowmark.integration.coordinator.access import Caller, Door, read_token
 from lowmark.integration.coordinator.client import ask_status
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.integration.coordinator.messages import News, Refused, Say, Statement, Taken, Told
+from lowmark.integration.coordinator.messages import News, Refused, Say, Taken
 from lowmark.integration.coordinator.server import Coordinator, Watcher, restore, serve
 from lowmark.integration.coordinator.serving import run_coordinator
-from lowmark.integration.errors import AddressRefused, JournalRefused, TokenRefused
+from lowmark.integration.errors import AddressRefused, CoordinatorFailed, JournalRefused, TokenRefused
 from lowmark.integration.process.sockets import answers
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
     CapAnnounced,
     LeaseRenewed,
-    LowmarkError,
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     TaskDeregistered,
-    TaskForgotten,
     TaskId,
     TaskRegistered,
 )
 
-from tests.integration.serving import TOKEN, asked, certificate, private_folder, reply, rose, serving, task, token_file
+from tests.integration.authority_scene import (
+    SECOND,
+    Scene,
+    SlowJournal,
+    Talk,
+    a_turn,
+    anext_,
+    play,
+    raw,
+    say,
+    status_of,
+    until,
+    who,
+)
+from tests.integration.serving import TOKEN, asked, certificate, private_folder, reply, rose, serving, token_file
 from tests.live.servers import wait_until
-
-SECOND = 1_000_000
-
-
-def who(number: int = 0, source: str = "orders") -> TaskId:
-    return task(number, source)
-
-
-class SlowJournal(Journal):
-    """Counts its writes, and lets none through before it is told to."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.states: list[bytes] = []
-        self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
-        self.fails = False
-
-    def write(self, state: bytes) -> None:
-        self.begun.release()
-        assert self.go.acquire(timeout=20)
-        if self.fails:
-            raise JournalRefused(str(self.path), "it is full", "make room.")
-        super().write(state)
-        self.states.append(state)
-
-
-class Scene:
-    """A coordinator on a virtual clock, in a loop of its own, and what its watchers heard."""
-
-    def __init__(self, journal: Journal | None) -> None:
-        self.now_us = 0
-        self.coordinator = Coordinator(LowWatermarkCoordinator(), lambda: self.now_us, journal=journal)
-        self.watches: dict[str, AsyncIterator[Told]] = {}
-
-    async def watch(self, application: str) -> None:
-        """Begin, and hear that it has begun."""
-        self.watches[application] = aiter_ = self.coordinator.watch(application)
-        assert (await anext_(aiter_)).messages == []
-
-    async def hear(self, application: str) -> list[News]:
-        return (await asyncio.wait_for(anext_(self.watches[application]), 20)).messages
-
-    async def say(
-        self, application: str, *statements: Statement | TaskForgotten | LowmarkError
-    ) -> list[Taken | Refused]:
-        return (await asyncio.wait_for(self.coordinator.say(Say(application, list(statements))), 20)).answers
-
-    def pass_time(self, us: int) -> None:
-        self.now_us += us
-        self.coordinator.tick()
-
-    async def close(self) -> None:
-        await self.coordinator.close()
-        for watch in self.watches.values():
-            await watch.aclose()  # type: ignore[attr-defined]
-
-
-async def anext_(told: AsyncIterator[Told]) -> Told:
-    return await told.__anext__()
-
-
-def play(script: Callable[[Scene], Coroutine[Any, Any, None]], journal: Journal | None = None) -> None:
-    async def run() -> None:
-        scene = Scene(journal)
-        try:
-            await script(scene)
-        finally:
-            await scene.close()
-
-    asyncio.run(run())
-
-
-async def a_turn() -> None:
-    """Let the others go on for a moment."""
-    passed = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(passed.set_result, None)
-    await passed
-
-
-async def until(semaphore: threading.Semaphore) -> None:
-    assert await asyncio.get_running_loop().run_in_executor(None, lambda: semaphore.acquire(timeout=20))
-
 
 # -- rounds over a watch
 
@@ -596,26 +523,6 @@ def channel(folder: Path) -> Iterator[grpc.Channel]:
         yield made
 
 
-def say(channel: grpc.Channel, message: Say, **options: Any) -> list[Any]:
-    call: Any = channel.unary_unary(
-        messages.SAY.path, request_serializer=messages.encode, response_deserializer=messages.SAY.decode_answer
-    )
-    return list(call(message, timeout=20, **options).answers)
-
-
-def raw(channel: grpc.Channel, data: bytes, path: str = messages.SAY.path) -> grpc.RpcError:
-    call: Any = channel.unary_unary(path)
-    with pytest.raises(grpc.RpcError) as failed:
-        call(data, timeout=20)
-    return failed.value
-
-
-def status_of(failed: Any) -> grpc.StatusCode:
-    code = failed.code()
-    assert isinstance(code, grpc.StatusCode)
-    return code
-
-
 @pytest.mark.parametrize(
     ("data", "names"),
     [
@@ -640,22 +547,6 @@ def test_a_malformed_message_is_answered_with_the_field_at_fault(
     assert names in failed.details()
     assert "Hint:" in failed.details()
     assert say(channel, Say("a", [TaskRegistered(who(0), "r")])) == [Taken()]
-
-
-class Talk:
-    """A call of Say that stays open."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self._unsaid: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        begin: Any = channel.stream_stream(messages.SAY.path, response_deserializer=messages.SAY.decode_answer)
-        self.call = begin(iter(self._unsaid.get, None), timeout=40)
-
-    def send(self, *messages: bytes) -> None:
-        for data in messages:
-            self._unsaid.put(data)
-
-    def end(self) -> None:
-        self._unsaid.put(None)
 
 
 def test_a_call_that_stays_open_has_its_answers_in_order(channel: grpc.Channel) -> None:
@@ -711,14 +602,7 @@ def test_an_unknown_method_is_answered(channel: grpc.Channel) -> None:
     assert status_of(raw(channel, b"", f"/{messages.SERVICE}/Steal")) is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_the_standard_health_service_answers(channel: grpc.Channel) -> None:
-    health = health_pb2_grpc.HealthStub(channel)
-    for name in ("", messages.SERVICE):
-        answer = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=20)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-@pytest.mark.parametrize("method", ["Say", "Watch", "Status", "health"])
+@pytest.mark.parametrize("method", ["Say", "Watch", "Status", "Unknown"])
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -732,7 +616,7 @@ def test_the_standard_health_service_answers(channel: grpc.Channel) -> None:
 )
 def test_without_the_token_no_method_answers(guarded: str, tmp_path: Path, method: str, metadata: Any) -> None:
     with Caller(guarded, token_file=token_file(tmp_path)).channel() as channel:
-        path = "/grpc.health.v1.Health/Check" if method == "health" else f"/{messages.SERVICE}/{method}"
+        path = f"/{messages.SERVICE}/{method}"
         call: Any = channel.unary_stream(path) if method == "Watch" else channel.unary_unary(path)
         with pytest.raises(grpc.RpcError) as failed:
             list(call(messages.encode(messages.Watch("a")), timeout=20, metadata=metadata))
@@ -843,8 +727,9 @@ def test_an_error_of_its_own_ends_it_and_does_not_leave_it_dead_and_serving(
                 monkeypatch.setattr(Coordinator, "_tell", wrong)
             wait_until(lambda: not answers(Path(address.removeprefix("unix:"))), "it has ended", seconds=20)
 
-    with pytest.raises(AssertionError, match="a bug"):
+    with pytest.raises(CoordinatorFailed, match="a bug") as failed:
         serve_until_it_ends()
+    assert isinstance(failed.value.__cause__, AssertionError)
 
 
 def test_a_timer_is_not_put_off_by_messages_that_keep_coming() -> None:

@@ -34,6 +34,7 @@ class FakeMember:
     address: str = "unix:/c.sock"
     connected: bool = True
     why: str = "gone"
+    since_us: int | None = None
     lows_us: dict[TaskId, int] = field(default_factory=dict)
     caps: dict[TaskId, Cap] = field(default_factory=dict)
     said: list[tuple[Any, ...]] = field(default_factory=list)
@@ -292,9 +293,9 @@ def test_waiting_for_others_is_worth_it_only_if_they_may_answer_with_more() -> N
     world.member.connected = True
     low_us = run.coordinator.low_watermark_us
     assert low_us is not None
-    run.share(low_us - 1)
+    run.share(low_us - 1, world.now_us)
     assert world.cooperation.worth_waiting(run)
-    run.share(low_us)
+    run.share(low_us, world.now_us)
     assert not world.cooperation.worth_waiting(run)
     run.shares = False
     assert not world.cooperation.worth_waiting(run)

@@ -203,3 +203,17 @@ def test_a_column_more_after_a_restart(spark: SparkSession, feed: Feed, checkpoi
 
     assert of_split(first.rows + second.rows) == COUNTED
     assert first.dropped + second.dropped == 0
+
+
+def test_a_service_that_is_had_a_second_time_does_not_end_with_the_second_with(
+    service: LowWatermarkService, spark: SparkSession, feed: Feed, checkpoint: str
+) -> None:
+    feed.put(("a", 1, 100))
+    ran = start(service.wrap(feed.df, name="orders", event_time="ts", split="split"), checkpoint)
+    with LowWatermarkService(spark) as again:
+        assert again is service
+        ran.settle()
+    feed.put(("a", 1, 200))
+    ran.settle()
+
+    assert service.status("orders").counts.rows == 2, "the first one's queries are measured as before"

@@ -249,6 +249,12 @@ EITHER_IN_THE_DEMO = {
     "Splits that never spoke, A": "pending until the first batch is over, which a scrape may see",
     "Collection of these metrics, B": "a service that does not answer a scrape within 5 seconds, on a busy machine",
 }
+# The demo has no series of these, or has some only at times.
+NONE_IN_THE_DEMO = {
+    "Why it stands, A": "its low watermark stands for moments only",
+    "Coordinators that do not answer, A": "it has no coordinator",
+    "Coordinators that do not answer, B": "the same",
+}
 
 
 @dataclass(frozen=True)
@@ -322,9 +328,9 @@ class TestKept:
         queries = {query.at: query for query in panel_queries("lowmark")}
         assert len(queries) > 25
         values = {at: query.values(kept.prometheus, kept.since_s) for at, query in queries.items()}
-        assert [at for at, found in values.items() if not found] == []
+        assert {at for at, found in values.items() if not found} <= NONE_IN_THE_DEMO.keys() <= values.keys()
         # Data that is all zero shows that there are labels, not that anything is measured.
-        zero = {at for at, found in values.items() if not any(found)}
+        zero = {at for at, found in values.items() if not any(found)} - NONE_IN_THE_DEMO.keys()
         assert zero - EITHER_IN_THE_DEMO.keys() == ZERO_IN_THE_DEMO.keys()
         assert EITHER_IN_THE_DEMO.keys() <= values.keys()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,17 @@ def test_before_there_is_a_low_watermark_the_heartbeat_has_no_row(
     assert ([*rows], end["low_us"]) == ([], None)
 
 
+@pytest.mark.parametrize("low_us", [-(2**63), -1_000])
+def test_a_low_watermark_from_before_1970_has_no_row(
+    low_us: int, reader: HeartbeatReader, address: str, clock: list[int]
+) -> None:
+    _, server = serve(address, HeartbeatReply(low_us, 1, "state"))
+    rows, end = reader.read(reader.initialOffset())
+    server.stop()
+
+    assert ([*rows], end["low_us"]) == ([], low_us)
+
+
 def test_pitfall_39_rows_can_be_copied(reader: HeartbeatReader, address: str, clock: list[int]) -> None:
     import copy
 
@@ -233,3 +246,13 @@ def test_a_message_of_another_shape_is_refused(address: str) -> None:
     client.close()
     channel.close()
     server.stop()
+
+
+def test_a_heartbeats_process_imports_nothing_that_it_has_no_use_for() -> None:
+    """Spark starts one for each stream, and waits for it, ten seconds at most."""
+    imports = "import lowmark.integration.transport.heartbeat, lowmark.integration.transport.driver_rpc, sys"
+    told = "print(*(name for name in sys.modules if name.startswith('lowmark.sources.')))"
+    done = subprocess.run([sys.executable, "-c", f"{imports}; {told}"], capture_output=True, text=True, check=True)
+    rooms = {name.split(".")[2] for name in done.stdout.split()}
+
+    assert rooms == {"api", "metric_group", "planning", "serializer", "worker"}, done.stdout

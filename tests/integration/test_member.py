@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -18,9 +19,18 @@ from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.coordinator import messages
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.client import Member, ask_status
-from lowmark.integration.coordinator.client_state import BackOff, GivenUp, MemberState, NewLow
+from lowmark.integration.coordinator.client_state import (
+    BackOff,
+    GivenUp,
+    Holdings,
+    Left,
+    MemberState,
+    NewLow,
+    RunRenewed,
+)
 from lowmark.integration.coordinator.messages import Refused, Say, Statement, Taken
 from lowmark.integration.errors import AddressRefused, CoordinatorUnreachable, TokenRefused
+from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -218,7 +228,7 @@ def test_whose_lease_ran_out_registers_anew_with_what_it_reported() -> None:
     assert isinstance(registration, TaskRegistered)
     assert registration.run != "run-0"
     assert registration.low_watermark_us == 77
-    assert state.heard() == []
+    assert state.heard() == [RunRenewed(task(0), "run-0", registration.run)]
 
 
 def test_a_registration_whose_answer_was_lost_is_not_stale_by_itself() -> None:
@@ -241,7 +251,8 @@ def test_who_is_refused_for_good_is_given_up_and_the_application_hears_why(error
     state.report(task(1), 1)
     said(state, SECOND)
     state.answered([refused(error), Taken()], SECOND)
-    [heard] = state.heard()
+    heard, left = state.heard()
+    assert left == Left(task(0), "run-0")
     assert isinstance(heard, GivenUp)
     assert str(heard.error) == f"task job/orders/0 was refused by its coordinator ({error}): a sentence"
     state.report(task(0), 2)
@@ -339,11 +350,15 @@ class Lossy:
     def __init__(self, seed: int) -> None:
         self.seed, self.random, self.now_us = seed, Random(seed), 0
         self.coordinator = LowWatermarkCoordinator(interval_us=SECOND, lease_us=5 * SECOND)
+        self.holdings = [Holdings() for _ in range(2)]
         self.states = [MemberState(f"app-{n}", Random(seed + n)) for n in range(2)]
+        self.lives = 1
         self.newest = {task(n): 0 for n in range(6)}
         self.lows: dict[TaskId, list[int]] = {each: [] for each in self.newest}
         for n in range(6):
-            self.states[n % 2].register(TaskRegistered(task(n), f"run-{n}"))
+            registration = TaskRegistered(task(n), f"run-{n}")
+            self.holdings[n % 2].register(registration)
+            self.states[n % 2].register(registration)
 
     def loses(self, share: float) -> bool:
         return self.random.random() < share
@@ -352,7 +367,9 @@ class Lossy:
         for n in range(6):
             if self.loses(0.3):
                 self.newest[task(n)] += self.random.randrange(1, 100)
-                self.states[n % 2].report(task(n), self.newest[task(n)])
+                say = partial(MemberState.report, task=task(n), low_us=self.newest[task(n)])
+                self.holdings[n % 2].report(task(n), say)
+                say(self.states[n % 2])
 
     def step(self, loss: float) -> None:
         """Each application says what it has to, if it can; then time does what it does."""
@@ -360,16 +377,24 @@ class Lossy:
             self.coordinator = LowWatermarkCoordinator.restore(
                 self.coordinator.snapshot(), now_us=self.now_us, interval_us=SECOND, lease_us=5 * SECOND
             )
+        for n in range(2):
+            if self.loses(0.5 * loss):  # an error may have left it half changed
+                self.states[n] = self.holdings[n].resume(f"app-{n}", Random(self.seed), life=self.lives)
+                self.states[n].detached("an error", self.now_us)
+                self.lives += 1
         for state in self.states:
             self.connect_or_cut(state, loss)
             message = state.take(self.now_us)
             if message is not None:
                 self.exchange(state, message, loss)
         self.deliver(self.coordinator.handle(Tick(), self.now_us), loss)
-        for state in self.states:
-            for heard in state.heard():
-                assert isinstance(heard, NewLow), f"seed {self.seed}: {heard}"
-                self.lows[heard.task].append(heard.low_us)
+        for n in range(2):
+            for heard in self.states[n].heard():
+                self.holdings[n].hear(heard)
+                if isinstance(heard, NewLow):
+                    self.lows[heard.task].append(heard.low_us)
+                else:
+                    assert isinstance(heard, RunRenewed), f"seed {self.seed}: {heard}"
 
     def connect_or_cut(self, state: MemberState, loss: float) -> None:
         if state.connected and self.loses(0.5 * loss):
@@ -639,3 +664,106 @@ def test_what_is_said_right_before_closing_arrives(folder: Path) -> None:
             other.deregister(task(1))
         one.report(task(0), 20)
         wait_until(lambda: one.low_us(task(0)) == 20, "the other one holds nothing")
+
+
+# -- an error in its threads
+
+
+def once(error: Exception, work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same work, which raises the first time."""
+    errors = [error]
+
+    def raises(*arguments: Any, **named: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return work(*arguments, **named)
+
+    return raises
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (MemberState, "register"),
+        (MemberState, "report"),
+        (MemberState, "take"),
+        (MemberState, "told"),
+        (MemberState, "answered"),
+        (MemberState, "_statements"),
+        (MemberState, "_taken"),
+        (Member, "_wait_seconds"),
+        (Member, "_step"),
+        (Member, "_take"),
+    ],
+)
+@pytest.mark.parametrize("error", [KeyError("x"), MemoryError()], ids=lambda error: type(error).__name__)
+def test_a_link_begins_again_with_what_the_application_said(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    place: type,
+    name: str,
+    error: Exception,
+) -> None:
+    lows: list[int] = []
+    with (
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        Member(address, on_low=lambda _task, low_us: lows.append(low_us)) as one,
+    ):
+        one.register(task(0))
+        one.report(task(0), 1)
+        wait_until(lambda: lows == [1], "it is heard")
+        monkeypatch.setattr(place, name, once(error, getattr(place, name)))
+        one.register(task(1))
+        one.report(task(1), 9)
+        one.report(task(0), 7)
+        wait_until(lambda: lows[-1] == 7, "the link is back", seconds=10)
+        one.deregister(task(1))
+        one.report(task(0), 8)
+        wait_until(lambda: lows[-1] == 8, "and goes on", seconds=10)
+        assert one.connected
+        assert one.why == ""
+    assert lows == sorted(lows)
+    assert any(type(error).__name__ in record.getMessage() for record in caplog.records)
+
+
+def test_a_link_that_fails_again_and_again_ends_and_whoever_needs_it_hears_why(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up: dict[TaskId, LowmarkError] = {}
+    with (
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        Member(address, on_given_up=given_up.__setitem__) as one,
+    ):
+        one.register(task(0))
+        one.reach()
+
+        def wrong(*_arguments: Any) -> Any:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(MemberState, "take", wrong)
+        one.report(task(0), 1)
+        wait_until(lambda: task(0) in given_up, "its tasks are given up", seconds=10)
+        assert isinstance(given_up[task(0)], WorkerDied)
+        assert "KeyError: 'a bug'" in str(given_up[task(0)])
+        assert not one.connected
+        assert one.why == "the thread of this link was ended by an error: KeyError: 'a bug'"
+        assert one.since_us is not None
+        assert isinstance(one.failed, KeyError)
+        with pytest.raises(WorkerDied, match="a bug"):
+            one.reach()
+        one.register(task(1))  # a query that begins later
+        assert set(given_up) == {task(0), task(1)}
+
+
+def test_connected_means_that_what_was_said_last_was_answered(folder: Path) -> None:
+    now_us = [0]
+    with (
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        Member(address, now_us=lambda: now_us[0], deadline_seconds=5) as one,
+    ):
+        one.reach()
+        one._answer_by_us = 5 * SECOND  # it waits for an answer, and its thread looks at nothing
+        assert (one.connected, one.why) == (True, "")
+        now_us[0] = 5 * SECOND
+        assert (one.connected, one.why) == (False, "no answer within 5 seconds")

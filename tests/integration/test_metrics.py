@@ -9,9 +9,8 @@ import random
 import socket
 import subprocess
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,10 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import MetricsUnavailable
 from lowmark.integration.metrics import collector as metrics
-from lowmark.integration.metrics import endpoint
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.metrics.endpoint import MetricsServer
 from lowmark.integration.process.loop import Loop, LoopTimes
-from lowmark.integration.run_status import Alignment, ReportGaps, RunStatus
+from lowmark.integration.run_status import Alignment, CoordinatorLink, ReportGaps, RunStatus
 from lowmark.watermark import Cap, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts, BatchReported, SplitColumn, SplitsDiscovered, SplitsRemoved
 from lowmark.watermark.splits.stream import StreamCoordinator
@@ -61,6 +59,7 @@ class FakeRun:
     source_metrics: dict[str, float] = field(default_factory=dict)
     gaps: ReportGaps = field(default_factory=ReportGaps)
     alignment: Alignment | None = None
+    link: CoordinatorLink | None = None
     batch_id: int = 0
     now_us: int = 1_000 * SECOND_US
 
@@ -103,6 +102,7 @@ class FakeRun:
             spent_us={state.value: us for state, us in self.coordinator.spent_us(self.now_us).items()},
             gaps=self.gaps,
             alignment=self.alignment,
+            coordinator=self.link,
         )
 
 
@@ -235,6 +235,7 @@ def test_counters_are_what_the_stream_counted() -> None:
         "lowmark_before_epoch_rows_total": 12,
         "lowmark_batches_total": 2,
         "lowmark_unmeasured_batches_total": 9,
+        "lowmark_lost_reports_total": 0,
         "lowmark_missed_batches_total": 0,
         "lowmark_returned_late_total": 0,
         "lowmark_regressions_total": 1,
@@ -304,6 +305,33 @@ def test_a_stream_in_an_alignment_group_shows_its_cap_and_its_drift() -> None:
     seen = scraper(FakeRun("t1", alignment=held))
     assert seen.one("lowmark_alignment_cap_timestamp_seconds") is None
     assert seen.one("lowmark_alignment_drift_seconds") is None
+
+
+def test_a_split_whose_clock_is_wrong_is_named_with_its_rows_and_since_when() -> None:
+    run = two_splits()
+    run.report({"a": 200 * SECOND_US}, future_rows={"b": 7}, newest_us=10**16)
+    run.report({"a": 201 * SECOND_US}, future_rows={"b": 5}, newest_us=10**16)
+    seen = scraper(run)
+
+    assert seen.one("lowmark_wrong_clock_rows", split="b") == 12
+    assert seen.one("lowmark_wrong_clock_since_timestamp_seconds", split="b") == 1_001
+    assert seen.one("lowmark_wrong_clock_last_timestamp_seconds", split="b") == 1_002
+    assert seen.of("lowmark_cause_info") == {
+        (("cause", "wrong clock"), ("query", "q"), ("split", "b"), ("stream", "orders")): 1
+    }
+    assert (seen.one("lowmark_native_watermark_timestamp_seconds") or 0) > 9.9e9, "native Spark has no guard"
+    assert seen.one("lowmark_fastest_watermark_timestamp_seconds") == 201
+
+
+def test_a_coordinator_that_is_away_is_a_0_and_one_that_is_none_is_absent() -> None:
+    link = CoordinatorLink("unix:/c.sock", False, 900 * SECOND_US, "gone", holds=True)
+    seen = scraper(FakeRun("t1", link=link), FakeRun("t2", query="other"))
+
+    assert [at for at, _ in seen.of("lowmark_coordinator_connected").items()] == [
+        (("query", "q"), ("stream", "orders"))
+    ]
+    assert seen.one("lowmark_coordinator_connected") == 0
+    assert seen.one("lowmark_coordinator_changed_timestamp_seconds") == 900
 
 
 def test_the_loop_says_how_busy_it_is() -> None:
@@ -648,7 +676,7 @@ def test_a_failed_collection_gives_no_old_values_and_is_counted(caplog: pytest.L
         "lowmark_collect_duration_seconds",
         "lowmark_collect_errors_total",
     }
-    assert len(names) == 3 + 4  # a loop that does not answer still says how busy it is
+    assert len(names) == 3 + 5  # a loop that does not answer still says how busy it is
     assert len(caplog.records) == 1  # once for both
     service.broken = False
     assert seen.one("lowmark_collect_errors_total") == 2
@@ -666,58 +694,6 @@ def test_http_serves_both_text_formats_on_a_free_port() -> None:
         assert 'lowmark_low_watermark_timestamp_seconds{query="q",stream="orders"} 10.0' in text
     finally:
         server.stop()
-
-
-@contextmanager
-def slow_clients(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """Clients that begin a request and never end it, nor read."""
-    with ExitStack() as opened:
-        clients = []
-        for _ in range(count):
-            client = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
-            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
-            clients.append(client)
-        yield clients
-
-
-def metrics_threads() -> list[threading.Thread]:
-    """The threads that answer clients."""
-    return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
-
-
-def ended(client: socket.socket) -> bool:
-    """Waits until the other side hangs up."""
-    try:
-        return client.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
-def test_slow_clients_take_a_bounded_number_of_threads_and_no_scrape_waits_for_them() -> None:
-    server = MetricsServer(FakeService([two_splits()]), port=0)
-    with slow_clients(server.port, 50) as clients:
-        status, text = http_get(f"http://127.0.0.1:{server.port}/metrics")
-        assert (status, "lowmark_rows_total" in text) == (200, True)
-        assert all(map(ended, clients[: 50 - endpoint._MOST_CLIENTS])), "the oldest made room"
-        wait_until(lambda: len(metrics_threads()) <= endpoint._MOST_CLIENTS, "the threads of the others end")
-    server.stop()
-
-
-def test_a_slow_client_is_hung_up_on_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_CLIENT_SECONDS", 0.2)
-    server = MetricsServer(FakeService([two_splits()]), port=0)
-    with slow_clients(server.port, 3) as clients:
-        assert all(map(ended, clients))
-        wait_until(lambda: not metrics_threads(), "their threads end")
-    server.stop()
-
-
-def test_stop_hangs_up_on_whoever_is_there() -> None:
-    server = MetricsServer(FakeService([two_splits()]), port=0)
-    with slow_clients(server.port, 3) as clients:
-        wait_until(lambda: len(metrics_threads()) == 3, "they are there")
-        server.stop()
-        assert all(map(ended, clients))
 
 
 def test_stop_frees_the_port_and_may_come_twice() -> None:
@@ -892,3 +868,21 @@ def test_the_service_tells_its_port_and_frees_it(spark: SparkSession) -> None:
         status, text = http_get(f"http://127.0.0.1:{service.metrics_port}/metrics")
         assert (status, "lowmark_service_info" in text) == (200, True)
     assert not port_open(service.metrics_port)
+
+
+def test_a_query_that_fails_before_it_asks_anything_is_seen_by_its_name(
+    service: LowWatermarkService, feed: Feed, checkpoint: str
+) -> None:
+    """Its checkpoint cannot be read, so Spark ends it before a heartbeat or a source is asked for an offset."""
+    seen = Scraper(StreamCollector(service))
+    for folder in ("offsets", "commits"):
+        (Path(checkpoint) / folder).mkdir(parents=True)
+    (Path(checkpoint) / "metadata").write_text('{"id":"6f1ed5a1-6a5c-4e5b-9f83-5c06f4ff7b3e"}')
+    (Path(checkpoint) / "offsets" / "0").write_text("v1")
+    feed.put(("fast", 1, 500))
+    ran = start(_wrapped(service, feed), checkpoint, name="broken")
+    with pytest.raises(StreamingQueryException):
+        ran.settle()
+    wait_until(lambda: seen.one("lowmark_query_failed", query="broken") == 1, "the failure", seconds=20)
+    [shown] = [run for run in service.run_statuses() if run.query == "broken"]
+    assert shown.status.why.startswith("the query failed: ")

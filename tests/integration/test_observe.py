@@ -118,8 +118,21 @@ def test_one_batch_as_the_jvm_measures_it(spark: SparkSession) -> None:
     assert KEY.split_id(("d",)) not in latest
     assert (seen.earliest_us[a], seen.split_rows[a], seen.split_rows[b]) == (us(40), 2, 2)
     assert seen.rows == 9
-    assert (seen.null_split_rows, seen.null_time_rows, seen.future_rows, seen.before_epoch_rows) == (2, 1, 2, 1)
+    assert (seen.null_split_rows, seen.null_time_rows, seen.before_epoch_rows) == (2, 1, 1)
+    assert {a: 1, KEY.split_id(("d",)): 1} == seen.future_rows, "whose clocks are wrong"
+    assert seen.newest_us == 253_402_300_799_000_000, "native Spark has no guard"
     assert seen.names[c] == "c", "the row furthest behind shows its split's name"
+
+
+@since("4.2", "the largest event time of each split in the JVM")
+def test_a_split_of_one_integer_whose_clock_is_wrong_has_its_own_id(spark: SparkSession) -> None:
+    df = spark.sql("select 3 p, timestamp '2099-01-01 00:00:00' ts union all select 4, timestamp '2023-01-01 00:00:00'")
+    key = SplitKey(("p",), ("int",))
+    made = measurement(key=key, sample_names=False)
+    seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), batch_id=0)
+
+    assert {key.split_id((3,)): 1} == seen.future_rows
+    assert seen.splits.tolist() == [key.split_id((4,))]
 
 
 @since("4.2", "the largest event time of each split in the JVM")
@@ -128,4 +141,4 @@ def test_without_a_guard_the_future_counts(spark: SparkSession) -> None:
     made = measurement(future_guard_us=None)
     seen = made.decode(df.agg(*made.columns()).collect()[0].asDict(), batch_id=0)
 
-    assert (len(seen.splits), seen.future_rows) == (1, 0)
+    assert (len(seen.splits), seen.future_rows) == (1, {})

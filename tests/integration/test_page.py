@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -15,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.integration.driver import page as driver_page
-from lowmark.integration.errors import ExtraMissing, PageUnavailable
+from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.page import picture
 from lowmark.integration.page.endpoint import PageServer
 from lowmark.integration.page.picture import SPLIT_FIELDS, Picture
@@ -54,7 +52,9 @@ def reply(runs: list[FakeRun], request: StatusRequest) -> StatusReply:
     for run in runs:
         if request.stream in (None, run.stream):
             status = run.coordinator.status(run.now_us, limit=request.limit)
-            shown.append(replace(run.status(), status=status, backlog_rows=run.coordinator.backlog_rows))
+            rises = run.coordinator.rises(run.now_us) if request.limit is None else ()
+            backlog_rows = run.coordinator.backlog_rows
+            shown.append(replace(run.status(), status=status, backlog_rows=backlog_rows, rises=rises))
     return StatusReply("local-1", 7, [run_json(run) for run in shown], [explain(run.status) for run in shown])
 
 
@@ -122,6 +122,28 @@ def test_a_browser_that_missed_looks_gets_all_that_changed_since() -> None:
     run.report({"b": 20 * SECOND_US})
     assert [row[NAME] for row in seen.next()["splits"]] == ["b"]
     assert sorted(row[NAME] for row in seen.picture.since(other, None)["splits"]) == ["a", "b"]
+
+
+def test_a_page_that_is_loaded_again_gets_the_last_hour_and_one_that_is_open_does_not() -> None:
+    run = two_splits()
+    for second in (20, 30, 40):
+        run.report({"b": second * SECOND_US})
+    seen = pictured(run)
+    first = seen.next()
+
+    assert [low for _, low in first["rises"]][-1] == 30 * SECOND_US, "split a stands there"
+    assert len(first["rises"]) == 4
+    assert seen.next()["rises"] == []
+    assert seen.picture.since(None, None)["rises"] == first["rises"]
+
+
+def test_the_page_is_told_the_cause_and_the_wrong_clocks() -> None:
+    run = two_splits()
+    run.report({"a": 40 * SECOND_US}, future_rows={"b": 7}, newest_us=10**16)
+    [seen] = pictured(run).next()["runs"]
+
+    assert seen["cause"] == "wrong clock"
+    assert [(name, rows, holds) for name, _, rows, _, _, holds in seen["clocks"]] == [("b", 7, True)]
 
 
 @pytest.mark.parametrize("version", ["", "x", "x.1.t1", "1.2", "..", "\u0661.\u0661.t1", "9" * 300])
@@ -385,8 +407,15 @@ def test_only_the_page_s_own_files_are_served(port: int, path: str) -> None:
     assert get(port, path)[0] in (404, 405)
 
 
-def test_a_question_that_is_too_long_is_refused(port: int) -> None:
-    assert get(port, f"/state?run={'x' * 401}")[0] == 400
+@pytest.mark.parametrize("query", [f"run={'x' * 401}", "a=1&b=2&c=3", "&" * 100])
+def test_a_question_that_is_too_long_is_refused(port: int, query: str) -> None:
+    assert get(port, f"/state?{query}")[0] == 400
+
+
+@pytest.mark.parametrize("query", ["run", "run=%ff", "since=&run=", "x=y", "run=a&run=b"])
+def test_a_question_of_nobody_s_is_answered_as_the_first(port: int, query: str) -> None:
+    status, _, body = get(port, f"/state?{query}")
+    assert (status, json.loads(body)["whole"]) == (200, True)
 
 
 def test_files_are_asked_again_and_not_sent_again(port: int) -> None:
@@ -418,16 +447,6 @@ def test_a_stop_frees_the_port_though_somebody_is_connected() -> None:
     lasting.close()
     assert not port_open(port)
     PageServer(FakeServices(), port=port).stop()
-
-
-def test_without_its_packages_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "lowmark.integration.page.endpoint")
-    with pytest.raises(ExtraMissing) as refused:
-        driver_page.serve("unix:/x", lambda _: StatusReply("a", 1, [], []), port=0)
-    assert str(refused.value) == (
-        'the page needs the package uvicorn, which is not installed. Hint: pip install "lowmark[page]".'
-    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

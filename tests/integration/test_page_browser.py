@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.audit.audit import Question
+from lowmark.integration.audit.event_time import TimeReader
+from lowmark.integration.audit.files import FilesAudit
+from lowmark.integration.audit.kafka_range import Wanted
+from lowmark.integration.audit.page import page as audit_page
 from lowmark.integration.errors import PageUnavailable
 from lowmark.integration.metrics.collector import StreamCollector
 from lowmark.integration.page.endpoint import PageServer
@@ -20,6 +25,7 @@ from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.printable import printable
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.integration.audit_example import write
 from tests.integration.feed import Feed, Ran, start, windows
 from tests.integration.test_metrics import SECOND_US, FakeRun, FakeService
 from tests.integration.test_page import ADDRESS, FakeServices
@@ -27,6 +33,8 @@ from tests.live.chromium import watched
 from tests.live.servers import http_get, wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.sync_api import Browser, Page
     from pyspark.sql import SparkSession
 
@@ -256,6 +264,28 @@ def test_a_screen_reader_finds_a_table_headings_and_words(browser: Browser, serv
         assert page.evaluate("document.getAnimations().length") == 0
 
 
+def test_on_a_phone_no_column_is_cut_and_a_wrong_clock_is_named(browser: Browser) -> None:
+    run = FakeRun("t1")
+    names = [f"orders/{n}" for n in range(8)]
+    for at in range(3):
+        watermarks_us = {name: (1_000 * at + 97 * n) * SECOND_US for n, name in enumerate(names[1:])}
+        run.report({**watermarks_us, **({} if at else {names[0]: 0})}, future_rows={names[0]: 5}, newest_us=10**17)
+    server = PageServer(FakeServices({ADDRESS: [run]}))
+    try:
+        with opened(browser, server.address, viewport={"width": 390, "height": 980}) as page:
+            shows(page, "#splits-count", "8")
+            cut = page.evaluate(
+                "[...document.querySelectorAll('#table th, #table td')].filter((cell) => cell.offsetParent !== null"
+                " && cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent)"
+            )
+            assert cut == []
+            assert page.evaluate("document.documentElement.scrollWidth") == 390
+            assert text(page, "#holder-lead") + text(page, "#holder") == "Wrong clock oforders/0"
+            assert "wrong clock" in text(page, "#rows tr.holds")
+    finally:
+        server.stop()
+
+
 def test_search_order_and_states_choose_what_is_listed(browser: Browser, served: tuple[FakeServices, str]) -> None:
     with opened(browser, served[1]) as page:
         shows(page, "#splits-count", "8")
@@ -420,3 +450,20 @@ def test_a_scrape_of_five_thousand_splits_takes_less_than_200_ms() -> None:
         took.append(seconds)
     print(f"scrape of 5,000 splits: {min(took) * 1_000:.0f} ms")
     assert min(took) < SCRAPE_SECONDS
+
+
+@pytest.mark.parametrize("width", [1_400, 390])
+def test_the_page_of_an_audit_fits_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
+    write(tmp_path / "orders")
+    found = FilesAudit(
+        tmp_path / "orders", Question(), Wanted(), None, ("topic", "partition"), TimeReader(), 1_800_000_000_000_000
+    ).run()
+    (tmp_path / "audit.html").write_text(audit_page(found), encoding="utf-8")
+    opened = browser.new_page(viewport={"width": width, "height": 800})
+    opened.goto((tmp_path / "audit.html").as_uri())
+    size = opened.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+    assert size[0] == width  # a wide table scrolls within itself
+    assert size[1] < 3_500
+    heights = opened.evaluate("[...document.querySelectorAll('tbody tr')].slice(-8).map(row => row.clientHeight)")
+    assert max(heights) < 45  # one line each
+    opened.close()

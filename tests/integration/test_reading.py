@@ -90,6 +90,7 @@ class Query:
         self.tracks: Tracks = {}
         stream = stream_of(self.tracks, claims=claims)
         self.run = StreamRun.attach(stream, token="t", resumes=None, state=state, now_us=0)
+        self.run.places = {1: [0]}  # its source, then its heartbeat
         self.planner = KnownPlanner("s", run="t")
         assert isinstance(self.run.splits, PlannedSplits)
         self.run.splits.planner = self.planner
@@ -178,6 +179,16 @@ def test_a_split_of_the_next_plan_is_not_taken_for_ended(query: Query) -> None:
     assert query.state_of("new") is SplitState.PENDING
 
 
+def test_a_split_that_ends_with_a_batch_and_is_in_the_next_plan_goes_on(query: Query) -> None:
+    query.plan(1, "a", "b", claims_us={"a": 100 * SECOND, "b": 100 * SECOND})
+    query.report(1, a=99, b=99)  # from here on, a split ends with the batch that says so
+    query.plan(2, "a", "b", claims_us={"a": 200 * SECOND, "b": 200 * SECOND}, finished=("a",))
+    query.plan(3, "a", "b", claims_us={"a": 300 * SECOND, "b": 300 * SECOND})
+    query.report(2, a=199, b=199)
+
+    assert query.state_of("a") is SplitState.ACTIVE
+
+
 def test_what_alignment_holds_is_paused_until_it_is_let_go(query: Query) -> None:
     query.plan(1, "a", claims_us={"a": 100 * SECOND}, paused=frozenset("a"))
     assert query.state_of("a") is SplitState.PAUSED
@@ -201,6 +212,20 @@ def test_events_of_readers_are_taken_once(query: Query) -> None:
 
     assert query.planner.take_events() == [(0, 1, b"gap")]
     assert query.planner.take_events() == []
+
+
+def test_what_readers_count_is_added_to_what_the_planner_counts_once_a_task(query: Query) -> None:
+    """A loss that a reader passes was in the log of its executor alone."""
+    query.plan(1, "a", metrics={"data_losses": 1, "discoveries": 1})
+    for batch in (0, 1):
+        of_tasks = [BatchTrack(counted={task: {"data_losses": 1, "lost_offsets": 5}}) for task in (0, 1, 1)]
+        query.tracks["q", batch] = BatchTrack()
+        for track in of_tasks:  # the last one ran twice
+            query.tracks["q", batch].absorb(track)
+        query.run.report(Progress.from_json(report_of(batch + 1)), 1, planned_at_us=1, now_us=2)
+    assert query.run.splits.source_metrics == {"data_losses": 5, "discoveries": 1, "lost_offsets": 20}
+    query.plan(3, "a", metrics={"data_losses": 2, "discoveries": 1})
+    assert query.run.splits.source_metrics == {"data_losses": 6, "discoveries": 1, "lost_offsets": 20}
 
 
 def test_only_the_newest_plans_are_kept() -> None:
@@ -233,10 +258,10 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         self.tracks: Tracks = {}
-        no_queries: Any = _NoQueries()
-        self.runs = Runs(no_queries, notify=lambda notice: None)
+        spark: Any = _InSpark(self.tracks)
+        self.runs = Runs(spark, notify=lambda notice: None)
         self.runs.add(stream_of(self.tracks))
-        self.standing = Standing(self.runs, Audits(no_queries, self.runs.clock))
+        self.standing = Standing(self.runs, Audits(spark, self.runs.clock))
         self.server = Server(
             address, heartbeat=self.runs.heartbeat, guide=self.runs.guide, planned=self._planned, status=_never_asked
         )
@@ -305,6 +330,9 @@ class _InSpark(_NoQueries):
 
     def newest(self, after: int | None = None) -> Progress | None:
         return self.reported[-1] if self.reported and self.reported[-1].batch_id != after else None
+
+    def streams(self) -> list[str]:
+        return []
 
     def stream_sources(self) -> dict[int, list[int]]:
         return {1: [0]}

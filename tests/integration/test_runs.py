@@ -21,7 +21,7 @@ from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.run_status import run_json
 from lowmark.integration.spark.checkpoint import Farewell
-from lowmark.integration.spark.kafka_offsets import kafka_rows
+from lowmark.integration.spark.kafka_offsets import backlog_rows, kafka_rows
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import GuideRequest, HeartbeatRequest
 from lowmark.integration.transport.observed import Measurement
@@ -51,7 +51,9 @@ def progress(batch_id: int, *ends: Offset | None, start: Offset | None = None) -
 
 
 def begun(of: Stream, state: str | None = None) -> StreamRun:
-    return StreamRun.attach(of, token="t", resumes=None, state=state, now_us=0)
+    run = StreamRun.attach(of, token="t", resumes=None, state=state, now_us=0)
+    run.places = {heartbeat: range(heartbeat) for heartbeat in range(4)}  # as `progress` has the sources
+    return run
 
 
 def report(run: StreamRun, batch_id: int, *ends: Offset | None) -> None:
@@ -121,6 +123,28 @@ def test_rows_count_from_where_a_source_or_a_new_partition_began() -> None:
     sources = progress(0, {"a": {"0": 12, "1": 3}}, start={"a": {"0": 10}}).sources
 
     assert kafka_rows(sources) == {("a", 0): 2, ("a", 1): 3}
+
+
+def test_a_partition_that_was_read_beyond_what_was_its_end_has_nothing_unread() -> None:
+    heartbeat = {"endOffset": {"a": {"0": 12, "1": 3}}, "latestOffset": {"a": {"0": 10, "1": 9}}}
+    text = json.dumps({"id": "q", "runId": "r", "batchId": 0, "sources": [heartbeat]})
+
+    assert backlog_rows(Progress.from_json(text).sources) == {("a", 0): 0, ("a", 1): 6}
+
+
+def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:
+    """Source 0 is both streams', source 1 the first one's alone: what stands before a heartbeat may be another's."""
+    run = begun(stream())
+    run.places = {3: [0]}  # as the plan has it: shared, the first one's own, heartbeat, heartbeat
+    shared, own = {"a": {"0": 1}}, {"b": {"0": 1}}
+    heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
+    sources = [{"endOffset": end} for end in (shared, own, heartbeat, heartbeat)]
+    text = json.dumps({"id": "q", "runId": "r", "batchId": 0, "sources": sources})
+    run.report(Progress.from_json(text), 3, planned_at_us=0, now_us=1)
+
+    assert known(run) == {"a/0"}, "b/0 would hold the low watermark of a stream that never reads it"
+    run.places = {}  # nobody looked at the plan: nothing is guessed
+    assert run.sources_in(Progress.from_json(text), 3) == []
 
 
 def test_of_a_source_whose_beginning_is_not_known_nothing_is_counted() -> None:
@@ -377,7 +401,7 @@ def test_a_holder_that_stays_is_told_once_and_those_that_take_turns_are_not(capl
         [said] = batches(30, second)
         assert said.startswith(
             'stream "orders": split a/1 holds the low watermark, for 1m by now: '
-            "split a/1 has the smallest watermark of 3 live splits. Next: "
+            "split a/1 has the smallest watermark of 3 live splits; no row of it was reported for 1m 10s. Next: "
         )
         assert batches(3, third) == []  # not for long
         assert ["split a/0 holds" in each for each in batches(30, first)] == [True]

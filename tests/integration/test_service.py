@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 from lowmark.integration import LowWatermarkService
+from lowmark.integration.cli.main import app
 from lowmark.integration.driver import run_registry
 from lowmark.integration.errors import CoordinatorUnreachable
+from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import WatermarkStrategy
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
-from tests.integration.feed import Feed, start
-from tests.live.servers import wait_until
+from tests.integration.feed import Feed, start, us, windows
+from tests.live.servers import free_ports, wait_until
 
 
 def test_runs_that_ended_long_ago_are_forgotten(
@@ -70,6 +76,69 @@ def test_what_python_measured_does_not_pile_up(spark: SparkSession, feed: Feed, 
 
     assert len(living.rows) == 4, "the query lives"
     assert stream.tracks._accumulator.value == {}
+
+
+class Planted(Exception):  # it is no error of the product
+    """What ends a service's loop."""
+
+
+def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_next(
+    spark: SparkSession, feed: Feed, checkpoint: str
+) -> None:
+    def fail() -> None:
+        raise Planted("in the middle")
+
+    [port] = free_ports(1)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_grace("1 second")  # for what the dead did not hear of
+    dead = LowWatermarkService(spark, metrics_port=port)
+    df = dead.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy)
+    ran = start(windows(df, "split"), checkpoint)
+    feed.put(("a", 1, 100), ("b", 1, 100))
+    ran.settle()
+    feed.put(("a", 1, 130), ("b", 1, 130), ("new", 1, 110))
+    ran.settle()
+    dead._loop.post(fail)
+    wait_until(lambda: dead.failed is not None, "the loop has ended")
+
+    said = "the thread lowmark-loop was ended by an error: Planted: in the middle"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as scraped:
+        assert "lowmark_loop_failed 1.0" in scraped.read().decode()
+    for command in ("status", "explain", "check"):
+        shown = CliRunner().invoke(app, [command, "--connect", dead.address])
+        assert shown.exit_code == 2
+        assert said in " ".join(shown.output.split())
+    dead.stop()  # at once, though a query runs: it is told
+    feed.put(("a", 1, 500), ("b", 1, 500))
+    with pytest.raises(StreamingQueryException, match="Planted: in the middle"):
+        ran.query.awaitTermination(60)
+
+    with LowWatermarkService(spark, metrics_port=port) as service:
+        assert service is not dead
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split", strategy=strategy)
+        again = start(windows(df, "split"), checkpoint)
+        again.settle()
+        feed.put(("new", 1, 115))
+        again.settle()
+        feed.put(*((split, 1, 900) for split in ("a", "b", "new")))
+        wait_until(lambda: service.status("orders").low_watermark_us == us(899.999), "all had time to speak")
+        again.settle()
+    assert again.dropped == 0
+    assert {(at, split, n) for at, split, n in [*ran.rows, *again.rows] if split == "new"} == {(110.0, "new", 2)}
+
+
+def test_a_dead_service_is_found_by_nobody(spark: SparkSession) -> None:
+    dead = LowWatermarkService(spark)
+    threads = threading.active_count()
+    dead._loop.post(lambda: 1 / 0)
+    wait_until(lambda: dead.failed is not None, "the loop has ended")
+    began = time.monotonic()
+    with LowWatermarkService(spark) as service:
+        assert service is not dead
+        assert not Path(dead.address.removeprefix("unix:")).exists()
+        with pytest.raises(WorkerDied, match="ZeroDivisionError"):
+            dead.status("orders")
+    assert time.monotonic() - began < 30
+    assert threading.active_count() <= threads
 
 
 def test_a_last_report_is_on_the_disk_and_one_that_is_not_is_done_without(

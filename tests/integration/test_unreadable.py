@@ -11,10 +11,11 @@ import pytest
 from lowmark.integration.coordinator import messages
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.errors import CheckpointUnreadable, UnreadableHeartbeat, UnreadableReport
+from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat, UnreadableHeartbeat, UnreadableReport
 from lowmark.integration.spark.beside import reach_back
 from lowmark.integration.spark.checkpoint import kafka_starting_offsets, last_offsets
 from lowmark.integration.spark.kafka_offsets import kafka_positions
+from lowmark.integration.spark.offset_log import OffsetEntry
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset, HeartbeatReader
 from lowmark.integration.transport.split_key import SplitKey
@@ -161,6 +162,12 @@ def test_an_offset_nested_without_end_is_no_kafka(folder: Path) -> None:
 
     with pytest.raises(CheckpointUnreadable, match="none of its sources is Kafka"):
         kafka_starting_offsets(folder)
+
+
+@pytest.mark.parametrize("id_", ["x", "", "-1", "01", "\u0663", "9" * 19, "10000"])
+def test_a_source_of_version_2_that_is_numbered_as_none_is_refused(id_: str) -> None:
+    with pytest.raises(UnknownFormat, match=r"numbers a source '.*', expected 0 to 9,999"):
+        OffsetEntry.parse(f"v2\n{{}}\n{id_}:1").placed(1)
 
 
 # -- a progress event

@@ -146,6 +146,8 @@ def test_rows_that_move_nothing_are_counted_by_what_is_wrong_with_them() -> None
     assert found.counts == BatchCounts(7, future_rows=2, null_time_rows=1, null_split_rows=2, before_epoch_rows=1)
     assert dict(found.watermarks_us)[KEY.split_id(("orders", 0))] == 4_000
     assert KEY.split_id(("orders", 1)) not in found.watermarks_us, "its only row is ahead of the clock"
+    assert {KEY.split_id(("orders", n)): 1 for n in (0, 1)} == found.future_rows, "whose clocks are wrong"
+    assert found.newest_us == NOW_US + 2
 
 
 def test_more_groups_than_are_kept_are_grouped_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_what_a_stream_needs() -> None:
     pravega = PravegaSource(controller="tcp://pravega:9090", scope="shop", streams=["orders"])
     assert set(workers.needed(IN_ORDER, pravega)) == read | {"jpype"}
     kinesis = KinesisSource(streams=["orders"], region="eu-central-1")
-    assert set(workers.needed(IN_ORDER, kinesis)) == read | {"boto3", "aws_kinesis_agg"}
+    assert set(workers.needed(IN_ORDER, kinesis)) == read | {"boto3"}
     clients = {name for source in (kafka, pravega, kinesis) for name in workers.needed(IN_ORDER, source)}
     assert {*clients, *workers._TO_ASK} == workers.PACKAGES.keys()
 

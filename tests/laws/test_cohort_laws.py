@@ -19,6 +19,7 @@ from lowmark.watermark import (
     Tick,
     WatermarkStrategy,
 )
+from lowmark.watermark.splits.cohort import Cohort
 from lowmark.watermark.splits.events import (
     BatchCounts,
     BatchPlanned,
@@ -70,6 +71,8 @@ batches = st.builds(
     backlog_rows=st.one_of(st.just({}), by_split),
     in_force_us=st.one_of(st.none(), watermark_us),
     counts=st.builds(BatchCounts, rows=st.integers(0, 9), future_rows=st.integers(0, 2)),
+    newest_us=st.one_of(st.none(), watermark_us),
+    future_rows=st.one_of(st.just({}), by_split),
 )
 # Of all, of some, of splits that are in no cohort: idle, new, finished ones.
 promises = st.one_of(usual, usual, st.dictionaries(split, watermark_us, max_size=4), odd)
@@ -300,3 +303,14 @@ def test_a_column_is_a_mapping() -> None:
 def test_other_arrays_are_no_column(splits: np.ndarray, values: np.ndarray, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         SplitColumn(splits, values)
+
+
+def test_a_split_was_heard_when_the_newest_of_its_batches_was_planned() -> None:
+    cohort = Cohort(column({3: 10, 0: 20}), np.array([5, 9]))
+    cohort.report(BatchReported(1, 7, column({3: 11, 0: 21})), 8)
+    assert [cohort.heard_us(split) for split in (3, 0)] == [7, 9]
+
+    claim = cohort.sort_out({0: 30, 3: 30})
+    assert claim is not None
+    cohort.claim(claim, 8)
+    assert [cohort.heard_us(split) for split in (3, 0)] == [8, 9]

@@ -12,14 +12,17 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from lowmark.watermark import (
+    AlignmentParams,
     LeaseRenewed,
     LeftOut,
+    LowmarkError,
     LowWatermarkCoordinator,
     NotifyNewLowWatermark,
     ReplyLowWatermark,
@@ -530,3 +533,43 @@ def test_the_questions_of_the_first_round_and_the_loss_of_silent_tasks_are_told(
     question = RetrieveLowWatermark("job", "orders", "a", INTERVAL_US)
     lost = TaskLost(task_id("a"), "it was silent for more than its lease of 0.000035s")
     assert effects == [(10, question), (20, question), (30, question), (36, lost)]
+
+
+def anything(random: Random, now_us: int, step: int) -> CoordinatorEvent:
+    """A message of a few tasks, runs and groups; many of them are refused, for every reason there is."""
+    task = TaskId("job", random.choice(("orders", "clicks")), random.choice("abc"))
+    run, number = f"r{step // 20 - random.randrange(2)}", random.choice((None, 0, 7, now_us, 2**63, -1))
+    alignment = random.choice(
+        (None, AlignmentParams("g", 1, 1), AlignmentParams("g", 2, 1), AlignmentParams("h", 1, 1))
+    )
+    throttled: Any = random.choice((True, False, None))
+    left_out, sequence = random.choice((None, *LeftOut)), random.randrange(9)
+    messages: list[CoordinatorEvent] = [
+        TaskRegistered(task, run, number, alignment, throttled, random.choice((1, 2, 0))),
+        LeaseRenewed(task, run, number),
+        TaskDeregistered(task, run),
+        ReplyLowWatermark(*task.parts, now_us, number, run, left_out, number, sequence, number),
+        ReplyLowWatermark(*task.parts, now_us, number, run, left_out, None, sequence),
+    ]
+    return random.choice(messages)
+
+
+def test_whatever_is_refused_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lowmark.watermark.tasks.coordinator.MOST_TASKS", 3)
+    refused = set[str]()
+    for seed in range(10):
+        random, now_us = Random(seed), 0
+        one = LowWatermarkCoordinator(interval_us=INTERVAL_US, lease_us=LEASE_US)
+        for step in range(400):
+            message = anything(random, now_us, step)
+            before, error = (encoded_anew(one), one.epoch, one.wake_at_us(now_us), one.status(now_us)), None
+            try:
+                one.handle(message, now_us)
+            except LowmarkError as raised:
+                error = raised
+                refused.add(type(raised).__name__)
+            after = encoded_anew(one), one.epoch, one.wake_at_us(now_us), one.status(now_us)
+            assert error is None or after == before, f"seed {seed}: {message} was refused ({error})"
+            now_us += random.choice((0, 1, INTERVAL_US))
+            one.handle(Tick(), now_us)
+    assert refused >= {"StaleRun", "UnknownTask", "DisagreeingGroup", "TooManyTasks", "InvalidMessage"}

@@ -148,3 +148,14 @@ def test_shares_are_fair(needs: list[int], budget: int, excluded: set[int], obse
             assert max(given_rows) <= rows + 1, (
                 "nobody has more than one who would have liked more, but for the last row"
             )
+
+
+def test_an_observed_time_counts_up_to_the_moment_until_which_times_are_believed() -> None:
+    log = Log({name: LogSplit(end=5) for name in "abc"})
+    splits = [SourceSplit(split_id=name) for name in "abc"]
+    ends = [log.latest([split])[split.split_id] for split in splits]
+    observed_us = {"a": 99, "b": 100, "c": 101}
+    table = SliceTable(
+        log, splits, ends, [5] * 3, row_budget=None, byte_budget=None, observed_us=observed_us, believed_until_us=100
+    )
+    assert table.observed_us.tolist() == [99, 100, -np.inf]

@@ -112,12 +112,17 @@ class Driven(ABC, Generic[ConfigT]):
         """Further settings of the session."""
         return {}
 
+    def trigger(self, mode: str) -> Mapping[str, Any]:
+        """When batches run; by default at once."""
+        return {"processingTime": "0 seconds"}
+
     def main(self, mode: str) -> None:
         """Run the query until killed, or until all is read."""
         self.config.output.mkdir(exist_ok=True)
         spark = self._session()
         with LowWatermarkService(spark) as service:
             writer = self.windows(spark, service).writeStream.foreachBatch(self._take).outputMode("append")
+            writer = writer.trigger(**self.trigger(mode))
             query = writer.option("checkpointLocation", str(self.config.checkpoint)).start()
             self.config.started.touch()
             if mode == "run":

@@ -32,7 +32,7 @@ def source_of(server: Kinesis, *streams: str, endpoint: str | None = None, **opt
 
 def reshard(server: Kinesis, stream: str, rng: random.Random) -> str:
     """Split a shard, or merge two that lie beside each other; return which."""
-    found = {each["ShardId"]: each for each in server.client.list_shards(StreamName=stream)["Shards"]}
+    found = {each["ShardId"]: each for each in server.described(stream)}
     there = sorted(
         server.shards(stream, only_open=True), key=lambda shard: int(found[shard]["HashKeyRange"]["StartingHashKey"])
     )

@@ -26,6 +26,7 @@ class Config(driven.Config):
     jars: str
     rows_per_batch: int
     rows: int = 0
+    reader_group: str = ""
 
 
 class PravegaQuery(Driven[Config]):
@@ -35,6 +36,7 @@ class PravegaQuery(Driven[Config]):
         source = PravegaSource(
             controller=self.config.controller, scope=self.config.scope, streams=self.config.streams,
             jars=self.config.jars, event_time="$.at", columns=["stream", "event_time"],
+            reader_group=self.config.reader_group,
         )  # fmt: skip
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{BOUND_MS} milliseconds")
         events = service.read(source, name=STREAM, strategy=strategy, max_rows_per_batch=self.config.rows_per_batch)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 JARS = str(CACHE / "jars" / "pravega-client")
 SERVER_OPTIONS = ("-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k",
-                  "-Dcontroller.watermarking.frequency.seconds=1")  # fmt: skip
+                  "-Dcontroller.watermarking.frequency.seconds=1",
+                  "-Dcontroller.retention.frequency.minutes=1")  # fmt: skip
 USER, PASSWORD = "admin", "1111_aaaa"
 STRANGER = "stranger"  # has the same password, and no right in the scope of the tests
 
@@ -117,13 +118,22 @@ class Pravega:
             given["streams"] = streams
         return PravegaSource(**{**given, **options})
 
-    def create_stream(self, segments: int = 1, name: str | None = None) -> str:
-        """Make a stream of so many segments, which are the fewest it can be merged to, and return its name."""
+    def create_stream(self, segments: int = 1, name: str | None = None, *, keep_bytes: int | None = None) -> str:
+        """Make a stream of so many segments, which are the fewest it can be merged to, and return its name.
+
+        Args:
+            segments: how many.
+            name: of the stream; None: a new one.
+            keep_bytes: how many bytes its retention keeps at least, once they are consumed; None: all.
+        """
         self.admin  # noqa: B018  # Java, and the scope
         name = f"t-{uuid.uuid4().hex[:12]}" if name is None else name
         policy = java_class("io.pravega.client.stream.ScalingPolicy").fixed(segments)
-        config = java_class("io.pravega.client.stream.StreamConfiguration").builder().scalingPolicy(policy).build()
-        assert self.admin.createStream(self.scope, name, config)
+        builder = java_class("io.pravega.client.stream.StreamConfiguration").builder().scalingPolicy(policy)
+        if keep_bytes is not None:
+            retention = java_class("io.pravega.client.stream.RetentionPolicy")
+            builder = builder.retentionPolicy(retention.bySizeBytes(keep_bytes))
+        assert self.admin.createStream(self.scope, name, builder.build())
         return name
 
     def delete_stream(self, stream: str) -> None:
@@ -134,7 +144,7 @@ class Pravega:
         self.admin.sealStream(self.scope, stream)
 
     def truncate(self, cut: StreamCut) -> None:
-        assert self.admin.truncateStream(self.scope, cut.stream, self.client._java_cut(cut))
+        assert self.admin.truncateStream(self.scope, cut.stream, self.client.java_cut(cut))
 
     def text_of(self, cut: StreamCut) -> str:
         """A StreamCut as Pravega's text."""
@@ -161,8 +171,8 @@ class Pravega:
             old.add(long(segment))
         for low, high in ranges:
             new.put(double(low), double(high))
-        java_stream = self.client._java_stream(stream)
-        done = self.client._controller.scaleStream(java_stream, old, new, self.client._executor).getFuture().get()
+        java_stream = self.client.java_stream(stream)
+        done = self.client._controller.scaleStream(java_stream, old, new, self.client.executor).getFuture().get()
         assert bool(done), f"{stream} was not scaled"
 
     def ranges(self, stream: str) -> dict[int, tuple[float, float]]:
@@ -199,7 +209,9 @@ class Writer:
 
     def __init__(self, pravega: Pravega, stream: str) -> None:
         serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")
-        config = java_class("io.pravega.client.stream.EventWriterConfig").builder().build()
+        config = (
+            java_class("io.pravega.client.stream.EventWriterConfig").builder().enableConnectionPooling(True).build()
+        )
         self._writer = pravega._writers.createEventWriter(stream, serializer(), config)
 
     def __enter__(self) -> Self:

@@ -254,6 +254,7 @@ class Record:
     partition: int = 0
     key: bytes | str | None = None
     timestamp_ms: int | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
 
     def __post_init__(self) -> None:
         if self.timestamp_ms == 0:
@@ -358,6 +359,7 @@ class Broker:
                         record.key,
                         record.partition,
                         timestamp=stamp,
+                        headers=list(record.headers),
                         on_delivery=delivered,
                     )
                     break
@@ -523,13 +525,22 @@ class Kinesis:
 
     def shards(self, stream: str, *, only_open: bool = False) -> list[str]:
         """Ids of the shards of a stream."""
-        found = self.client.list_shards(StreamName=stream)["Shards"]
+        found = self.described(stream)
         over = [each for each in found if "EndingSequenceNumber" in each["SequenceNumberRange"]]
         return [each["ShardId"] for each in found if not (only_open and each in over)]
 
+    def described(self, stream: str) -> list[dict[str, Any]]:
+        """The shards of a stream as ListShards has them, of all its pages."""
+        page = self.client.list_shards(StreamName=stream)
+        found = list(page["Shards"])
+        while page.get("NextToken"):
+            page = self.client.list_shards(NextToken=page["NextToken"])
+            found += page["Shards"]
+        return found
+
     def split(self, stream: str, shard: str) -> None:
         """Split a shard in the middle."""
-        [found] = [each for each in self.client.list_shards(StreamName=stream)["Shards"] if each["ShardId"] == shard]
+        [found] = [each for each in self.described(stream) if each["ShardId"] == shard]
         middle = sum(int(key) for key in found["HashKeyRange"].values()) // 2
         self.client.split_shard(StreamName=stream, ShardToSplit=shard, NewStartingHashKey=str(middle))
 
@@ -545,10 +556,24 @@ class Kinesis:
         """Have the next read of a shard with this id find its iterator expired."""
         self._ask("iterators", {"shard": shard})
 
-    def _ask(self, what: str, asked: Mapping[str, object]) -> None:
+    @contextmanager
+    def clock(self, ahead_ms: int) -> Iterator[None]:
+        """Have the service's clock be ahead of ours by so much, or behind; meanwhile."""
+        self._ask("clock", {"ahead_ms": ahead_ms})
+        try:
+            yield
+        finally:
+            self._ask("clock", {"ahead_ms": 0})
+
+    def limit(self, stream: str) -> int:
+        """Keep a stream to the service's limits from now on; return how often it has refused for them."""
+        return int(self._ask("limits", {"stream": stream})["refused"])
+
+    def _ask(self, what: str, asked: Mapping[str, object]) -> dict[str, Any]:
         request = urllib.request.Request(f"{self.url}/_service/{what}", json.dumps(asked).encode(), method="POST")
-        with _opener.open(request, timeout=10):
-            pass
+        with _opener.open(request, timeout=10) as response:
+            answered: dict[str, Any] = json.load(response)
+            return answered
 
 
 KINESIS_ACCESS = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -12,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from lowmark.integration.audit.audit import Question
 from lowmark.integration.audit.event_time import TimeReader, json_path
 from lowmark.integration.audit.kafka import KafkaAudit
-from lowmark.integration.audit.kafka_range import Wanted
+from lowmark.integration.audit.kafka_range import Topics, Wanted
 from lowmark.integration.cli import main
 from lowmark.integration.errors import AuditImpossible
 from lowmark.watermark.replay.report import AuditReport
@@ -48,7 +51,7 @@ def audited(broker: Broker, topic: str, path: str | None = None, **given: Any) -
     options: Mapping[str, object] = given.pop("options", {})
     return KafkaAudit(
         broker.bootstrap,
-        topic,
+        Topics((topic,)),
         given.pop("question", Question()),
         given.pop("wanted", Wanted()),
         None if path is None else json_path(path),
@@ -95,6 +98,72 @@ def test_a_backlog_is_read_as_spark_shares_it_out(kafka: Broker, created: str) -
     assert [bound["rows_dropped"] for bound in answer["lowmark"]] == [0, 0]
     paid = told(kafka, created, "--rows-per-batch", "400", "--event-time", "$.paid_at")
     assert without_silences(paid) == without_silences(answer)  # which are told by Kafka's time, where that is another
+
+
+def test_several_topics_are_audited_as_one_stream(kafka: Broker) -> None:
+    name = kafka.create_topic(partitions=1)
+    other = kafka.create_topic(f"{name}-late", partitions=2)
+    kafka.produce(name, (Record(json.dumps({"at": 1_700_000_000_000 + row * 1_000})) for row in range(1_000)))
+    # Ten minutes behind, and of the second partition a part in seconds.
+    late = [1_700_000_000_000 + row * 1_000 - 600_000 for row in range(500)]
+    kafka.produce(other, [Record(json.dumps({"at": at}), 0) for at in late])
+    kafka.produce(other, [Record(json.dumps({"at": at // 1_000}), 1) for at in late])
+    question = ("--rows-per-batch", "200", "--event-time", "$.at", "--delay", "1m")
+    answer = told(kafka, name, "--topic", other, *question)
+    assert answer["rows"] == 2_000
+    assert set(answer["splits"]) == {f"{name}/0", f"{other}/0", f"{other}/1"}
+    assert answer["native"][0]["splits"] == {f"{other}/0": 400}  # the first two of ten batches are not late
+    assert answer["splits"][f"{other}/1"]["unreadable_rows"] == 500
+    assert any("500 rows have a time that looks like seconds among milliseconds" in note for note in answer["notes"])
+    code, out, err = call("--bootstrap-servers", kafka.bootstrap, "--topic-pattern", f"{name}.*", "--json", *question)
+    assert code == 0, err
+    assert json.loads(out)["native"] == answer["native"]
+    code, out, err = call("--bootstrap-servers", kafka.bootstrap, "--topic-pattern", "no-such-.*")
+    assert (code, out) == (2, "")
+    assert "there are no topics like 'no-such-.*'" in err
+
+
+def test_event_time_may_stand_in_a_header(kafka: Broker) -> None:
+    topic = kafka.create_topic(partitions=2)
+    kafka.produce(
+        topic,
+        (
+            Record(b"\x00binary", row % 2, headers=[("at", b"0"), ("at", str(1_700_000_000 + row).encode())])
+            for row in range(1_000)
+        ),
+    )
+    kafka.produce(topic, [Record(b"", 0, headers=[("at", b"\xff")]), Record(b"", 1)])
+    answer = told(kafka, topic, "--event-time", "header:at")
+    assert answer["event_time"] == "header:at"
+    first, second = answer["splits"].values()
+    assert (first["first_us"], second["last_us"]) == (1_700_000_000_000_000, 1_700_000_999_000_000)
+    assert (first["unreadable_rows"], second["null_rows"]) == (1, 1)
+
+
+def test_values_of_a_schema_registry_are_decoded_or_refused_for_what_they_are(kafka: Broker, tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "at", "type": "long"}]}
+    (tmp_path / "order.avsc").write_text(json.dumps(schema))
+    parsed, topic = fastavro.parse_schema(schema), kafka.create_topic()
+
+    def value(at: int, number: int) -> bytes:
+        out = io.BytesIO(struct.pack(">bI", 0, number))
+        out.seek(5)
+        fastavro.schemaless_writer(out, parsed, {"at": at})
+        return out.getvalue()
+
+    kafka.produce(topic, (Record(value(1_700_000_000_000 + row, 7 + row // 500)) for row in range(1_000)))
+    code, out, err = call("--bootstrap-servers", kafka.bootstrap, "--topic", topic, "--event-time", "$.at")
+    assert (code, out) == (2, "")
+    assert "the first record is Avro or Protobuf of schema 7 of a schema registry" in err
+    assert "--schema FILE" in err
+    answer = told(kafka, topic, "--event-time", "$.at", "--schema", str(tmp_path / "order.avsc"), "--trigger", "10s")
+    [split] = answer["splits"].values()
+    assert (split["rows"], split["last_us"]) == (1_000, 1_700_000_000_999_000)
+    assert any("values name 2 schemas (ids 7, 8)" in note for note in answer["notes"])
+    assert any("--trigger has no effect" in note for note in answer["notes"])
+    framed = kafka.create_topic()
+    kafka.produce(framed, [Record(struct.pack(">bI", 0, 7) + b'{"at": 1700000000}')])
+    assert told(kafka, framed, "--event-time", "$.at")["rows"] == 1
 
 
 def test_append_times_order_all_partitions(kafka: Broker) -> None:
@@ -151,7 +220,7 @@ def test_nothing_is_left_behind(kafka: Broker, created: str) -> None:
 @pytest.mark.parametrize(
     ("make", "arguments", "words"),
     [
-        (lambda kafka: kafka.create_topic(), [], "holds no record"),
+        (lambda kafka: kafka.create_topic(), [], "no record that can be read"),
         (lambda kafka: "not-there", [], "there is no topic 'not-there'"),
         (lambda kafka: _filled(kafka, "no json"), ["--event-time", "$.at"], "begins with 'no json'"),
         (lambda kafka: _filled(kafka, '{"at": null}'), ["--event-time", "$.at"], "3 have none"),

@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.version_table import environments
-from tests.live.servers import ROOT, Broker, Record, require_jars, require_java, unavailable
+from tests.live.servers import ROOT, Broker, Record, require_jars, require_java
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -23,25 +22,17 @@ NOW_MS = 1_700_000_040_000  # a full minute
 MINUTE_MS = 60_000
 
 
-# The newest Spark for which there is a Delta Lake.
-DELTA_SPARK = "4.1.4"
-
-
-def run(
-    name: str, *more_jars: Path, python: Path | str = sys.executable, spark: str | None = None, **options: object
-) -> str:
+def run(name: str, *more_jars: Path, **options: object) -> str:
     """Run an example with `--option value` for each, and return what it prints."""
     require_java()
-    jars = ",".join(str(jar) for jar in (*require_jars("spark-kafka", spark), *more_jars))
+    jars = ",".join(str(jar) for jar in (*require_jars("spark-kafka"), *more_jars))
     conf = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=1 --conf spark.driver.host=127.0.0.1"
     conf += " --conf spark.databricks.delta.snapshotPartitions=1"  # of its log, 50 by default
     arguments = [part for option, value in options.items() for part in (f"--{option}", str(value))]
-    # Another Spark has a home of its own.
-    home = {key: value for key, value in os.environ.items() if key != "SPARK_HOME" or spark is None}
     ran = subprocess.run(
-        [str(python), str(ROOT / "examples" / name), *arguments],
-        env={**home, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {conf} --jars {jars} pyspark-shell"},
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=240,
+        [sys.executable, str(ROOT / "examples" / name), *arguments],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--master local[2] {conf} --jars {jars} pyspark-shell"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=400,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3_000:]
     return ran.stdout
@@ -91,10 +82,16 @@ def test_clicks_of_views_with_an_idle_side_and_a_bad_clock(
 
 
 def rows_of_delta(table: Path) -> list[dict[str, Any]]:
-    """What the newest version of a table holds: the files that its log has added and not removed."""
+    """Read the newest version of a table: the files that its checkpoint and its log added and did not remove."""
     files: set[str] = set()
-    for entry in sorted((table / "_delta_log").glob("*.json")):
-        for action in map(json.loads, entry.read_text().splitlines()):
+    log = table / "_delta_log"
+    checkpoints = sorted(log.glob("*.checkpoint.parquet"))
+    since = int(checkpoints[-1].name.partition(".")[0]) if checkpoints else -1
+    for row in pq.read_table(checkpoints[-1], columns=["add"]).to_pylist() if checkpoints else ():
+        if row["add"] is not None:
+            files.add(row["add"]["path"])
+    for entry in sorted(log.glob("*.json")):
+        for action in map(json.loads, entry.read_text().splitlines()) if int(entry.stem) > since else ():
             if "remove" in action:
                 files.discard(action["remove"]["path"])
             if "add" in action:
@@ -102,10 +99,9 @@ def rows_of_delta(table: Path) -> list[dict[str, Any]]:
     return [row for file in sorted(files) for row in pq.read_table(table / file).to_pylist()]
 
 
+@pytest.mark.timeout(600)
 def test_devices_as_splits_merged_into_delta(kafka: Broker, tmp_path: Path) -> None:
-    python = environments()[DELTA_SPARK]
-    if not python.exists():
-        unavailable(f"the environment of Spark {DELTA_SPARK}", "run make sparks")
+    """Twenty batches, a restart among them: Delta Lake writes checkpoints of its own meanwhile."""
     topic = kafka.create_topic(partitions=1)
 
     def readings(device: str, seconds: range) -> list[tuple[int, dict[str, object]]]:
@@ -114,30 +110,17 @@ def test_devices_as_splits_merged_into_delta(kafka: Broker, tmp_path: Path) -> N
     # "attic" sends what it has kept of half an hour only after the others went on: half a minute is in the table then.
     produce(kafka, topic, [*readings("attic", range(0, 30, 10)), *readings("cellar", range(0, 3_600, 10))])
     delta = require_jars("delta")
-    run(
-        "devices_to_delta.py",
-        *delta,
-        python=python,
-        spark=DELTA_SPARK,
-        bootstrap=kafka.bootstrap,
-        topic=topic,
-        out=tmp_path,
-    )
+    options = {"bootstrap": kafka.bootstrap, "topic": topic, "out": tmp_path, "rows-per-batch": 30}
+    run("devices_to_delta.py", *delta, **options)
     first = {
         row["device"]: row for row in rows_of_delta(tmp_path / "table") if row["minute"].timestamp() * 1_000 == NOW_MS
     }
     assert (first["attic"]["readings"], first["cellar"]["readings"]) == (3, 6)
     produce(kafka, topic, [*readings("attic", range(30, 1_800, 10)), *readings("cellar", range(3_600, 3_660, 10))])
-    said = run(
-        "devices_to_delta.py",
-        *delta,
-        python=python,
-        spark=DELTA_SPARK,
-        bootstrap=kafka.bootstrap,
-        topic=topic,
-        out=tmp_path,
-    )
+    said = run("devices_to_delta.py", *delta, **options)
     assert "attic" in said, "it holds the low watermark"
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= 20
+    assert list((tmp_path / "table" / "_delta_log").glob("*.checkpoint.parquet")), "Delta writes one after ten commits"
 
     found = sorted((r["device"], r["minute"].timestamp(), r["readings"]) for r in rows_of_delta(tmp_path / "table"))
     minutes = {"attic": 30, "cellar": 61}

@@ -7,14 +7,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
-from lowmark.sources import SplitsAddition, SplitsRemoval
+from lowmark.sources import SplitsAddition, SplitsRemoval, read_slices
 from lowmark.sources.kafka import KafkaDataLost, KafkaSource, KafkaSplit, KafkaUnavailable
 from lowmark.sources.kafka.consumers import CONSUMERS
 from lowmark.sources.kafka.librdkafka import LibrdkafkaLog
@@ -100,6 +100,9 @@ def test_records_deleted_after_they_were_planned(kafka: Broker) -> None:
     ]
 
     assert kept == [[], [], [4, 5]]
+    counted: list[Mapping[str, float]] = []
+    list(read_slices(lenient, [whole(topic, 6, start=1)], count=counted.append))
+    assert counted == [{"data_losses": 1, "lost_offsets": 3}]
 
 
 def test_a_position_behind_the_end_is_lost_data(kafka: Broker, reading: Read) -> None:

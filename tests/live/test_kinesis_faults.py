@@ -5,20 +5,32 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from lowmark.sources import SplitsAddition
 from lowmark.sources.coordinator import SourceFailed
-from lowmark.sources.kinesis import KinesisDataLost, KinesisRefused, KinesisStreamMissing, KinesisUnavailable
+from lowmark.sources.kinesis import (
+    InvalidKinesisOption,
+    KinesisDataLost,
+    KinesisRefused,
+    KinesisStreamMissing,
+    KinesisStreamReplaced,
+    KinesisUnavailable,
+)
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, _client
 from lowmark.sources.kinesis.columns import KinesisColumns
+from lowmark.sources.kinesis.pace import PACES
 from lowmark.sources.kinesis.planner import KinesisPlanner
 from lowmark.sources.kinesis.reader import KinesisSplitReader
-from lowmark.sources.kinesis.split import KinesisSplit
+from lowmark.sources.kinesis.split import KinesisSplit, at_time
+from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.live.kinesis_reading import Reading, Writer, source_of
@@ -90,6 +102,188 @@ def test_a_stream_that_is_deleted_while_it_is_read_is_told(kinesis: Kinesis) -> 
         failure = failure_of(read)
     assert isinstance(failure, KinesisDataLost | KinesisStreamMissing)
     assert stream in str(failure)
+
+
+@pytest.mark.parametrize("ahead_ms", [-1_900, -600, 0, 1_900])
+@pytest.mark.parametrize("on_data_loss", ["error", "go_on"])
+def test_a_clock_that_is_not_the_services_loses_nothing(kinesis: Kinesis, ahead_ms: int, on_data_loss: str) -> None:
+    """Kinesis refuses a time in its future, which a driver whose clock is ahead once took for lost records."""
+    with kinesis.clock(ahead_ms):
+        stream = kinesis.create_stream(2)
+        options: dict[str, Any] = {"start": "LATEST", "on_data_loss": on_data_loss}
+        with closing(Reading(source_of(kinesis, stream, **options), max_rows=700)) as read:
+            wait_until(lambda: read.batch() or read.live, "the shards in an offset")
+            writer = Writer(kinesis, stream)
+            writer.put(2_000)  # more than a planner looks ahead: it searches for the end by times
+            read.until(2_000)
+            assert read.told[-1].metrics["data_losses"] == 0
+        assert sorted(map(int, read.values())) == list(range(2_000))
+        with closing(Reading(source_of(kinesis, stream, stop="LATEST"))) as bounded:
+            wait_until(lambda: bounded.batch() or (bounded.rows and not bounded.live), "its end")
+        assert len(bounded.values()) == 2_000, "all that was there"
+
+
+def test_a_time_in_the_services_future_is_waited_for(kinesis: Kinesis, proxy: Proxy) -> None:
+    """A checkpoint may say one, of a driver whose clock was ahead."""
+    stream = kinesis.create_stream(1)
+    Writer(kinesis, stream).put(3)
+    settings = KinesisSettings(region="eu-west-1", endpoint_url=kinesis.url)
+    client = KinesisClient(settings)
+    client.shards(stream)
+    assert client.iterator(stream, "shardId-000000000000", at_time(client.now_ms() + 1_500))
+    with pytest.raises(KinesisUnavailable, match="cannot be greater than the current"):
+        client.iterator(stream, "shardId-000000000000", at_time(client.now_ms() + 60_000), patience_seconds=0.1)
+
+
+def test_a_start_in_the_future_is_refused(kinesis: Kinesis) -> None:
+    stream = kinesis.create_stream()
+    start = datetime.now(timezone.utc) + timedelta(minutes=5)
+    with closing(Reading(source_of(kinesis, stream, start=start))) as read:
+        assert isinstance(failure := failure_of(read), InvalidKinesisOption)
+    assert "a time that is not in the future: for the service it is" in str(failure)
+
+
+@pytest.mark.parametrize("on_data_loss", ["error", "go_on"])
+@pytest.mark.parametrize("while_it_runs", [True, False])
+def test_a_stream_that_was_made_anew_needs_a_new_checkpoint(
+    kinesis: Kinesis, on_data_loss: str, while_it_runs: bool
+) -> None:
+    stream = kinesis.create_stream()
+    Writer(kinesis, stream).put(5)
+    with closing(Reading(source_of(kinesis, stream, on_data_loss=on_data_loss))) as read:
+        read.until(5)
+        kinesis.client.delete_stream(StreamName=stream)
+        kinesis.create_stream(name=stream)
+        Writer(kinesis, stream).put(5)
+        if not while_it_runs:
+            read.restart()
+        assert isinstance(failure := failure_of(read), KinesisStreamReplaced)
+        assert "did not come from this stream" in str(failure)
+        assert "new checkpoint" in str(failure)
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_stream_that_is_not_there_or_has_other_shards_is_not_read_for_ever(kinesis: Kinesis, anew: bool) -> None:
+    """The shards that it read were children: the new stream has none of their names."""
+    stream = kinesis.create_stream()
+    writer = Writer(kinesis, stream)
+    writer.put(5)
+    with closing(Reading(source_of(kinesis, stream, on_data_loss="go_on"))) as read:
+        read.until(5)
+        kinesis.split(stream, "shardId-000000000000")
+        writer.put(20)
+        read.until(25)
+        wait_until(lambda: read.batch() or len(read.live) == 2, "the children")
+        later = time.monotonic() + 2.2
+        wait_until(lambda: time.monotonic() > later, "later than a time of the service may be wrong")
+        kinesis.client.delete_stream(StreamName=stream)
+        if anew:
+            kinesis.create_stream(name=stream)
+        failure = failure_of(read)
+    assert isinstance(failure, KinesisStreamReplaced if anew else KinesisStreamMissing)
+    assert "new checkpoint" in str(failure)
+
+
+def test_records_that_expired_between_plan_and_read_are_not_the_end_of_a_shard(kinesis: Kinesis) -> None:
+    stream = kinesis.create_stream()
+    Writer(kinesis, stream).put(5)
+    with closing(Reading(source_of(kinesis, stream))) as read:
+        end = read.plan()
+        kinesis.split(stream, "shardId-000000000000")
+        kinesis.expire(stream, "shardId-000000000000", 5)
+        with pytest.raises(KinesisDataLost, match="not there any more"):
+            read.read(end)
+    other = kinesis.create_stream()
+    writer = Writer(kinesis, other)
+    writer.put(5)
+    with closing(Reading(source_of(kinesis, other, records_per_read=2))) as read:
+        end = read.plan()
+        writer.put(5)
+        kinesis.expire(other, "shardId-000000000000", 5)
+        with pytest.raises(KinesisDataLost, match="that record expired: the first that is there is"):
+            read.read(end)
+
+
+def test_an_iterator_that_expires_while_the_end_is_searched_is_renewed(kinesis: Kinesis, proxy: Proxy) -> None:
+    stream = kinesis.create_stream()
+    writer = Writer(kinesis, stream)
+    writer.put(1_500)
+    reads = 0
+
+    def expire(operation: str) -> None:
+        nonlocal reads
+        if operation == "GetRecords":
+            reads += 1
+            if reads > 1 and reads % 2:  # the first look is at what comes next, the second at the end
+                kinesis.expire_iterator("shardId-000000000000")
+
+    proxy.heard = expire
+    with closing(Reading(source_of(kinesis, stream, endpoint=proxy.url))) as read:
+        end = read.plan()
+        proxy.heard = lambda operation: None
+        read.rows += read.read(end).items()
+        read.commit(end)
+        read.until(1_500)
+    assert reads > 3
+    assert sorted(map(int, read.values())) == list(range(1_500))
+
+
+def test_a_shard_that_hangs_is_told_soon_and_holds_up_no_other(kinesis: Kinesis, proxy: Proxy) -> None:
+    stream, other = kinesis.create_stream(), kinesis.create_stream()
+    writer, quick = Writer(kinesis, stream), Writer(kinesis, other)
+    writer.put(5)
+    quick.put(5)
+    settings = KinesisSettings(region="eu-west-1", endpoint_url=proxy.url)
+    hangs = threading.Event()
+
+    class Hanging(KinesisClient):
+        def call(self, operation: str, asked: Mapping[str, Any], action: str, **options: Any) -> dict[str, Any]:
+            if stream in action:
+                hangs.wait(30)
+            return super().call(operation, asked, action, **options)
+
+    splits = [KinesisSplit(split_id=f"{name}/0", stream=name, shard="shardId-000000000000") for name in (stream, other)]
+    with closing(KinesisPlanner(settings, go_on=False, poll_seconds=0.001, client=Hanging(settings))) as planner:
+        began = time.monotonic()
+        assert list(planner.latest(splits)) == [f"{other}/0"]
+        assert time.monotonic() - began < 5.0
+        assert "no answer for 1 of 2 shards" in str(planner.trouble())
+        began = time.monotonic()
+        quick.put(5)
+        assert planner.latest(splits)[f"{other}/0"].rows == 10
+        assert time.monotonic() - began < 1.5, "the others do not wait for it again"
+        hangs.set()
+        wait_until(lambda: len(planner.latest(splits)) == 2, "it is answered")
+        assert planner.trouble() is None
+
+
+@pytest.mark.parametrize("one_process", [True, False])
+def test_planner_and_reader_of_a_shard_together_keep_to_its_limits(
+    kinesis: Kinesis, monkeypatch: pytest.MonkeyPatch, one_process: bool
+) -> None:
+    stream = kinesis.create_stream()
+    writer = Writer(kinesis, stream)
+    writer.put(300)
+    kinesis.limit(stream)
+    own: dict[str, Any] = {"poll_every": "1 second", "reads_per_second": 4.0, "bytes_per_second": 2 << 20}
+    with closing(Reading(source_of(kinesis, stream, records_per_read=40, **own))) as read:
+        reads = read.read
+        if not one_process:
+            planners = PACES._paces
+
+            def elsewhere(end: BatchOffset) -> dict[str, pa.Table]:
+                """An executor knows nothing of when the planner has read, but for what its slice says."""
+                monkeypatch.setattr(PACES, "_paces", {})
+                rows = reads(end)
+                monkeypatch.setattr(PACES, "_paces", planners)
+                return rows
+
+            monkeypatch.setattr(read, "read", elsewhere)
+        read.until(300)
+        for _ in range(4):
+            writer.put(20)
+            read.until(len(writer.sent))
+    assert kinesis.limit(stream) == 0, "how often the service had to refuse"
 
 
 def test_who_is_throttled_waits_shows_it_and_loses_nothing(kinesis: Kinesis, proxy: Proxy) -> None:

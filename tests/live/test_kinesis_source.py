@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import random
 import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -25,6 +24,7 @@ from lowmark.sources.planning.planner import PlanningFailed
 
 from tests.live.kinesis_reading import Reading, Writer, source_of
 from tests.live.servers import Kinesis, proxied, wait_until
+from tests.sources.test_kinesis_packets import aggregated
 
 pytestmark = [pytest.mark.live]
 
@@ -105,7 +105,7 @@ def test_five_reshardings_while_it_runs(kinesis: Kinesis, stack: ExitStack, monk
         writer.put(rng.randrange(30, 120))
         for _ in range(rng.randrange(4)):
             read.batch()
-        found = {each["ShardId"]: each for each in kinesis.client.list_shards(StreamName=stream)["Shards"]}
+        found = {each["ShardId"]: each for each in kinesis.described(stream)}
         there = sorted(
             kinesis.shards(stream, only_open=True), key=lambda s: int(found[s]["HashKeyRange"]["StartingHashKey"])
         )
@@ -214,6 +214,9 @@ def test_starts_and_stops(kinesis: Kinesis, stack: ExitStack) -> None:
             StreamName=stream, ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
         )["ShardIterator"], Limit=1,
     )["Records"]  # fmt: skip
+    # The service says its time in whole seconds: "LATEST" begins up to one before.
+    begun = datetime.now(timezone.utc) + timedelta(seconds=1.1)
+    wait_until(lambda: datetime.now(timezone.utc) > begun, "a second after the rows")
     latest = reading(stack, source_of(kinesis, stream, start="LATEST"))
     wait_until(lambda: latest.batch() or latest.live, "the shard in an offset")
     between = datetime.now(timezone.utc) + timedelta(milliseconds=20)
@@ -280,16 +283,10 @@ def test_an_iterator_that_expired_is_asked_for_anew(kinesis: Kinesis, stack: Exi
 
 
 def test_aggregated_records_are_undone_and_what_is_not_of_the_shard_is_left_out(
-    kinesis: Kinesis, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    kinesis: Kinesis, stack: ExitStack
 ) -> None:
     stream = kinesis.create_stream(1)
-    with monkeypatch.context() as before:  # importing it puts site-packages before everything else on the path
-        before.setattr(sys, "path", [*sys.path])
-        from aws_kinesis_agg.aggregator import RecordAggregator
-    packer = RecordAggregator()
-    for number in range(50):
-        packer.add_user_record(f"k{number % 5}", f"{number}".encode(), None)
-    key, _, data = packer.clear_and_get().get_contents()
+    data, key = aggregated([(f"k{number % 5}", f"{number}".encode(), None) for number in range(50)]), "a"
     kinesis.put(stream, [("plain", b"50"), (key, data), ("plain", b"51"), ("odd", data[:-1] + b"?")])
     names = ["partitionKey", "data", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp"]
     read = reading(stack, source_of(kinesis, stream, columns=names))
@@ -331,7 +328,7 @@ def test_a_stream_without_shards_is_read_when_it_gets_some_also_by_more_readers_
 def test_the_backlog_is_nothing_when_nothing_is_left_and_never_before(kinesis: Kinesis, stack: ExitStack) -> None:
     """By it a shard is idle or not."""
     stream = kinesis.create_stream(2)
-    keys = [each["HashKeyRange"]["StartingHashKey"] for each in kinesis.client.list_shards(StreamName=stream)["Shards"]]
+    keys = [each["HashKeyRange"]["StartingHashKey"] for each in kinesis.described(stream)]
     records = [{"PartitionKey": "k", "ExplicitHashKey": keys[0], "Data": b"%d" % n} for n in range(2_000)]
     for begin in range(0, len(records), 100):
         kinesis.client.put_records(StreamName=stream, Records=records[begin : begin + 100])

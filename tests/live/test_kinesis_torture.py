@@ -41,7 +41,7 @@ class Feeder(torture.Feeder):
 
     def finish(self) -> None:
         """One row far ahead for every shard, so that all windows before are over."""
-        for shard in self.server.client.list_shards(StreamName=self.stream)["Shards"]:
+        for shard in self.server.described(self.stream):
             self.server.client.put_record(
                 StreamName=self.stream, PartitionKey="last", ExplicitHashKey=shard["HashKeyRange"]["StartingHashKey"],
                 Data=json.dumps({"key": "last", "number": -1, "at_us": LAST_US}).encode(),

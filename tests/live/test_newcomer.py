@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.slow]
 EXTRAS = {
     "kafka": ("lowmark.sources.kafka", "confluent_kafka"),
     "kinesis": ("lowmark.sources.kinesis", "boto3"),
-    "page": ("lowmark.integration.page", "starlette"),
     "pravega": ("lowmark.sources.pravega", "jpype"),
 }
 NOW_MS = 1_700_000_040_000  # a full minute

@@ -1,20 +1,27 @@
-"""Why there is no reader-group mode: what a group's checkpoint says is known after reading, and Spark asks before.
-
-A batch's offset is written before its tasks run, and a task may run twice. These tests show on a real Pravega that a
-group can give neither: its checkpoint completes only when every reader has read up to it, names the positions that were
-read and never later ones, and after a crash between Spark's commit and the group's it stands elsewhere than Spark does.
-"""
+"""Reader groups: what their checkpoints give, and batches of a query that end at them, through crashes and scalings."""
 
 from __future__ import annotations
 
+import json
+import random
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
+from lowmark.sources.pravega import PravegaSource, PravegaSplit
+from lowmark.sources.pravega.client import StreamCut
+from lowmark.sources.pravega.group import PravegaGroup
 from lowmark.sources.pravega.jvm import java_class
+from lowmark.sources.reading.slices import read_slices
 
-from tests.live.pravega_reading import Reading
+from tests.live.pravega_group import Application, set_to, standing
+from tests.live.pravega_reading import events_of
 from tests.live.pravega_server import Pravega
 from tests.live.servers import wait_until
 
@@ -29,7 +36,7 @@ class Group:
         config = pravega.client.java_config
         self.manager = java_class("io.pravega.client.admin.ReaderGroupManager").withScope(pravega.scope, config)
         builder = java_class("io.pravega.client.stream.ReaderGroupConfig").builder()
-        described = builder.stream(pravega.client._java_stream(stream)).disableAutomaticCheckpoints().build()
+        described = builder.stream(pravega.client.java_stream(stream)).disableAutomaticCheckpoints().build()
         self.manager.createReaderGroup(self.name, described)
         self.group = self.manager.getReaderGroup(self.name)
 
@@ -39,7 +46,7 @@ class Group:
         return self.pravega._writers.createReader(name, self.name, serializer, config)
 
     def checkpoint(self, name: str) -> Any:
-        return self.group.initiateCheckpoint(name, self.pravega.client._executor)
+        return self.group.initiateCheckpoint(name, self.pravega.client.executor)
 
 
 @pytest.fixture
@@ -86,20 +93,142 @@ def test_a_checkpoint_without_readers_moves_nothing(group: Group) -> None:
     assert byte_of(done) == 0, "20 events are there, and the batch would be empty for ever"
 
 
-def test_a_group_is_elsewhere_than_spark_after_a_crash_and_segments_are_not(
-    pravega: Pravega, stream: str, group: Group
+def plan_of(source: PravegaSource) -> BatchPlanner[PravegaSplit]:
+    return BatchPlanner(source, name="orders", options=PlanOptions(slots=2), now_us=lambda: time.time_ns() // 1_000)
+
+
+def next_batch(planner: BatchPlanner[PravegaSplit], at: BatchOffset) -> BatchOffset:
+    """Plan until there is a batch, and write its offset, as Spark does."""
+
+    def planned() -> BatchOffset | None:
+        end = planner.plan(at, None)
+        return None if end == at else end
+
+    end = wait_until(planned, "a batch", seconds=60)
+    written = BatchOffset.find(json.loads(json.dumps(end.to_json())))
+    assert written is not None
+    return written
+
+
+def rows_of(source: PravegaSource, planner: BatchPlanner[PravegaSplit], at: BatchOffset, end: BatchOffset) -> list[int]:
+    parts = [part for task in planner.tasks(at, end) for part in read_slices(source, task.splits)]
+    return [int(event) for part in parts for event in events_of(pa.Table.from_batches([part.rows]))]
+
+
+def test_batches_end_at_the_checkpoints_of_a_group_that_an_application_shares(pravega: Pravega) -> None:
+    """A process that is killed closes nothing: its reader stays in the group, and holds its checkpoints up."""
+    seed = 11
+    rng, stream, name = random.Random(seed), pravega.create_stream(2), f"g{uuid.uuid4().hex[:8]}"
+    source, sent, got = pravega.source(stream, reader_group=name), 0, list[int]()
+    left: list[BatchPlanner[PravegaSplit]] = []
+    planner = plan_of(source)
+    at = planner.initial()
+    scale = iter([pravega.split_one, pravega.merge_two])
+    with Application(pravega, name) as application:
+        for round_ in range(7):
+            pravega.write(stream, ((f"k{n % 31}", b"%d" % n) for n in range(sent, sent + 100)))
+            sent += 100
+            if round_ in {1, 4}:
+                next(scale)(stream)
+            end = next_batch(planner, at)
+            crash = rng.choice(["planned", "read", None]) if round_ else "planned"
+            if crash is None:
+                got += rows_of(source, planner, at, end)
+                planner.committed(end)
+            else:
+                if crash == "read":
+                    rows_of(source, planner, at, end)
+                left.append(planner)
+                planner = plan_of(source)
+                got += rows_of(source, planner, at, end)
+                before, _ = set_to(pravega, name)
+                planner.plan(end, None)
+                times, position = set_to(pravega, name)
+                assert times > before, f"seed {seed}, round {round_}"
+                assert position == standing(pravega, end), f"seed {seed}, round {round_}"
+            at = end
+        while len(got) < sent:
+            end = next_batch(planner, at)
+            got += rows_of(source, planner, at, end)
+            planner.committed(end)
+            at = end
+    assert sorted(got) == list(range(sent)), f"seed {seed}"
+    assert application.resets >= len(left), "each restart has set the group back"
+    assert application.events, "it shared the reading"
+    assert any(each.startswith("lowmark-") for each in application.checkpoints)
+    for each in (planner, *left):
+        each.close()
+
+
+def test_a_run_of_all_there_is_ends_though_rows_go_on_to_come(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write(stream, (("k", b"%d" % n) for n in range(50)))
+    source = pravega.source(stream, reader_group=f"g{uuid.uuid4().hex[:8]}")
+    planner, got = plan_of(source), list[int]()
+    planner.stop_at_present()
+    at = planner.initial()
+    for more in range(50, 1_000):
+        end = planner.plan(at, None)
+        if end == at:
+            break
+        got += rows_of(source, planner, at, end)
+        at = end
+        pravega.write(stream, [("k", b"%d" % more)])
+    planner.close()
+    assert set(range(50)) <= set(got), "what was there when it began"
+    assert len(got) < 100, "and then it ends"
+
+
+def test_a_subscriber_is_told_what_was_committed_and_is_nobody_elses(
+    pravega: Pravega, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query = Reading(pravega.source(stream))
-    reader = group.reader("first-attempt")
-    read = [bytes(reader.readNextEvent(MOST_MS).getEvent()) for _ in range(5)]
-    assert len(read) == 5
-    # The task dies: Spark has not committed the batch and runs it again. The group has given out these events.
-    group.group.readerOffline("first-attempt", None)
-    again = group.reader("second-attempt")
-    repeated = bytes(again.readNextEvent(MOST_MS).getEvent())
-    split = next(iter(query.splits.values()))
-    twice = [Reading(pravega.source(stream)).events() for _ in range(2)]
-    assert twice[0] == twice[1] == [b"%04d" % n for n in range(20)], "a range gives the same events, however often"
-    assert repeated in {b"0000", b"0005"}, "where the group goes on is its own affair: nobody has told it the batch"
-    assert split.start == 0
-    again.close()
+    stream, other, name = pravega.create_stream(1), pravega.create_stream(1), f"g{uuid.uuid4().hex[:8]}"
+    pravega.write(stream, (("k", b"%d" % n) for n in range(50)))
+    source = pravega.source(stream, subscriber=name)
+    planner = plan_of(source)
+    at = next_batch(planner, planner.initial())
+    subscribers = pravega.client._controller.listSubscribers(pravega.scope, stream).get()
+    assert [str(each).rpartition("/")[2] for each in subscribers] == [name]
+    released: list[Mapping[str, StreamCut]] = []
+    release = PravegaGroup.release
+
+    def released_too(group: PravegaGroup, cuts: Mapping[str, StreamCut]) -> None:
+        release(group, cuts)
+        released.append(cuts)
+
+    monkeypatch.setattr(PravegaGroup, "release", released_too)
+    planner.committed(at)
+    assert [{each: dict(cut.positions) for each, cut in cuts.items()} for cuts in released] == [standing(pravega, at)]
+    planner.close()
+    with pytest.raises(Exception, match=rf"{name} reads {stream}; expected a group of {other} alone"):
+        next_batch(plan_of(pravega.source(other, subscriber=name)), at=BatchOffset("orders"))
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(600)
+def test_pravega_truncates_what_a_subscriber_has_committed_and_nothing_that_it_has_not(pravega: Pravega) -> None:
+    """Pravega looks at its retention once a minute; a stream without a subscriber loses what nobody has read."""
+    ours, nobodys = [pravega.create_stream(1, keep_bytes=1) for _ in range(2)]
+    for stream in (ours, nobodys):
+        pravega.write(stream, (("k", b"%04d" % n) for n in range(100)))
+    source = pravega.source(ours, subscriber=f"g{uuid.uuid4().hex[:8]}")
+    planner = plan_of(source)
+    at = planner.plan(planner.initial(), 40)
+    planner.committed(at)
+    half = dict(standing(pravega, at)[ours])
+    assert 0 < half[0] < 1_200
+
+    def heads() -> list[int]:
+        return [pravega.client.head(stream).positions[0] for stream in (ours, nobodys)]
+
+    with pravega.writer(ours) as to_ours, pravega.writer(nobodys) as to_nobodys:
+
+        def truncated() -> bool:
+            for writer in (to_ours, to_nobodys):  # Pravega truncates before a byte that it keeps
+                writer.write([("k", b"more")])
+            return min(heads()) > 0
+
+        wait_until(truncated, "both truncated", seconds=400)
+    assert heads()[0] == half[0], "up to where the query stands, and no further"
+    assert heads()[1] >= 1_200, "nobody has read these events"
+    planner.close()

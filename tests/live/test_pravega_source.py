@@ -6,15 +6,16 @@ import json
 import pickle
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from lowmark.sources import check_source
+from lowmark.sources import check_source, read_slices
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import PravegaDataLost, PravegaSource, PravegaStreamMissing, PravegaUnavailable
@@ -212,6 +213,18 @@ def test_a_generation_that_nobody_saw_and_that_is_gone_is_a_loss(pravega: Praveg
     assert sorted(got) == as_events(rows(30, 40))
 
 
+def test_events_that_are_truncated_between_plan_and_read_are_counted(pravega: Pravega) -> None:
+    stream = pravega.create_stream(1)
+    pravega.write_json(stream, rows(0, 10))
+    source = pravega.source(stream, on_data_loss="go_on")
+    [split] = Reading(source).going
+    planned = replace(split, stop=source.latest([split])[split.split_id].position)
+    pravega.truncate(pravega.client.tail(stream))
+    counted: list[Mapping[str, float]] = []
+    assert sum(part.rows.num_rows for part in read_slices(source, [planned], count=counted.append)) == 0
+    assert counted == [{"data_losses": 1, "lost_bytes": planned.stop}]
+
+
 def test_a_bounded_read_from_a_cut_that_was_truncated_is_a_loss(pravega: Pravega) -> None:
     stream = pravega.create_stream(1)
     pravega.write_json(stream, rows(0, 10))
@@ -330,7 +343,7 @@ def test_nobody_answering_is_an_error_in_time(pravega: Pravega) -> None:
 def test_a_cut_of_another_stream_is_refused(pravega: Pravega) -> None:
     stream, other = pravega.create_stream(1), pravega.create_stream(1)
     text = pravega.text_of(StreamCut(other, {0: 0}))
-    with pytest.raises(Exception, match=f"a StreamCut of {other} for {stream}"):
+    with pytest.raises(Exception, match=f"one of {pravega.scope}/{stream}, got a StreamCut of {pravega.scope}/{other}"):
         Reading(pravega.source(stream, start={stream: text}))
 
 
@@ -379,6 +392,10 @@ def test_what_writers_note_is_the_time_of_what_follows(pravega: Pravega) -> None
         for event, at_us in zip(events_of(found), noted_us, strict=True):
             own_us = json.loads(event)["at"] * 1_000
             assert at_us is None or at_us <= own_us, "no event is before what was noted where it is"
+        newest = marks_of(pravega, stream)[-1].lower * 1_000
+        over = query.plan()
+        claims = {cut.claim_us for name, cut in over.slices.items() if not cut.finished}
+        assert claims == {newest}, "read to the newest mark, all have reached its time"
         rounds = {None if at_us is None else round((at_us // 1_000 - START_MS) / ROUND_MS) for at_us in noted_us}
         assert rounds == {None, 1, 2}
 

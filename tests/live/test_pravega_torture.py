@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import random
+import uuid
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.live import torture
 from tests.live.pravega_driver import Config
+from tests.live.pravega_group import Application, newest_offset, set_to, standing
 from tests.live.pravega_server import JARS, Pravega
-from tests.live.torture import Torture
+from tests.live.servers import wait_until
+from tests.live.torture import Driver, Torture
 
 pytestmark = torture.MARKS
 
@@ -79,6 +83,47 @@ def kill(pravega: Pravega, folder: Path, kills: int) -> None:
         assert torture.runs(config) > kills // 2, "the runs left no trace"
 
 
+def was_set(pravega: Pravega, group: str, before: int, driver: Driver) -> bool:
+    return driver.alive() and set_to(pravega, group)[0] > before
+
+
+def kill_beside_an_application(pravega: Pravega, folder: Path, kills: int) -> None:
+    """As `kill`, with one stream, a reader group, and an application that reads in it all the while.
+
+    After every restart the group stands where Spark's newest offset does.
+    """
+    stream, group = pravega.create_stream(2), f"g{uuid.uuid4().hex[:8]}"
+    config = Config(
+        str(folder), pravega.controller, pravega.scope, [stream], JARS, rows_per_batch=150, reader_group=group
+    )
+    killer = Torture("pravega_driver", folder)
+    with (
+        killer,
+        Feeder(pravega, [stream], random.Random(killer.seed + 1)) as feeder,
+        Application(pravega, group) as app,
+    ):
+        due = sorted(killer.rng.randrange(kills) for _ in range(SCALINGS))
+        for number in range(kills):
+            before, _ = set_to(pravega, group)
+            offset = newest_offset(config.checkpoint)
+            driver = killer.start(config)
+            for _ in range(due.count(number)):
+                feeder.scale()
+            wait_until(partial(was_set, pravega, group, before, driver), "the group set", seconds=180)
+            if offset is not None:
+                assert set_to(pravega, group)[1] == standing(pravega, offset), f"restart {number}"
+            killer.strike(config)
+        feeder.stop()
+        feeder.finish()
+        windows = killer.drain(config.but(rows=feeder.windows.total()))
+
+        assert Counter(dict(windows)) == feeder.windows
+        assert feeder.scalings == SCALINGS
+        assert app.resets >= kills, "each restart has set the group back under the application"
+        assert app.events, "it shared the reading"
+        assert torture.runs(config) > kills // 2, "the runs left no trace"
+
+
 def test_three_kills_at_random_moments_lose_nothing(pravega: Pravega, tmp_path: Path) -> None:
     kill(pravega, tmp_path, kills=3)
 
@@ -87,3 +132,9 @@ def test_three_kills_at_random_moments_lose_nothing(pravega: Pravega, tmp_path: 
 @pytest.mark.timeout(1_800)
 def test_ten_kills_at_random_moments_lose_nothing(pravega: Pravega, tmp_path: Path) -> None:
     kill(pravega, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "10")))
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1_800)
+def test_ten_kills_beside_an_application_that_shares_the_group_lose_nothing(pravega: Pravega, tmp_path: Path) -> None:
+    kill_beside_an_application(pravega, tmp_path, kills=int(os.environ.get("LOWMARK_KILLS", "10")))

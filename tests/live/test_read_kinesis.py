@@ -20,6 +20,7 @@ from tests.live.kinesis_reading import Writer, source_of
 from tests.live.servers import Kinesis, proxied, wait_until
 from tests.live.tcp_proxy import tcp_proxied
 from tests.snippets import block, read_all
+from tests.sources.test_kinesis_packets import aggregated, packet
 from tests.sparks import run_to_the_end
 
 pytestmark = [pytest.mark.live]
@@ -93,6 +94,27 @@ def test_what_the_page_shows(service: LowWatermarkService, kinesis: Kinesis, tmp
     instead = {'["orders"]': f'["{stream}"]', "region=": f'endpoint_url="{kinesis.url}", region='}
     read_all(code, instead, {"service": service, "WatermarkStrategy": WatermarkStrategy}, tmp_path / "checkpoint")
     assert service.status("orders").counts.rows == 30
+
+
+def test_packets_of_the_producer_library_are_unpacked_by_executors(
+    service: LowWatermarkService, kinesis: Kinesis, spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = kinesis.create_stream(1)
+    malformed = packet([(0, 0, b"x")], [b"k"], [b"no number"])
+    packed = aggregated([(f"k{n % 5}", b"%d" % n, None) for n in range(50)])
+    kinesis.put(stream, [("plain", b"first"), ("a", packed), ("a", malformed), ("plain", b"last")])
+    frame = service.read(source_of(kinesis, stream), name="packed", strategy=STRATEGY)
+    writer = frame.select("partitionKey", "data").writeStream.format("memory").queryName("packed")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    wait_until(lambda: query.exception() or spark.table("packed").count() == 53, "all rows", seconds=120)
+    rows = [(row.partitionKey, bytes(row.data)) for row in spark.table("packed").collect()]
+    numbers = [(f"k{n % 5}", b"%d" % n) for n in range(50)]
+    assert rows == [("plain", b"first"), *numbers, ("a", malformed), ("plain", b"last")]
+
+    def counted() -> bool:
+        return any(run.source_metrics.get("malformed_packets") == 1 for run in service.run_statuses())
+
+    wait_until(counted, "what the executor counted")
 
 
 def test_a_batch_whose_reader_waits_for_a_server_that_is_away_is_seen_to_run_and_goes_on(

@@ -8,8 +8,10 @@ import random
 import signal
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ from lowmark.sources.spark import register
 from lowmark.watermark import WatermarkStrategy
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.live.pravega_server import JARS, Pravega, pravega_server
+from tests.live.pravega_group import set_to
+from tests.live.pravega_server import JARS, Pravega, Writer, pravega_server
 from tests.live.servers import wait_until
 from tests.snippets import block, read_all
 from tests.sparks import run_to_the_end
@@ -233,6 +237,62 @@ def test_in_one_group_with_another_stream_neither_runs_ahead_of_the_drift(
     wait_until(over, "Pravega read to its end", seconds=120)
     assert not any(query.exception() for query in queries)
     assert max(apart) <= 120_000_000 + 1_000, f"it ran ahead by {max(apart) / 1e6} s"
+
+
+def all_out(query: StreamingQuery, sink: Sink, rows: int) -> bool:
+    assert query.exception() is None
+    return sum(sink.windows.values()) >= rows
+
+
+def test_batches_of_a_reader_group_go_on_after_a_restart_and_a_scaling(
+    spark: SparkSession, pravega: Pravega, tmp_path: Path
+) -> None:
+    stream, group, sink = pravega.create_stream(2), f"g{uuid.uuid4().hex[:8]}", Sink()
+    source = pravega.source(stream, event_time="$.at", reader_group=group)
+    sent = rows(random.Random(9), 0, 600)
+    set_before = 0
+    for part, more in ((sent[:300], []), (sent[300:], last(600))):
+        pravega.write_json(stream, [*part, *more])
+        with LowWatermarkService(spark) as service:
+            df = service.read(source, name="orders", strategy=STRATEGY)
+            writer = windows(df).writeStream.outputMode("append").foreachBatch(sink.take)
+            query = writer.option("checkpointLocation", str(tmp_path / "cp")).start()
+            if not more:
+                pravega.split_one(stream)
+                query.processAllAvailable()
+            else:
+                wait_until(partial(all_out, query, sink, 600), "every window", seconds=90)
+            assert (query.exception(), late(query)) == (None, 0)
+            query.stop()
+        times, _ = set_to(pravega, group)
+        assert times > set_before, "a start sets the group to Spark's offset"
+        set_before = times
+    assert sink.windows == expected([(stream, row) for row in sent], START_MS + 700_000)
+
+
+def test_the_low_watermark_reaches_the_newest_time_that_writers_noted(
+    service: LowWatermarkService, pravega: Pravega, tmp_path: Path
+) -> None:
+    stream = pravega.create_stream(1)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 seconds")
+    df = service.read(pravega.source(stream, noted_time=True), name="orders", strategy=strategy)
+    query = df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
+
+    def low_ms() -> int:
+        assert query.exception() is None
+        return (service.status("orders").low_watermark_us or 0) // 1_000
+
+    def noted(writer: Writer, time_ms: int) -> bool:
+        writer.note_time(time_ms)
+        return low_ms() >= time_ms - 2
+
+    noted_ms = 0
+    with pravega.writer(stream) as writer:
+        for noted_ms in (START_MS + 90_000, START_MS + 100_000):
+            writer.write(("k", b"%d" % n) for n in range(20))
+            wait_until(partial(noted, writer, noted_ms), f"{noted_ms} reached", seconds=60)
+    assert low_ms() <= noted_ms
+    query.stop()
 
 
 def test_a_stream_that_is_deleted_while_it_is_read_ends_the_query_with_its_name(

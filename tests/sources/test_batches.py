@@ -27,6 +27,7 @@ from lowmark.sources import (
 )
 from lowmark.sources.coordinator import SourceFailed
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
+from lowmark.sources.planning import offset as offset_module
 from lowmark.sources.planning.offset import BatchOffset, UnreadableOffset
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.sources.planning.peer import Guidance, Planned
@@ -523,6 +524,31 @@ def test_the_enumerator_hears_of_commits_and_of_splits_that_end(make: Any) -> No
     assert heard == [(0, ["a"]), 1]
 
 
+def test_the_enumerator_hears_which_splits_end_before_its_snapshot_is_taken(make: Any) -> None:
+    """A hybrid source switches by it, and the snapshot has to agree with the positions of the batch."""
+    heard: list[str] = []
+
+    class Told(Rows):
+        def create_enumerator(self, context: Any) -> Any:
+            enumerator: Any = super().create_enumerator(context)
+            snapshot = enumerator.snapshot_state
+
+            def taken(checkpoint: int) -> Any:
+                heard.append("snapshot")
+                return snapshot(checkpoint)
+
+            enumerator.snapshot_state = taken
+            enumerator.handle_splits_finished = lambda *_: heard.append("finished")
+            return enumerator
+
+    source = Told(a=range(5))
+    source.ended.add("a")
+    planner = make(source)
+    planner.plan(planner.initial(), None)
+
+    assert heard == ["finished", "snapshot"]
+
+
 def test_slots_forget_what_a_restored_enumerator_will_assign_again() -> None:
     slots: Slots[SourceSplit] = Slots()
     slots.add_splits(0, [SourceSplit(split_id="before")])
@@ -814,6 +840,79 @@ def test_a_reader_that_decides_when_a_checkpoint_is_cuts_the_batches(make: Any) 
         {"a": 3, "b": 7},
         {"b": 6},
     ]
+
+
+class EndingReader(InducedReader):
+    """Its system seals a split after it was found, at the last row there is."""
+
+    def should_trigger_checkpoint(self) -> int | None:
+        self.last += 10
+        return self.last if self.splits else None
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[SourceSplit]:
+        moved = super().snapshot_state(checkpoint_id)
+        ended = [replace(each, stop=self.ends[each.split_id]) for each in moved]
+        over = {each.split_id for each in ended if each.start == each.stop}
+        self.splits = {name: split for name, split in self.splits.items() if name not in over}
+        return ended
+
+
+class Ending(Induced):
+    def create_reader(self, context: SourceReaderContext) -> InducedReader:
+        return EndingReader({name: len(times) for name, times in self.times.items()})
+
+
+def test_a_split_whose_end_becomes_known_finishes_where_a_reader_decides(make: Any) -> None:
+    source = Ending(a=range(10), b=range(20))
+    planner = make(source)
+    at, live = planner.initial(), []
+    while (end := planner.plan(at, None)) != at:
+        at = end
+        live.append(dict(at.positions))
+    assert live == [{"a": 7, "b": 7}, {"b": 14}, {}], "a split is not live once it stands at its end"
+
+
+def test_a_split_that_was_assigned_while_a_batch_was_written_is_given_to_a_reader_that_decides(make: Any) -> None:
+    source = Induced(a=range(20))
+    planner = make(source)
+    first = planner.plan(planner.initial(), None)
+    late = SourceSplit(split_id="late")
+    planner._live["late"] = offset_module.Placed(0, late)  # as `_write` does with what came between
+    planner._induced._reader.ends["late"] = 5
+    second = planner.plan(first, None)
+    assert second.positions == {"a": 14, "late": 5}
+
+
+def test_a_run_of_all_there_is_ends_where_a_reader_decides(make: Any) -> None:
+    source = Induced(a=range(10))
+    planner = make(source)
+    planner.stop_at_present()
+    at = planner.plan(planner.initial(), None)
+    source.times["a"] = list(range(1_000))
+    planner._induced._reader.ends["a"] = 1_000
+    ends = []
+    while (end := planner.plan(at, None)) != at:
+        at = end
+        ends.append(at.positions["a"])
+    assert ends == [14], "the first checkpoint behind what was there when the run began"
+
+
+def test_a_planner_hears_where_splits_stand_when_a_batch_is_committed(make: Any) -> None:
+    heard: list[dict[str, int]] = []
+
+    class HearingPlanner(SimplePlanner[SourceSplit]):
+        def notify_checkpoint_complete(self, splits: Sequence[SourceSplit]) -> None:
+            heard.append({split.split_id: split.start for split in splits})
+
+    class Hearing(Rows):
+        def create_planner(self) -> HearingPlanner:
+            return HearingPlanner(self)
+
+    planner = make(Hearing(a=range(10)))
+    first = planner.plan(planner.initial(), 4)
+    planner.plan(first, None)
+    planner.committed(first)
+    assert heard == [dict(first.positions)], "of the batch, and not of what was planned since"
 
 
 def test_a_reader_that_decides_hears_its_own_ids_when_batches_are_committed(make: Any) -> None:

@@ -6,7 +6,7 @@ import gzip
 import os
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -458,7 +458,13 @@ def test_a_damaged_file_is_named_or_skipped(
     rows = read(skipping)
     assert rows[:40] == table(0, 40).to_pylist()
     assert len(rows) < 80
-    assert f"skipped from position {len(rows[40:]) // 10} on" in caplog.text
+    assert f"skipped from position {len(rows[40:]) // 10} on, to " in caplog.text
+    planner, counted = skipping.create_planner(), list[Mapping[str, float]]()
+    splits = skipping.discover()
+    ends = planner.latest(splits)
+    ranges = [replace(split, stop=ends[split.split_id].position) for split in splits]
+    list(read_slices(skipping, ranges, count=counted.append))
+    assert planner.metric_values()["data_losses"] + counted[0]["data_losses"] == 1
     assert str(bad) in caplog.text
 
 

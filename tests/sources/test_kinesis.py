@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from bisect import bisect_left
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from lowmark.sources.kinesis import (
     KinesisUnavailable,
 )
 from lowmark.sources.kinesis import client as client_module
+from lowmark.sources.kinesis import planner as planner_module
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings, Page, _time_of, milliseconds
 from lowmark.sources.kinesis.enumerator import StreamList, StreamPattern, _prepared, discovered
 from lowmark.sources.kinesis.look import Seen, ShardLook
@@ -130,18 +132,18 @@ def splits_of(parents: dict[str, tuple[str, ...]]) -> list[KinesisSplit]:
 def test_where_shards_begin() -> None:
     family = splits_of({"0": (), "1": (), "2": ("0",), "3": ("0",), "4": ("3", "1")})
     saved = KinesisPosition.of({("orders", "3"): str(BIG)})
-    begun = {split.shard: split.cursor for split in _prepared(family, saved, None, lambda: 5_000)}
+    begun = {split.shard: split.cursor for split in _prepared(family, saved, None, 4_000, 5_000)}
     # What the saved one carries on is read; its sister and what comes later are read from their first records.
-    assert begun == {"0": at_time(5_000), "1": TRIM_HORIZON, "2": TRIM_HORIZON, "3": after(BIG), "4": TRIM_HORIZON}
+    assert begun == {"0": at_time(4_000), "1": TRIM_HORIZON, "2": TRIM_HORIZON, "3": after(BIG), "4": TRIM_HORIZON}
     assert begun["3"].endswith(str(BIG)), "no digit is lost"
-    late = _prepared(
-        family, KinesisPosition.of(datetime(1970, 1, 1, 0, 0, 7, tzinfo=timezone.utc)), None, lambda: 9_000
-    )
+    late = _prepared(family, KinesisPosition.of(datetime(1970, 1, 1, 0, 0, 7, tzinfo=timezone.utc)), None, 8_000, 9_000)
     assert {(split.cursor, split.start) for split in late} == {(at_time(7_000), 7_000)}
-    now = _prepared(family, KinesisPosition("LATEST"), KinesisPosition("LATEST"), lambda: 9_000)
-    assert {(split.cursor, split.stop) for split in now} == {(at_time(9_000), 9_000)}
+    now = _prepared(family, KinesisPosition("LATEST"), KinesisPosition("LATEST"), 8_000, 9_000)
+    assert {(split.cursor, split.stop) for split in now} == {(at_time(8_000), 9_000)}, (
+        "it begins no later, and ends no earlier, than now"
+    )
     future = datetime.now(timezone.utc) + timedelta(days=1)
-    ended = _prepared(family, KinesisPosition(TRIM_HORIZON), KinesisPosition.of(future), lambda: 9_000)
+    ended = _prepared(family, KinesisPosition(TRIM_HORIZON), KinesisPosition.of(future), 8_000, 9_000)
     assert {(split.cursor, split.stop) for split in ended} == {(TRIM_HORIZON, 9_000)}
 
 
@@ -233,7 +235,7 @@ def test_a_stream_that_is_being_made_is_waited_for(monkeypatch: pytest.MonkeyPat
             raise answer
         return answer
 
-    monkeypatch.setattr(client_module, "_client", lambda settings: SimpleNamespace(list_shards=list_shards))
+    monkeypatch.setattr(client_module, "_client", lambda *_: SimpleNamespace(list_shards=list_shards))
     client = KinesisClient(KinesisSettings(region="eu-west-1"), pause=lambda seconds: False)
     assert [shard["ShardId"] for shard in client.shards("orders")] == ["shardId-000000000000"]
 
@@ -320,6 +322,30 @@ def test_a_look_that_fails_after_a_long_batch_is_repeated() -> None:
     seconds += 1.0
     with pytest.raises(KinesisUnavailable, match=r"tried for 61 s"):
         planner.latest([split])
+
+
+def test_shards_that_wait_for_their_turn_do_not_hang_and_a_hung_one_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planner_module, "THREADS", 2)
+    monkeypatch.setattr(planner_module, "HUNG_SECONDS", 2)
+    hangs, turn = threading.Event(), threading.Event()
+
+    def records(stream: str, shard: str, *asked: Any, **options: Any) -> Page:
+        (hangs if shard == "0" else turn).wait(0.3 if shard != "0" else 20)
+        return Page([], "0", 0)
+
+    client: Any = SimpleNamespace(
+        now_ms=lambda: 10_000, throttled=0, iterator=lambda *asked, **options: "0", records=records
+    )
+    planner = KinesisPlanner(KinesisSettings(region="eu-west-1"), go_on=False, client=client)
+    splits = splits_of({f"{n}": () for n in range(12)})  # the last one's turn comes after three seconds
+    assert planner.latest(splits).keys() == {f"orders/{n}" for n in range(1, 12)}
+    assert "no answer for 1 of 12 shards" in str(planner.trouble())
+    hangs.set()
+    planner._asking["orders/0"].result(20)
+    assert len(planner.latest(splits)) == 12
+    planner.close()
 
 
 class Busy:

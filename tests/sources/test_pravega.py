@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import os
 import pickle
 import random
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from lowmark.sources.coordinator import FailoverPolicy, SourceFailed
 from lowmark.sources.formats import FormatOptions
+from lowmark.sources.planning.options import PlanOptions
+from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.sources.pravega import (
     EventTime,
     InvalidPravegaOption,
@@ -20,22 +28,34 @@ from lowmark.sources.pravega import (
     PravegaClientMissing,
     PravegaDataLost,
     PravegaSource,
+    PravegaStreamMissing,
     PravegaUnavailable,
 )
+from lowmark.sources.pravega import client as client_module
 from lowmark.sources.pravega import index as index_module
+from lowmark.sources.pravega import jvm as jvm_module
+from lowmark.sources.pravega import source as source_module
 from lowmark.sources.pravega.chunks import Chunk
 from lowmark.sources.pravega.client import PravegaClient, SegmentState, Silent, StreamCut, Truncated
 from lowmark.sources.pravega.enumerator import Positions, SegmentWalk, StreamList
 from lowmark.sources.pravega.event_time import NO_TIME
 from lowmark.sources.pravega.events import NotAnEvent, ends_of_events, payloads
 from lowmark.sources.pravega.index import BLOCK_ROWS, SegmentIndex
-from lowmark.sources.pravega.jvm import JARS_VARIABLE, resolve_jars
-from lowmark.sources.pravega.notes import Mark, notes_of
+from lowmark.sources.pravega.jvm import JARS_VARIABLE, resolve_jars, start_java
+from lowmark.sources.pravega.noted import Noted
+from lowmark.sources.pravega.notes import Mark, Marks, notes_of
 from lowmark.sources.pravega.planner import PravegaPlanner
 from lowmark.sources.pravega.segment import PravegaSplit, split_of
 from lowmark.sources.pravega.settings import PravegaSettings
+from lowmark.sources.reading.slices import read_slices
+from lowmark.sources.slicing import SliceLimits, plan_slices
 
 GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
+
+
+def cut_text(stream: str) -> str:
+    """A StreamCut at byte 7 of the stream's first segment, as Pravega writes it."""
+    return base64.b64encode(gzip.compress(f"0:{stream}:0:0:7".encode())).decode()
 
 
 def framed(events: list[bytes]) -> bytes:
@@ -157,6 +177,8 @@ def test_times_are_found_in_json_and_by_functions() -> None:
          b"",
          b'{"a": {"at": 1e300}}', b'{"a": {"at": "yesterday"}}', None], pa.binary()
     )  # fmt: skip
+    numbers: pa.BinaryArray = pa.array([b'{"at": "1700000000000"}', b'{"at": "1.5"}', b'{"at": "-3"}'], pa.binary())
+    assert EventTime("$.at").times_us(numbers).tolist() == [1_700_000_000_000_000, 1_500, -3_000], "numbers as text"
     found = EventTime("$.a.at", "s").times_us(events).tolist()
     assert found == [1_500_000, 0, *[NO_TIME] * 7]
     assert pickle.loads(pickle.dumps(EventTime("$.a.at", "s"))).times_us(events).tolist() == found  # noqa: TID251
@@ -183,9 +205,16 @@ def test_times_are_found_in_json_and_by_functions() -> None:
         ({"username": "me"}, "username, password: expected both or none, got one of them"),
         ({"give_up_after": "soon"}, "give_up_after: expected a duration"),
         ({"discover_every": timedelta(0)}, "discover_every: expected a duration above 0"),
-        ({"fetchers": 0}, "fetchers: expected 1 or more"),
+        ({"fetchers": 0}, "fetchers: expected a whole number, 1 or more"),
         ({"scope": ""}, "scope: expected the name"),
         ({"noted_time": True, "event_time_unit": "h"}, "event_time_unit: expected s, ms or us"),
+        ({"fetchers": "3"}, "fetchers: expected a whole number, 1 or more, got '3'"),
+        ({"start": "nonsense"}, "start: expected .* the text of a StreamCut, got 'nonsense'"),
+        ({"stop": ["bm90IGd6aXA="]}, "stop: expected .* the text of a StreamCut"),
+        ({"start": {"orders": cut_text("shop/returns")}}, "start: expected one of shop/orders, got a StreamCut of"),
+        ({"start": cut_text("shop/returns")}, "start: expected one of orders, got a position of returns"),
+        ({"start": {"returns": "tail"}}, "start: expected one of orders, got a position of returns"),
+        ({"start": cut_text("elsewhere/orders")}, "start: expected one of scope shop, got a StreamCut of elsewhere"),
     ],
 )
 def test_a_wrong_option_is_named(change: dict[str, Any], said: str) -> None:
@@ -258,6 +287,15 @@ def test_notes_never_say_more_of_a_segment_than_its_marks(seed: int) -> None:
             assert (before.at_us(positions)[final] == noted[final]).all(), f"seed {seed}"
 
 
+class Uncounted(PravegaPlanner):
+    """Counts bytes, so that it reads no event."""
+
+    def rows_before(self, split: PravegaSplit, position: int) -> int:
+        return position - split.start
+
+    def _index_small(self, splits: Sequence[PravegaSplit]) -> None: ...
+
+
 class Halves(PravegaClient):
     """Two segments, one after the other, of which the first is not answered for, or is gone."""
 
@@ -284,6 +322,9 @@ class Halves(PravegaClient):
         if not found:
             raise Silent("nobody there")
         return found
+
+    def open_segments(self, stream: str) -> frozenset[int]:
+        return frozenset()
 
     def exists(self, stream: str) -> bool:
         return True
@@ -344,12 +385,133 @@ def test_of_segments_that_are_read_no_more_nothing_is_kept() -> None:
     assert client.forgotten == [("orders", 0)], "Java's clients of it are let go, too"
 
 
+def test_a_segment_that_is_sealed_before_its_successors_are_known_holds() -> None:
+    class Scaling(Halves):
+        known = False
+
+        def successors(self, stream: str, segments: Sequence[int]) -> dict[int, dict[int, tuple[int, ...]]]:
+            return super().successors(stream, segments) if self.known else {segment: {} for segment in segments}
+
+        def open_segments(self, stream: str) -> frozenset[int]:
+            return frozenset({NEXT})
+
+    states = {0: SegmentState(0, 50, sealed=True), NEXT: SegmentState(0, 0, sealed=False)}
+    client = Scaling({("orders", segment): state for segment, state in states.items()})
+    planner = PravegaPlanner(client.settings, event_time=None, go_on=False, client=client)
+    parent, child = split_of("orders", 0, 50), split_of("orders", NEXT, parents=(0,))
+    assert not planner.latest([parent])["orders/0.#epoch.0"].finished, "the stream goes on, so something follows it"
+    client.known = True
+    assert not planner.latest([parent])["orders/0.#epoch.0"].finished, "its successor is not found yet"
+    assert planner.latest([parent, child])["orders/0.#epoch.0"].finished
+
+
 def test_missing_jars_are_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.delenv(JARS_VARIABLE, raising=False)
     with pytest.raises(PravegaClientMissing, match=f"nobody says where its jars are.*{JARS_VARIABLE}"):
         resolve_jars([])
     with pytest.raises(PravegaClientMissing, match="there is no jar at"):
         resolve_jars([str(tmp_path)])
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(PravegaClientMissing, match=r"there is no jar at .*a\.txt"):
+        resolve_jars([str(tmp_path / "a.txt")])
     (tmp_path / "a.jar").touch()
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
     assert resolve_jars([]) == [str(tmp_path / "a.jar")] == resolve_jars([str(tmp_path / "*.jar")])
+
+
+def test_jars_that_do_not_exist_are_refused_also_where_java_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(jvm_module, "_started_by", os.getpid())
+    start_java([], None)
+    for _ in range(2):
+        with pytest.raises(PravegaClientMissing, match="there is no jar at"):
+            start_java([str(tmp_path / "missing.jar")], None)
+
+
+def test_a_failed_discovery_begins_with_the_reason_and_shows_no_stack(caplog: pytest.LogCaptureFixture) -> None:
+    class Missing(PravegaSource):
+        def _walk(self, known: Any) -> Any:
+            def fail() -> Any:
+                raise PravegaStreamMissing("shop", "orders", "tcp://pravega:9090", "look up the head of")
+
+            return fail
+
+        def create_planner(self) -> Any:
+            return None
+
+    options = PlanOptions(failover=FailoverPolicy(backoff="1 millisecond"))
+    planner = BatchPlanner(Missing(**GIVEN), name="orders", options=options, now_us=lambda: 0)
+    with pytest.raises(SourceFailed) as failed:
+        planner.plan(planner.initial(), None)
+    planner.close()
+    told = "source 'orders': Pravega at tcp://pravega:9090: stream shop/orders is not there"
+    assert str(failed.value).startswith(told)
+    [line] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert (line.getMessage().startswith(told), line.exc_info) == (True, None)
+
+
+def test_segments_of_a_task_are_opened_together_before_the_first_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Bytes:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def read_into(self, data: memoryview) -> None:
+            told.append(f"read {self.name}")
+            data[:] = framed([b"ab"])
+
+        def close(self) -> None:
+            told.append(f"close {self.name}")
+
+    class Opening(Halves):
+        def open_ahead(self, stream: str, segment: int, position: int) -> Any:
+            told.append(f"open {segment}")
+            return Bytes(str(segment))
+
+    monkeypatch.setattr(source_module, "client_of", lambda _: Opening({}))
+    slices = [replace(split_of("orders", n), stop=10) for n in range(20)]
+    assert sum(len(part.rows) for part in read_slices(PravegaSource(**GIVEN), slices)) == 20
+    assert told[:17] == [*(f"open {n}" for n in range(16)), "read 0"], "sixteen at once"
+    assert {f"close {n}" for n in range(20)} <= set(told)
+
+
+def test_a_stream_has_one_token_however_many_segments_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Factory:
+        READ = None
+
+        @staticmethod
+        def create(controller: Any, scope: str, stream: str, access: Any) -> str:
+            made.append(stream)
+            return f"token of {stream}"
+
+    monkeypatch.setattr(client_module, "java_class", lambda name: Factory)
+    client = Halves({})
+    client._tokens, client._lock, client._controller = {}, threading.Lock(), None
+    assert {client._token(stream) for stream in ("orders", "orders", "returns")} == {
+        "token of orders",
+        "token of returns",
+    }
+    assert made == ["orders", "returns"]
+
+
+def test_a_segment_that_is_read_to_its_end_has_reached_the_newest_mark() -> None:
+    """Pravega's own TimeWindow says so: no event from the mark on is before it."""
+
+    class Noting(Halves):
+        def marks(self, stream: str, place: int = 0, most: int | None = None, origin: str = "") -> Marks:
+            there = [Mark(90_000, 90_000, {0: 20}, 0, 1), Mark(100_000, 100_000, {0: 50}, 1, 2)]
+            return Marks("origin", [mark for mark in there if mark.place >= place])
+
+    client = Noting({("orders", 0): SegmentState(0, 60, sealed=False)})
+    planner = Uncounted(client.settings, event_time=None, noted=Noted(1_000), go_on=False, client=client)
+    for start, known_until_us in [(50, 10**12), (20, 10**12), (50, 95_000_000), (0, None)]:
+        guard_us = None if known_until_us is None else 0
+        limits = SliceLimits(now_us=known_until_us or 0, future_guard_us=guard_us)
+        plan = plan_slices(planner, [split_of("orders", 0, start)], limits, previous_time_us=None)
+        cut = plan.slices["orders/0.#epoch.0"]
+        believed = known_until_us != 95_000_000
+        assert (cut.stop, cut.claim_us) == (50, 100_000_000 if believed else None), "bytes 50 to 60 are not settled"

@@ -81,6 +81,33 @@ def slices(source: Given, *splits: SourceSplit, **options: Any) -> list[tuple[st
     ]
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_what_each_reader_counted_is_handed_on(threads: int) -> None:
+    class Counting(Given):
+        fetching = Fetching.side_by_side(threads) if threads else Fetching()
+
+        def create_split_reader(self) -> SplitReader[SourceSplit]:
+            return CountingReader(self)
+
+    class CountingReader(GivenReader):
+        def __init__(self, source: Given) -> None:
+            super().__init__(source)
+            made.append(self)
+
+        def fetch(self) -> Fetched:
+            return end(*(split.split_id for split in self.change.splits))  # type: ignore[attr-defined]
+
+        def metric_values(self) -> Mapping[str, float]:
+            return {"data_losses": 1}
+
+    counted: list[Mapping[str, float]] = []
+    made: list[CountingReader] = []
+    two = (replace(A, start=0, stop=5), replace(B, start=0, stop=5))
+    assert slices(Counting(), *two, count=counted.append) == []
+    assert counted == [{"data_losses": 1}] * len(made)
+    assert made
+
+
 TO_5 = replace(A, start=2, stop=5)
 
 

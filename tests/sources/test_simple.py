@@ -606,6 +606,28 @@ def test_a_state_from_before_there_were_stamps_is_read_and_made_small() -> None:
     assert Stamped(*range(101), known=found.state).assigned == []
 
 
+def test_a_split_exactly_at_the_age_limit_is_new_and_its_id_is_kept() -> None:
+    found = Found(*stamped(100, 89, 90), readers=1, stamp_of=stamp_of, keep=10).start(0)
+    assert found.assigned == ["f-000100", "f-000090"]
+    found.splits += stamped(101)
+    found.context.next_period()
+    assert found.enumerator.snapshot_state(1).assigned == ("f-000100", "f-000101")
+
+    found = Found(*stamped(100, 90), readers=1, stamp_of=stamp_of, keep=10).start(0)
+    assert found.enumerator.snapshot_state(1).assigned == ("f-000090", "f-000100")
+    found.context.next_period()
+    assert found.assigned == ["f-000100", "f-000090"]
+
+
+def test_a_split_exactly_as_old_as_the_oldest_that_is_remembered_is_told_by_its_id() -> None:
+    oldest = Stamped(*range(100)).state.oldest_stamp
+    assert oldest is not None
+    state = replace(Stamped(*range(100)).state, sketch=b"")  # which would tell it, too
+    another = SourceSplit(split_id=f"g-{oldest:06}")
+    again = Found(*stamped(*range(100)), another, readers=1, stamp_of=stamp_of, remember=10, known=state).start(0)
+    assert again.assigned == [another.split_id]
+
+
 def test_stamps_and_how_long_to_keep_them_belong_together() -> None:
     with pytest.raises(ValueError, match="stamp_of and keep or remember: expected both or none"):
         Found(A, keep=5)

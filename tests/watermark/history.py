@@ -46,6 +46,8 @@ def batch(
     backlog: Mapping[SplitId, int] | None = None,
     in_force_us: int | None = None,
     counts: BatchCounts | None = None,
+    newest_us: int | None = None,
+    future_rows: Mapping[SplitId, int] | None = None,
 ) -> BatchReported:
     return BatchReported(
         batch_id,
@@ -56,6 +58,8 @@ def batch(
         backlog or {},
         in_force_us,
         counts or BatchCounts(),
+        newest_us=newest_us,
+        future_rows=future_rows or {},
     )
 
 

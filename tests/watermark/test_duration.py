@@ -30,6 +30,11 @@ SECOND = 1_000_000
         (".5 seconds", 500_000),
         ("0.0000019 seconds", 1),
         ("1 hour -30 minutes", 1_800 * SECOND),
+        ("10s", 10 * SECOND),
+        ("1H 30m", 5_400 * SECOND),
+        ("365d 6m 35.112s", 365 * 86_400 * SECOND + 395_112_000),
+        ("200ms", 200_000),
+        ("7us", 7),
         ("PT10S", 10 * SECOND),
         ("pt0.25s", 250_000),
         ("P1DT2H", 93_600 * SECOND),
@@ -50,8 +55,10 @@ def test_a_duration_is_read_as_spark_or_iso_writes_it(given: str | timedelta, ex
         ("   ", "it is empty"),
         ("interval", 'cannot read "interval"'),
         ("10", 'cannot read "10"'),
-        ("10s", 'cannot read "10s"'),
-        ("2h", 'cannot read "2h"'),
+        ("10 s", '"s" is not a unit'),
+        ("10sec", 'cannot read "10sec"'),
+        ("1m30s", 'cannot read "1m30s"'),
+        ("1.5m", "only seconds may have a fraction"),
         ("ten seconds", 'cannot read "ten seconds"'),
         ("10 seconds and more", 'cannot read "and more"'),
         ("10 fortnights", '"fortnights" is not a unit'),
@@ -80,6 +87,11 @@ def test_a_duration_is_read_as_spark_or_iso_writes_it(given: str | timedelta, ex
 def test_anything_else_is_refused_with_the_reason(given: object, reason: str) -> None:
     with pytest.raises(InvalidDuration, match=re.escape(reason)):
         duration_us(given, what="test")  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_what_is_printed_is_read_back(us: int) -> None:
+    assert duration_us(format_duration_us(us), what="test") == us
 
 
 def test_a_number_that_is_too_long_to_be_written_is_refused_like_any_other() -> None:

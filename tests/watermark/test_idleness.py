@@ -261,3 +261,11 @@ def test_what_is_forgotten_leaves_nothing_behind_a_split_that_stays() -> None:
     idleness.heard_all((f"s{number}", 400) for number in range(1_000))
     idleness.pause("s7", 400)
     assert (len(idleness), len(idleness._queue)) == (1_001, 1_000)
+
+
+def test_old_news_makes_no_stream_younger() -> None:
+    idleness = Idleness(60, grows=ProgressiveIdleness(at_start_us=10, over_us=100), began_us=0)
+    idleness.read(50)
+    idleness.read(20)
+
+    assert idleness.timeout_us == 35

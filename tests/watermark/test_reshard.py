@@ -63,6 +63,26 @@ def test_a_child_of_two_parents_inherits_the_smaller_watermark() -> None:
     assert history.on(4, batch(1, 4, {"c": 55})) == [("c", "active"), ("low", 55)]
 
 
+def test_a_child_waits_while_any_of_its_parents_may_deliver() -> None:
+    history = History(IDLENESS)
+    history.on(0, batch(0, 0, {"p1": 50, "p2": 60, "other": 90}, backlog={"p2": 1}))
+    history.on(1, SplitsResharded(("p1", "p2"), ("c",)))
+    history.on(2, SplitsFinished(("p1",)))
+    history.on(60, batch(1, 60, {"other": 99}, backlog={"p2": 1}))
+
+    assert history.state("c") == "pending"
+    assert history.low_us == 50
+
+
+def test_a_child_that_is_told_of_in_two_reshards_inherits_of_the_parents_of_both() -> None:
+    history = history_of(p1=50, p2=60, other=90)
+    history.on(1, split_up("p1", "c"))
+    history.on(2, split_up("p2", "c"))
+    history.on(3, SplitsFinished(("p1", "p2")))
+
+    assert history.low_us == 50
+
+
 def test_a_silent_child_hands_on_what_it_inherited() -> None:
     history = history_of(p=50, other=90)
     history.on(1, split_up("p", "c"))

@@ -23,9 +23,12 @@ RESHARDED = StreamSnapshot(
     ancestry={2**64 - 1: ((7, 8), -(2**63)), 7: ((0,), None)},
 )
 BOUNDED = StreamSnapshot(5, {"a": (SplitState.ACTIVE, 5), "b": (SplitState.IDLE, 4)}, bounds_us={"b": 0, "a": 2**62})
+WEIGHED = StreamSnapshot(5, {7: (SplitState.ACTIVE, 5)}, bounds_us={7: 9_000, 8: 1}, bound_rows={8: 2**63 - 1})
 YOUNG = StreamSnapshot(5, {7: (SplitState.ACTIVE, 5)}, young_since_us=-1)
+LOST = StreamSnapshot(5, {7: (SplitState.ACTIVE, 5)}, lost=(3, 2**62))
 EVERY = {
     "numbers": NUMBERS, "names": NAMES, "empty": EMPTY, "resharded": RESHARDED, "bounded": BOUNDED, "young": YOUNG,
+    "lost": LOST, "weighed": WEIGHED,
 }  # fmt: skip
 
 
@@ -55,6 +58,8 @@ def test_four_thousand_splits_fit_into_60_kb() -> None:
 
 def test_without_reshards_an_older_version_can_read_it() -> None:
     assert (encode(NUMBERS)[4], encode(RESHARDED)[4], encode(BOUNDED)[4], encode(YOUNG)[4]) == (1, 2, 3, 4)
+    assert encode(LOST)[4] == 5
+    assert encode(WEIGHED)[4] == 3
 
 
 GOOD = encode(NUMBERS)
@@ -69,7 +74,7 @@ GOOD = encode(NUMBERS)
         (GOOD[:14], "truncated: the data ends too early"),
         (GOOD + b"x", "1 trailing bytes"),
         (b"JUNK" + GOOD[4:], "it begins with b'JUNK'"),
-        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 4"),
+        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 5"),
         (GOOD[:5] + struct.pack("<I", 2**31) + GOOD[9:], "it claims to unpack to 2147483648 bytes"),
         (GOOD[:5] + struct.pack("<I", 9) + GOOD[9:], "damaged: it unpacks to more than 9 bytes"),
         (GOOD[:9] + b"\0\0\0\0" + GOOD[13:], "damaged: the checksum does not match"),
@@ -109,6 +114,8 @@ def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0) -> 
         sealed([["a"], [], [["a", ["a"], None]]], count=1),
         sealed([["a"], [], [["a", [1.5], None]]], count=1),
         sealed([["a"], [], [["a", ["b"], 2**63]]], count=1),
+        sealed([["a"], [], [], [["a", 5]], None, [-1]], count=1),
+        sealed([["a"], [], [], [["a", 5]], None, []], count=1),
         sealed([["a"], [], [["a", "b"]]], count=1),
         sealed([[], []], kind=0, ids=bytes(16), count=2),
         sealed({}),

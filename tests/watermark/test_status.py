@@ -193,7 +193,9 @@ Stream orders: low watermark 2023-11-14 22:13:20.095 UTC
   left out: c, silent for more than 10s, backlog unknown
   batches 3 (1 rows)
   late   1 returns below the low watermark, 0 regressing reports
-  native Spark, with one watermark at 2023-11-14 22:13:21.001 UTC, would have judged at least 1 rows late"""
+  native Spark, with one watermark at 2023-11-14 22:13:21.001 UTC, \
+would have judged at least 1 rows late: a floor that may lie \
+far below the truth, since a batch tells of a split two event times at most"""
     )
 
 
@@ -206,7 +208,7 @@ def test_a_silent_stream_is_called_silent_and_its_splits_are_not_idle() -> None:
 
     assert (status.silent_since, status.states["idle"], status.left_out) == (START, 0, ())
     assert status.why == (
-        "the stream is silent: nothing of any split for 30s, which is no evidence against any; split a has the "
+        "the stream is silent: nothing of any split for 31s, which is no evidence against any; split a has the "
         "smallest watermark of 2 live splits."
     )
     assert "  why    the stream is silent" in explain(status)

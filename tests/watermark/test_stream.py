@@ -178,6 +178,14 @@ def test_a_promise_from_beyond_the_future_guard_moves_nothing() -> None:
     assert history.state("new") == "pending"
 
 
+def test_a_promise_exactly_at_the_future_guard_is_believed() -> None:
+    history = History(PLAIN.with_future_guard("5 minutes"))
+    most_us = PLAIN.watermark_of_max(at(301))
+
+    assert history.on(1, plan(1, a=most_us, b=most_us + 1_000)) == [("a", "active")]
+    assert history.status(1).splits["b"].watermark_us is None
+
+
 def test_without_a_guard_a_promise_is_believed() -> None:
     history = History(PLAIN.with_future_guard(None))
     history.on(0, batch(0, 0, {"a": at(0)}))
@@ -202,6 +210,32 @@ def test_silence_is_measured_by_what_was_read_not_by_how_long_a_batch_ran() -> N
     assert history.on(300, batch(1, 1, {"b": 100})) == []
     assert history.on(301, Tick()) == []
     assert history.state("a") == "active"
+
+
+def test_a_split_that_was_paused_before_a_restart_is_not_timed_until_it_goes_on() -> None:
+    history = history_of(a=50, b=90)
+    history.on(1, SplitsPaused(("a",)))
+    history.restart(2)
+    history.on(60, batch(1, 60, {"b": 100}))
+    assert history.state("a") == "paused"
+
+    history.on(61, SplitsResumed(("a",)))
+    history.on(69, batch(2, 69, {"b": 101}))
+    assert history.state("a") == "active"
+    history.on(72, batch(3, 72, {"b": 102}))
+    assert history.state("a") == "idle"
+
+
+@pytest.mark.parametrize("spoke", ["a", None])
+def test_a_stream_is_not_silent_while_a_split_that_never_spoke_has_rows_waiting(spoke: str | None) -> None:
+    history = History(PLAIN.with_idleness("10 seconds"))
+    history.on(0, batch(0, 0, {spoke: 50} if spoke else {}, backlog={"b": 3}))
+    history.on(60, Polled(at(60)))
+    assert history.status(60).silent_since is None
+
+    history.on(61, batch(1, 0, {}, backlog={"b": 0}))
+    history.on(62, Polled(at(62)))
+    assert history.status(62).silent_since is not None
 
 
 def test_a_split_with_backlog_lags_and_is_not_idle() -> None:

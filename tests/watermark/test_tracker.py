@@ -58,6 +58,8 @@ def test_rows_that_cannot_move_the_watermark_are_counted() -> None:
         counts.dropped_rows,
     ) == (5, 1, 1, 1, 1, 0)
     assert {"a": SplitMark(100, -1, 2)} == tracker.marks()
+    assert {"a": SplitMark(101, 101, 1)} == tracker.future_marks()
+    assert tracker.newest_us() == 101
 
 
 def test_many_rows_at_once_are_as_many_rows_one_by_one() -> None:
@@ -76,4 +78,4 @@ def test_the_wire_form_is_plain_sorted_and_complete() -> None:
     tracker.observe(1, None, cell=0)
     wire = tracker.to_wire()
 
-    assert wire == (((1, 0, 6, 6, 1), (2, 1, 5, 5, 1)), ((0, 2, 0, 1, 0, 0), (1, 1, 0, 0, 0, 0)))
+    assert wire == (((1, 0, 6, 6, 1), (2, 1, 5, 5, 1)), ((0, 2, 0, 1, 0, 0), (1, 1, 0, 0, 0, 0)), ())

@@ -1,16 +1,19 @@
 """Each split's own bound, as late as its rows were seen to come: Flink's bound, found instead of guessed.
 
-The bound of a split is the lateness that all but a share of 1 - coverage of what was seen of it does not exceed. What
-is seen depends on where it is seen:
+The bound of a split is the lateness that all but a share of 1 - coverage of its rows does not exceed. A row is late
+against the largest time before it, in its own batch or in an earlier one. What is seen of that depends on where:
 
-    rows          where they pass through Python, as in a stream that our sources read: every row, and how far it lies
-                  behind the largest before it in its slice; and the worst of each batch against all batches before
-    batches       where Spark's JVM observes them: how far the earliest row of a batch lies behind all batches before.
-                  Coverage then is a share of batches, all of whose rows are in time, which covers more rows than that
+    rows          in a stream that our sources read: of every row how far it lies behind the largest before it in its
+                  slice, and its time, which is held against all batches before
+    batches       in a wrapped stream: how far the earliest row of a batch lies behind all batches before.
+                  All rows of the batch count as so late, so coverage is the share of rows in batches that are in time
+                  as a whole
 
-Two memories are kept, and the larger answer counts: a long one, in which what was seen fades by a hundredth with each
-batch of the split, and a short one with a tenth. So a stream that grows unruly has its bound within a few batches, and
-one that calms down within some hundreds. Until enough was seen the bound is the largest that is allowed.
+What was seen is remembered for three spans, in which the weight of a batch fades, and the largest answer counts. The
+shortest takes in within a few batches that rows come to be later. The longest is there for what recurs: rows that are
+late for a while are lost until their event time has made up for it, so a split must know of them before they come
+again. What recurs after a longer time than about half of the longest span is forgotten in part, and more of it is late
+than the share. Until enough was seen the bound is the largest that is allowed.
 
 A bound that grows lowers no watermark: a split stays where it is until its event time has made up for it.
 
@@ -23,7 +26,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from lowmark.watermark.generator import MILLISECOND_US
+import numpy.typing as npt
+from lowmark.watermark.generator import LOWEST_US, MILLISECOND_US
 from lowmark.watermark.lateness import buckets_of, upper_edges
 from lowmark.watermark.state import SplitId
 from lowmark.watermark.strategy import AdaptiveBound
@@ -31,62 +35,47 @@ from lowmark.watermark.strategy import AdaptiveBound
 from .events import BatchReported, SplitColumn
 
 ENOUGH_ROWS, ENOUGH_BATCHES = 250, 20
-"""So much must be seen of a split before its bound is its own."""
-FADES = (0.99, 0.9)
-"""What is left of a batch's weight after each batch, in the long memory and in the short one."""
-SEED_BATCHES = 100.0
-"""A bound that was kept over a restart weighs as much as so many batches."""
+"""So much must be seen of a split before its bound is its own,"""
+ENOUGH_SHARE = 0.2
+"""and this share of the rows, or batches, of which one on average may be late."""
+SPANS = (10, 100)
+"""In so many batches of a split the weight of a batch fades to 37 %, in the two shorter spans,"""
+LONGEST_SPAN = 2_000
+"""and in so many in the longest one, but"""
+LEAST_LATE, MOST_LATE = 3, 20
+"""so many batches must be late in it on average: with fewer none could tell the share, and more tell nothing."""
 
-_NOTHING = 1e-12
+_ROUNDED_US = 2 * MILLISECOND_US - 1  # a watermark is 1 ms behind the largest time, and rounded down to a whole one
 
+_FURTHEST_US = 1 << 61  # so far on both sides no difference overflows: the years -71,000 to 75,000
+_MOST_ROWS = 1e18
 
-class _Memory:
-    """What was seen of one split, by bucket; the weight of what is old fades."""
-
-    __slots__ = ("_fade", "_weights")
-
-    def __init__(self, fade: float) -> None:
-        self._fade = fade
-        self._weights: dict[int, float] = {}
-
-    def fade(self) -> None:
-        kept = {bucket: weight * self._fade for bucket, weight in self._weights.items()}
-        self._weights = {bucket: weight for bucket, weight in kept.items() if weight > _NOTHING}
-
-    def add(self, bucket: int, weight: float) -> None:
-        self._weights[bucket] = self._weights.get(bucket, 0.0) + weight
-
-    def quantile_us(self, coverage: float) -> int:
-        """The upper edge of the bucket beyond which no more than the rest lies."""
-        allowed, beyond = (1.0 - coverage) * sum(self._weights.values()), 0.0
-        for bucket in sorted(self._weights, reverse=True):
-            beyond += self._weights[bucket]
-            if beyond > allowed:
-                return int(upper_edges(np.array([bucket]))[0])
-        return 0
+_Weights = npt.NDArray[np.float32]  # of rows, by how late they are
 
 
 class _Split:
     """One split: its bound, and what it is made of."""
 
-    __slots__ = ("beyond", "bound_us", "memories", "rows", "seed_us", "seen", "top_us")
+    __slots__ = ("beyond", "bound_us", "by_rows", "enough", "found", "latest_us", "seen", "spans")
 
-    def __init__(self, bound_us: int, seed_us: int | None = None) -> None:
+    def __init__(self, bound_us: int, spans: _Weights) -> None:
         self.bound_us = bound_us
         self.beyond = 0
-        self.memories = tuple(_Memory(fade) for fade in FADES)
+        self.spans = spans  # one line each
         self.seen = 0
-        self.rows = False  # whether rows were seen, not batches alone
-        self.seed_us = seed_us  # a bound from before a restart, until the first batch says what weighs how much
-        self.top_us: int | None = None  # the largest watermark with the least bound
+        self.by_rows = False
+        self.enough = False  # was seen to tell its bound
+        self.found = False  # has a bound of its own, which may be from before a restart
+        self.latest_us: int | None = None  # the largest event time, at most 2 ms more
 
 
 class AdaptiveBounds:
-    """The bounds of the splits of one stream.
+    """The bounds of the splits of one stream. Some 2 kB a split, whatever comes.
 
     Args:
         params: coverage, and between what the bounds stay.
         kept_us: bounds from before a restart, by split.
+        kept_rows: about how many rows each of them comes of; missing: not known.
 
     >>> bounds = AdaptiveBounds(AdaptiveBound(0.9, 0, 60_000_000))
     >>> for batch in range(30):        # ten rows a batch, one of them 3 to 4 seconds late
@@ -95,12 +84,25 @@ class AdaptiveBounds:
     (True, 60000000)
     """
 
-    def __init__(self, params: AdaptiveBound, kept_us: Mapping[SplitId, int] | None = None) -> None:
+    def __init__(
+        self,
+        params: AdaptiveBound,
+        kept_us: Mapping[SplitId, int] | None = None,
+        kept_rows: Mapping[SplitId, int] | None = None,
+    ) -> None:
         self._params = params
-        self._splits: dict[SplitId, _Split] = {
-            split: _Split(self._limited(bound_us), bound_us)
-            for split, bound_us in ({} if kept_us is None else kept_us).items()
-        }
+        self._late_share = 1.0 - params.coverage
+        longest = round(min(max(LONGEST_SPAN, LEAST_LATE / self._late_share), MOST_LATE / self._late_share))
+        self._fades = np.array([[1 - 1 / batches] for batches in sorted({*SPANS, longest})], np.float32)
+        # No answer depends on what is below the least bound, or above the largest: each is one column.
+        at_least, at_most = buckets_of(np.array([params.at_least_us, params.at_most_us])).tolist()
+        self._first = max(0, at_least - 1)
+        edges_us = upper_edges(np.arange(self._first, at_most + 2))
+        whole_us = -(-edges_us // MILLISECOND_US) * MILLISECOND_US
+        self._bounds_us = np.clip(whole_us, params.at_least_us, params.at_most_us)  # of each column
+        self._splits: dict[SplitId, _Split] = {}
+        for split, bound_us in ({} if kept_us is None else kept_us).items():
+            self._splits[split] = self._restored(bound_us, 0 if kept_rows is None else kept_rows.get(split, 0))
 
     def bound_us(self, split: SplitId) -> int:
         """How late a row of a split may be: a multiple of 1,000 us within the limits."""
@@ -114,12 +116,14 @@ class AdaptiveBounds:
 
     @property
     def kept_us(self) -> Mapping[SplitId, int]:
-        """What a restart needs: the bounds that were found."""
-        return {
-            split: known.bound_us
-            for split, known in self._splits.items()
-            if self._enough(known) or known.seed_us is not None
-        }
+        """What a restart needs: the bounds that were found, microseconds."""
+        return {split: known.bound_us for split, known in self._splits.items() if known.found}
+
+    @property
+    def kept_rows(self) -> Mapping[SplitId, int]:
+        """About how many rows each of these bounds comes of, in the longest span; missing: not known."""
+        counted = {split: _about(known.spans[-1].sum()) for split, known in self._splits.items() if known.enough}
+        return {split: rows for split, rows in counted.items() if rows}
 
     def forget(self, split: SplitId) -> None:
         """The split is not known any more."""
@@ -130,9 +134,13 @@ class AdaptiveBounds:
         for split, watermark_us in event.watermarks_us.items():
             known = self._splits.get(split)
             if known is None:
-                known = self._splits[split] = _Split(self._params.at_most_us)
-            self._learn(known, event.lateness.get(split, {}), event.first_us.get(split))
-            known.top_us = watermark_us if known.top_us is None else max(known.top_us, watermark_us)
+                known = self._splits[split] = _Split(self._params.at_most_us, self._nothing())
+            known.by_rows |= split in event.lateness
+            late = self._late(event, split, known.latest_us)
+            if late is not None:
+                self._take(known, late)
+            latest_us = watermark_us + self._params.at_least_us + _ROUNDED_US
+            known.latest_us = latest_us if known.latest_us is None else max(known.latest_us, latest_us)
 
     def bounded(
         self, watermarks_us: Mapping[SplitId, int], stands_at_us: Mapping[SplitId, int]
@@ -143,56 +151,81 @@ class AdaptiveBounds:
             watermarks_us: of some splits.
             stands_at_us: what those splits stand at that are known: no watermark becomes smaller than that.
         """
-        least_us = self._params.at_least_us
-        made = {
-            split: max(
-                us + least_us - self.bound_us(split), stands_at_us.get(split, us + least_us - self.bound_us(split))
-            )
-            for split, us in watermarks_us.items()
-        }
+        made: dict[SplitId, int] = {}
+        for split, us in watermarks_us.items():
+            own_us = max(us + self._params.at_least_us - self.bound_us(split), LOWEST_US)
+            made[split] = max(own_us, stands_at_us.get(split, own_us))
         if not isinstance(watermarks_us, SplitColumn):
             return made
         return SplitColumn(watermarks_us.splits, np.fromiter(made.values(), np.int64, len(made)))
 
     # -- how
 
-    def _learn(self, known: _Split, lateness: Mapping[int, int], first_us: int | None) -> None:
-        seen = dict(lateness)
-        known.rows |= bool(seen)
-        if first_us is not None and known.top_us is not None:
-            # Less than 2 ms too much: a watermark is 1 ms behind the largest time, and rounded down.
-            behind_us = known.top_us + self._params.at_least_us + 2 * MILLISECOND_US - 1 - first_us
-            bucket = int(buckets_of(np.array([max(0, behind_us)]))[0])
-            if bucket > max(seen, default=-1):
-                seen[bucket] = seen.get(bucket, 0) + 1
-        elif not seen:
-            return  # the first batch of all, of which only its largest time is known
-        count = sum(seen.values())
-        known.seen += count
-        in_force = int(buckets_of(np.array([known.bound_us]))[0])
-        known.beyond += sum(rows for bucket, rows in seen.items() if bucket > in_force)
-        for memory in known.memories:
-            memory.fade()
-            for bucket, rows in seen.items():
-                memory.add(bucket, rows)
-        if known.seed_us is not None:
-            self._sow(known, count)
-        if self._enough(known):
-            found_us = max(memory.quantile_us(self._params.coverage) for memory in known.memories)
-            known.bound_us = self._limited(found_us)
+    def _late(self, event: BatchReported, split: SplitId, latest_us: int | None) -> _Weights | None:
+        """The rows of a split in a batch by how late they are; None if the batch does not show it."""
+        counted, times = event.lateness.get(split), event.times.get(split)
+        behind = None if counted is None else self._by_column(_keys(counted), counted)
+        if times is None:
+            first_us = event.first_us.get(split)
+            times = {} if first_us is None else {first_us: max(1, event.rows.get(split, 1))}
+        if latest_us is None or not times:
+            return behind
+        before_us = min(max(latest_us, -_FURTHEST_US), _FURTHEST_US)
+        before = self._by_column(buckets_of(before_us - np.clip(_keys(times), -_FURTHEST_US, _FURTHEST_US)), times)
+        if behind is None:
+            return before
+        # So many rows at least are so late, by what came in their slice or by what came before.
+        late = np.maximum(_and_above(behind), _and_above(before))
+        late[:-1] -= late[1:]
+        return late
 
-    def _sow(self, known: _Split, count: int) -> None:
-        """Let the bound of before the restart count like the batches that it came of."""
-        assert known.seed_us is not None
-        weight, bucket = count * SEED_BATCHES, int(buckets_of(np.array([known.seed_us]))[0])
-        share = min(1.0, 2.0 * (1.0 - self._params.coverage))
-        known.memories[0].add(0, weight * (1.0 - share))
-        known.memories[0].add(bucket, weight * share)
-        known.seed_us, known.seen = None, known.seen + int(weight)
+    def _take(self, known: _Split, late: _Weights) -> None:
+        beyond = float(late[self._column(known.bound_us) + 1 :].sum())
+        known.beyond += round(beyond) if known.by_rows else beyond > 0
+        known.seen += round(float(late.sum())) if known.by_rows else 1
+        known.spans *= self._fades
+        known.spans += late
+        least = ENOUGH_ROWS if known.by_rows else ENOUGH_BATCHES
+        known.enough |= known.seen >= max(least, round(ENOUGH_SHARE / self._late_share))
+        if known.enough:
+            known.found, above = True, _and_above(known.spans)
+            # Beyond the column of the bound is no more than the share that may be late, in each span.
+            columns = np.count_nonzero(above > self._late_share * above[:, :1], axis=1)
+            known.bound_us = int(self._bounds_us[columns.max() - 1])
 
-    def _enough(self, known: _Split) -> bool:
-        return known.seen >= (ENOUGH_ROWS if known.rows else ENOUGH_BATCHES)
+    def _restored(self, bound_us: int, rows: int) -> _Split:
+        most = len(self._bounds_us) - 2
+        known = _Split(
+            int(self._bounds_us[min(int(np.searchsorted(self._bounds_us, bound_us)), most)]), self._nothing()
+        )
+        known.found, known.enough = True, rows > 0  # not known how many: it holds until enough was seen anew
+        share = min(1.0, 2.0 * self._late_share)  # so it holds for two thirds of the longest span at least
+        known.spans[-1, 0] = rows * (1.0 - share)
+        known.spans[-1, self._column(known.bound_us)] += rows * share
+        return known
 
-    def _limited(self, bound_us: int) -> int:
-        whole_us = -(-bound_us // MILLISECOND_US) * MILLISECOND_US
-        return min(max(whole_us, self._params.at_least_us), self._params.at_most_us)
+    def _nothing(self) -> _Weights:
+        return np.zeros((len(self._fades), len(self._bounds_us)), np.float32)
+
+    def _by_column(self, buckets: npt.NDArray[np.int64] | npt.NDArray[np.intp], rows: Mapping[int, int]) -> _Weights:
+        columns, width = np.clip(buckets - self._first, 0, len(self._bounds_us) - 1), len(self._bounds_us)
+        return np.bincount(columns, np.fromiter(rows.values(), np.float64, len(rows)), width).astype(np.float32)
+
+    def _column(self, bound_us: int) -> int:
+        """The last with this bound; the one after the largest bound is for what lies beyond it."""
+        return min(int(np.searchsorted(self._bounds_us, bound_us, "right")) - 1, len(self._bounds_us) - 2)
+
+
+def _keys(counted: Mapping[int, int]) -> npt.NDArray[np.int64]:
+    return np.fromiter(counted, np.int64, len(counted))
+
+
+def _and_above(weights: _Weights) -> _Weights:
+    """What is in each column or in a later one."""
+    above: _Weights = weights[..., ::-1].cumsum(axis=-1)[..., ::-1]
+    return above
+
+
+def _about(rows: float) -> int:
+    """Two digits of a number: what is remembered in more changes with every batch and says no more."""
+    return int(float(f"{min(rows, _MOST_ROWS):.1e}"))

@@ -126,8 +126,12 @@ class BatchReported:
         counts: totals of the batch.
         judged_by_us: the one watermark of the stream that Spark judged the rows by, where it has its own; None: what it
             would be is worked out from the rows.
+        newest_us: largest event time of the batch, rows beyond the future guard included; None: not measured.
+        future_rows: rows of each split beyond the future guard; may be empty. They move nothing.
         lateness: rows of each split by bucket of how late they are (``lateness.py``), where rows are seen; may be
             empty.
+        times: rows of each split by event time, rounded down; may be empty: nothing is known between the smallest and
+            the largest.
 
     Mappings by split may be a ``SplitColumn`` each, which is cheaper for many splits.
     """
@@ -142,6 +146,9 @@ class BatchReported:
     counts: BatchCounts = BatchCounts()
     judged_by_us: int | None = None
     lateness: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
+    newest_us: int | None = None
+    future_rows: Mapping[SplitId, int] = field(default_factory=dict)
+    times: Mapping[SplitId, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +239,17 @@ class SplitsRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportLost:
+    """A batch is over, and what was in it will never be reported: its query was killed right after it.
+
+    Splits whose first rows were in it are not known, so the low watermark holds until they had time to speak again:
+    until the sources were read up to a grace (``with_grace``, else one minute) after this.
+    """
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed and nothing was read: only what depends on time alone is looked at."""
 
@@ -246,6 +264,7 @@ Event = (
     | SplitsPaused
     | SplitsResumed
     | SplitsRemoved
+    | ReportLost
     | Tick
 )
 

@@ -91,6 +91,17 @@ class History(Generic[Holder]):
         columns = list(zip(self._at_us, self._low_us, self._holders, strict=True))
         return tuple(Rise(at_us, low_us, holder) for at_us, low_us, holder in columns[self._old(now_us) :])
 
+    def thinned(self, now_us: int, most: int) -> tuple[tuple[int, int], ...]:
+        """(when, low watermark) of the span that ends now, oldest first: evenly chosen, the newest always.
+
+        Args:
+            now_us: now, microseconds since the epoch.
+            most: how many at most, 1 or more.
+        """
+        columns = list(zip(self._at_us, self._low_us, strict=True))[self._old(now_us) :]
+        step = -(-len(columns) // most)
+        return tuple(columns[::-1][::step][::-1]) if columns else ()
+
     def held(self, now_us: int) -> tuple[Held[Holder], ...]:
         """Who held it in the span that ends now, newest first; one entry for each spell."""
         spells: list[Held[Holder]] = []

@@ -3,10 +3,12 @@
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
             JSON (ids if names; names; ancestry: child, parents, what the removed ones left; split and bound;
-            since when the stream is young)
+            since when the stream is young; the batch whose report was lost, and when that was known; of each
+            bound in turn how many rows it comes of)
 
 Version 2 has the ancestry, version 3 the bounds of splits that have their own, version 4 since when the stream is
-young, as long as it is; without these version 1 is written, which older readers know.
+young, as long as it is, version 5 the batch whose report was lost, while it is waited for; without these version 1 is
+written, which older readers know. The rows of the bounds are no version: older readers pass over them.
 
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
@@ -30,7 +32,7 @@ from lowmark.watermark.state import SplitId, SplitState, split_order
 
 from .lineage import Ancestry
 
-VERSION = 4  # the newest that is written; older ones are read
+VERSION = 5  # the newest that is written; older ones are read
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
@@ -59,6 +61,9 @@ class StreamSnapshot:
         ancestry: parents of every child of a reshard that has not spoken yet.
         bounds_us: bounds that were found of splits, microseconds.
         young_since_us: when the stream began whose idle timeout still grows, microseconds since the epoch, or None.
+        lost: the batch whose report was lost, and when that was known, microseconds since the epoch; None: none is
+            waited for.
+        bound_rows: about how many rows each of the bounds comes of; missing: not known.
     """
 
     low_us: int | None = None
@@ -67,6 +72,8 @@ class StreamSnapshot:
     ancestry: Ancestry = field(default_factory=dict)
     bounds_us: Mapping[SplitId, int] = field(default_factory=dict)
     young_since_us: int | None = None
+    lost: tuple[int, int] | None = None
+    bound_rows: Mapping[SplitId, int] = field(default_factory=dict)
 
 
 def encode(snapshot: StreamSnapshot) -> bytes:
@@ -81,9 +88,12 @@ def encode(snapshot: StreamSnapshot) -> bytes:
     names = [[split, snapshot.names[split]] for split in sorted(snapshot.names, key=split_order)]
     ancestry = [[child, *snapshot.ancestry[child]] for child in sorted(snapshot.ancestry, key=split_order)]
     bounds = [[split, snapshot.bounds_us[split]] for split in sorted(snapshot.bounds_us, key=split_order)]
+    rows = [snapshot.bound_rows.get(split, 0) for split, _ in bounds]
     young_since_us = snapshot.young_since_us
-    version = 4 if young_since_us is not None else 3 if bounds else 2 if ancestry else 1
-    tail = [ids if named else [], names, ancestry, bounds, young_since_us][: 1 + version]
+    version = 3 if bounds else 2 if ancestry else 1
+    version = 5 if snapshot.lost is not None else 4 if young_since_us is not None else version
+    tail = [ids if named else [], names, ancestry, bounds, young_since_us, snapshot.lost, rows]
+    tail = tail[: None if any(rows) else 1 + version]
     text = json.dumps(tail, separators=(",", ":")).encode()
     low_us = snapshot.low_us
     body = b"".join(
@@ -135,7 +145,12 @@ def decode(data: bytes) -> StreamSnapshot:
         ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in (more[0] if more else [])}
         bounds_us = dict(more[1]) if len(more) > 1 else {}
         young_since_us = more[2] if len(more) > 2 else None
+        lost = tuple(more[3]) if len(more) > 3 and more[3] is not None else None
+        rows = more[4] if len(more) > 4 else [0] * len(bounds_us)
+        bound_rows = {split: count for split, count in zip(bounds_us, rows, strict=True) if count}
+        _check(all(type(count) is int and 0 < count <= _INT64[-1] for count in bound_rows.values()))
         _check(young_since_us is None or (type(young_since_us) is int and young_since_us in _INT64))
+        _check(lost is None or (len(lost) == 2 and all(type(part) is int and part in _INT64 for part in lost)))
         _check(all(type(split) in (str, int) and type(us) is int and us in _INT64 for split, us in bounds_us.items()))
         _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
         for child, (parents, left_us) in ancestry.items():
@@ -143,7 +158,8 @@ def decode(data: bytes) -> StreamSnapshot:
             _check(parents or left_us is not None)  # parents that were removed have left something
             _check(left_us is None or (type(left_us) is int and left_us in _INT64))
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
-        return StreamSnapshot(low_us if low_known else None, splits, dict(names), ancestry, bounds_us, young_since_us)
+        low_us = low_us if low_known else None
+        return StreamSnapshot(low_us, splits, dict(names), ancestry, bounds_us, young_since_us, lost, bound_rows)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
 

@@ -9,6 +9,7 @@ import html
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.printable import printable
@@ -20,6 +21,7 @@ _PLAIN = frozenset({int, str, bool})  # what most values of a status are, and st
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SPLITS_SHOWN = 10
 _SPELLS_SHOWN = 3
+_SILENT_US = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,45 @@ class SplitStatus:
     native_late_rows: int = 0
     bound_us: int | None = None
     beyond_bound: int = 0
+
+
+class Cause(str, Enum):
+    """Why a low watermark stands, where it is not merely the slowest split: one word, the same wherever it is shown."""
+
+    QUERY_FAILED = "query failed"
+    """The query ended with an error."""
+    COORDINATOR_AWAY = "coordinator away"
+    """The coordinator that publishes the low watermark, or that lets the stream be read on, does not answer."""
+    NO_EVENT_TIME = "no event time"
+    """No row so far has an event time that can be: see ``unusable_times``."""
+    WRONG_CLOCK = "wrong clock"
+    """All that the holder sends lies beyond the future guard."""
+    SILENT_SPLIT = "silent split"
+    """No row of the holder was reported for a while, and rows of others were."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongClock:
+    """A split that sent rows beyond the future guard.
+
+    Attributes:
+        split: its name.
+        rows: how many, since this process started.
+        since: when the first of them was reported, UTC.
+        last: when the last one was.
+    """
+
+    split: str
+    rows: int
+    since: datetime | None
+    last: datetime | None
+
+    def __str__(self) -> str:
+        return (
+            f"the clock of split {self.split} is wrong: {self.rows:,} rows since {_moment(self.since)} "
+            f"(the last at {_moment(self.last)}) lie further ahead of the clock than the future guard allows, and move "
+            "nothing"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +141,10 @@ class StreamStatus:
         held: who held the low watermark in the last hour, newest first.
         silent_since: since when nothing came of any split, UTC, where that is longer than the timeout; None: the stream
             is not silent, or all its splits are idle by time alone.
+        cause: the kind of reason that ``why`` begins with; None: the holder is merely slow, or nobody holds.
+        newest_us: largest event time of all rows, those beyond the future guard included; None: not measured.
+        fastest_us: the largest watermark of a split so far, microseconds since the epoch.
+        wrong_clocks: the splits that sent rows beyond the future guard, up to ten, those with most rows first.
     """
 
     name: str
@@ -121,6 +166,16 @@ class StreamStatus:
     passed_over: tuple[str, ...] = ()
     held: tuple[HolderSpell, ...] = ()
     silent_since: datetime | None = None
+    cause: Cause | None = None
+    newest_us: int | None = None
+    fastest_us: int | None = None
+    wrong_clocks: tuple[WrongClock, ...] = ()
+
+    @property
+    def clocks_beside(self) -> tuple[WrongClock, ...]:
+        """Wrong clocks but the holder's, which ``why`` tells of where it is the cause."""
+        told = self.holder if self.cause is Cause.WRONG_CLOCK else None
+        return tuple(clock for clock in self.wrong_clocks if clock.split != told)
 
     def __repr__(self) -> str:
         """One line: a stream may have thousands of splits."""
@@ -177,6 +232,8 @@ class Hold:
     clock: IdleClock = IdleClock.TIME  # by which silence is counted,
     grace_clock: IdleClock = IdleClock.TIME  # and the grace
     silent_us: int | None = None  # how long nothing came of any split, once the stream is silent
+    unreported_us: int | None = None  # how long no row of the holder was reported, and rows of others were
+    wrong_clock: WrongClock | None = None  # of the holder
 
 
 def hold_reasons(hold: Hold) -> tuple[str, str]:
@@ -194,19 +251,41 @@ def hold_reasons(hold: Hold) -> tuple[str, str]:
         return f"{silence}, which is no evidence against any; {why}", what_next
     split = f"split {hold.name}"
     if hold.watermark_us is None:
-        others = f", as have {hold.silent - 1} others" if hold.silent > 1 else ""
+        others = f", as have {hold.silent - 1:,} others" if hold.silent > 1 else ""
         stands = "" if hold.inherited_us is None else f"; it inherited {format_time_us(hold.inherited_us)}"
-        return f"{split} has not spoken yet{others}{stands}.", f"{_until_it_speaks(hold, split)}."
+        return f"{split} has not spoken yet{others}{stands}{_unreported(hold)}.", f"{_until_it_speaks(hold, split)}."
     if hold.low_us is not None and hold.watermark_us < hold.low_us:
         behind = rough_duration_us(hold.low_us - hold.watermark_us)
-        why = f"{split} came back {behind} behind the low watermark, which does not go back."
+        why = f"{split} came back {behind} behind the low watermark, which does not go back{_unreported(hold)}."
     elif hold.state is SplitState.PAUSED:
-        why = f"{split} has the smallest watermark of {hold.live} live splits, and alignment has paused it."
+        why = f"{split} has the smallest watermark of {hold.live:,} live splits, and alignment has paused it."
     else:
-        why = f"{split} has the smallest watermark of {hold.live} live splits."
+        why = f"{split} has the smallest watermark of {hold.live:,} live splits{_unreported(hold)}."
     if hold.state is SplitState.PAUSED:
         return why, f"Alignment lets {split} go on."
     return why, f"Newer rows of {split}; {_unless_idle(hold)}."
+
+
+def lost_reasons(batch_id: int, left_us: int) -> tuple[str, str]:
+    """Why the low watermark stands after a report was lost, and what ends that: one sentence each.
+
+    >>> lost_reasons(7, 40_000_000)[1]
+    'The sources read for 40s more.'
+    """
+    lost = f"The report of batch {batch_id} was lost when its query was killed"
+    read = f"The sources read for {rough_duration_us(max(0, left_us))} more."
+    return f"{lost}: splits that were new in it are given time to speak.", read
+
+
+def is_silent(hold: Hold) -> bool:
+    """Whether the holder is silent while others are not, for so long that a person should know."""
+    return hold.unreported_us is not None and hold.unreported_us >= _SILENT_US and hold.wrong_clock is None
+
+
+def _unreported(hold: Hold) -> str:
+    if hold.unreported_us is None or not is_silent(hold):
+        return ""
+    return f"; no row of it was reported for {rough_duration_us(hold.unreported_us)}"
 
 
 def _until_it_speaks(hold: Hold, split: str) -> str:
@@ -222,7 +301,7 @@ def _until_it_speaks(hold: Hold, split: str) -> str:
         ends = f"its grace ends {_in(hold.grace_left_us)}"
     else:
         ends = f"its grace ends after {rough_duration_us(hold.grace_left_us)} more in which others deliver"
-    rows = f" ({hold.backlog_rows} rows are waiting in it)" if hold.backlog_rows and not idle else ""
+    rows = f" ({hold.backlog_rows:,} rows are waiting in it)" if hold.backlog_rows and not idle else ""
     return f"The first row of {split}{rows}, or the end of its grace: {ends}{idle}"
 
 
@@ -236,14 +315,14 @@ def _nobody_holds(hold: Hold) -> tuple[str, str]:
         AllIdle.MAX: "it stands at the largest watermark seen (all idle: max).",
         AllIdle.ADVANCE: "it follows processing time (all idle: advance).",
     }[hold.all_idle]
-    return f"every live split ({hold.idle}) is idle, and {policy}", "The next row of any split."
+    return f"every live split ({hold.idle:,}) is idle, and {policy}", "The next row of any split."
 
 
 def _unless_idle(hold: Hold) -> str:
     if hold.idle_timeout_us is None:
         return "it is waited for even if it falls silent, as no idleness is set (with_idleness())"
     if hold.backlog_rows:
-        return f"it cannot become idle, for {hold.backlog_rows} rows are waiting in it"
+        return f"it cannot become idle, for {hold.backlog_rows:,} rows are waiting in it"
     meanwhile = "" if hold.clock is IdleClock.TIME else " while others deliver"
     if hold.timeout_grows:
         return f"or its silence for more than {rough_duration_us(hold.idle_timeout_us)} by now{meanwhile}"
@@ -276,6 +355,11 @@ def format_time_us(us: int | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} UTC"
 
 
+def _moment(at: datetime | None) -> str:
+    """A moment to the second, for people."""
+    return "an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def explain(status: StreamStatus) -> str:
     """The status as a person reads it: several lines of plain text."""
     lines = [
@@ -283,29 +367,44 @@ def explain(status: StreamStatus) -> str:
         f"  why    {status.why}",
         f"  since  {format_time_us(_us(status.since))}",
         f"  next   {status.next}",
+        *_clock_lines(status),
         *_held_lines(status.held),
-        "  splits " + ", ".join(f"{count} {state}" for state, count in status.states.items()),
+        "  splits " + ", ".join(f"{count:,} {state}" for state, count in status.states.items()),
     ]
     shown = sorted(status.splits.items(), key=lambda item: by_need(item[1]))[:_SPLITS_SHOWN]
     lines += [f"    {name}: {_split_line(split)}" for name, split in shown]
     known = sum(status.states.values())
     if known > len(shown):
-        lines.append(f"    and {known - len(shown)} more")
+        lines.append(f"    and {known - len(shown):,} more")
     if status.passed_over:
         lines.append(f"  passed over by with_percentile(): {', '.join(status.passed_over[:_SPLITS_SHOWN])}")
     lines += [f"  left out: {name}, {why}" for name, why in status.left_out[:_SPLITS_SHOWN]]
-    counts = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in asdict(status.counts).items() if number)
-    lines.append(f"  batches {status.batches} ({counts or 'no rows'})")
+    counted = ((what.replace("_", " "), number) for what, number in asdict(status.counts).items() if number)
+    counts = ", ".join(f"{number:,} {what}" for what, number in counted)
+    lines.append(f"  batches {status.batches:,} ({counts or 'no rows'})")
     if status.returned_late or status.regressions:
         lines.append(
-            f"  late   {status.returned_late} returns below the low watermark, {status.regressions} regressing reports"
+            f"  late   {status.returned_late:,} returns below the low watermark, "
+            f"{status.regressions:,} regressing reports"
         )
     if status.native_late_rows:
         lines.append(
             f"  native Spark, with one watermark at {format_time_us(status.native_watermark_us)}, "
-            f"would have judged at least {status.native_late_rows} rows late"
+            f"would have judged at least {status.native_late_rows:,} rows late: a floor that may lie far below the "
+            "truth, since a batch tells of a split two event times at most"
         )
     return "\n".join(map(printable, lines))
+
+
+def _clock_lines(status: StreamStatus) -> list[str]:
+    """The splits whose clocks are wrong; the holder's stands in ``why``."""
+    clocks = status.clocks_beside
+    newest = (
+        ""
+        if status.newest_us is None
+        else (f"; the largest event time of the stream is {format_time_us(status.newest_us)}")
+    )
+    return [f"  clock  {clock}{newest}" for clock in clocks]
 
 
 def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
@@ -341,7 +440,7 @@ def _plain(value: object) -> object:
         return [_plain(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    return value.value if isinstance(value, SplitState) else value
+    return value.value if isinstance(value, SplitState | Cause) else value
 
 
 _RANK = {
@@ -364,12 +463,12 @@ def need(state: SplitState, watermark_us: int | None) -> tuple[int, bool, int]:
 
 
 def _split_line(split: SplitStatus) -> str:
-    backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {split.backlog_rows} rows"
-    late = f", {split.late_reports} late reports" if split.late_reports else ""
-    late += f", natively {split.native_late_rows} rows late at least" if split.native_late_rows else ""
+    backlog = "backlog unknown" if split.backlog_rows is None else f"backlog {split.backlog_rows:,} rows"
+    late = f", {split.late_reports:,} late reports" if split.late_reports else ""
+    late += f", natively {split.native_late_rows:,} rows late at least" if split.native_late_rows else ""
     if split.bound_us is not None:
         late += f", bound {format_duration_us(split.bound_us)}"
-        late += f" ({split.beyond_bound} came later)" if split.beyond_bound else ""
+        late += f" ({split.beyond_bound:,} came later)" if split.beyond_bound else ""
     lagging = ", lagging" if split.lagging else ""
     return f"{split.state.value}{lagging}, watermark {format_time_us(split.watermark_us)}, {backlog}{late}"
 

@@ -33,6 +33,7 @@ from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import ProgressiveIdleness, WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
+from .cause import unusable_times
 from .coalescer import Coalescer
 from .cohort import Cohort
 from .events import (
@@ -41,6 +42,7 @@ from .events import (
     Effect,
     Event,
     Polled,
+    ReportLost,
     SplitColumn,
     SplitReturnedLate,
     SplitsDiscovered,
@@ -50,13 +52,12 @@ from .events import (
     SplitsResharded,
     SplitsResumed,
     SplitStateChanged,
-    Tick,
 )
 from .history import History
 from .idleness import Idleness
 from .lineage import Lineage
 from .snapshot import StreamSnapshot, decode, encode
-from .status import StreamStatus
+from .status import StreamStatus, lost_reasons
 from .tally import SplitTally, Tally
 from .view import SplitRecord, View
 
@@ -70,6 +71,7 @@ look this often."""
 
 Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
+_RISES_SHOWN = 240
 _WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
 
@@ -114,6 +116,7 @@ class StreamCoordinator:
         self._bounds = None if strategy.adaptive is None else AdaptiveBounds(strategy.adaptive)
         self._cohort: Cohort | None = None  # while it is there, the numbers of its splits are in it
         self._last_column: SplitColumn | None = None  # the newest, which may be the first of a cohort
+        self._lost: tuple[int, int] | None = None  # the batch whose report was lost, and when that was known
         self._epoch = 0
         self._kind: type | None = None  # of split ids: int or str, one per stream
         self._spent_us = dict.fromkeys(SplitState, 0)  # by all splits together, in each state,
@@ -154,7 +157,7 @@ class StreamCoordinator:
                 self._learn(event)
                 self._report(self._adapt(event), now_us)
             case BatchPlanned():
-                self._plan(self._adapt(event), now_us)
+                self._plan(event, now_us)
             case Polled(until_us):
                 self._read(until_us)
             case SplitsFinished(splits):
@@ -165,8 +168,9 @@ class StreamCoordinator:
                 self._resume(splits, now_us)
             case SplitsRemoved(splits):
                 self._remove(splits)
-            case Tick():
-                pass
+            case ReportLost(batch_id):
+                self._lost, self._material = (batch_id, now_us), True
+        self._end_loss()
         self._leave_quiet_out(now_us)
         self._let_inherit(now_us)
         return self._effects(now_us)
@@ -188,6 +192,8 @@ class StreamCoordinator:
             silent_us = self._stirred_us + patience_us + 1
             if self._read_until_us is None or silent_us > self._read_until_us:
                 moments.append(silent_us)
+        if self._lost is not None:
+            moments.append(self._lost[1] + self._grace_us + 1)
         grace_us = self._grace.next_deadline_us()
         if grace_us is not None:
             moments.append(grace_us)
@@ -234,6 +240,11 @@ class StreamCoordinator:
         if any(self._lineage.state(split) in (SplitState.PENDING, SplitState.ACTIVE) for split in waiting):
             return None
         return stirred_us
+
+    @property
+    def grace_us(self) -> int:
+        """How long a new split known to be empty may hold, and what was new in a batch whose report was lost."""
+        return self._grace_us
 
     @property
     def holder(self) -> SplitId | None:
@@ -287,7 +298,13 @@ class StreamCoordinator:
             bounds=self._bounds,
             idle_timeout_us=None if self._idleness is None else self._idleness.timeout_us,
         )
-        return view.status(now_us, str if name_of is None else name_of, limit)
+        status = view.status(now_us, str if name_of is None else name_of, limit)
+        if self._lost is None:
+            return status
+        batch_id, lost_us = self._lost
+        read_us = lost_us if self._read_until_us is None else self._read_until_us
+        why, what_next = lost_reasons(batch_id, lost_us + self._grace_us - read_us)
+        return replace(status, why=f"{why} {status.why}", next=f"{what_next} {status.next}")
 
     def spent_us(self, now_us: int) -> dict[SplitState, int]:
         """How long splits have been in each state, all of them added up, microseconds, up to now.
@@ -302,6 +319,15 @@ class StreamCoordinator:
     def late_reports(self) -> int:
         """How often a split delivered rows at or below the watermark in force, of splits that are gone, too."""
         return self._tally.late_reports
+
+    def rises(self, now_us: int) -> tuple[tuple[int, int], ...]:
+        """(when, low watermark), microseconds, of the last hour, oldest first; up to 240, evenly chosen."""
+        return self._history.thinned(now_us, _RISES_SHOWN)
+
+    @property
+    def unusable_times(self) -> str | None:
+        """One sentence about event times that cannot be meant; None: they can be. See ``cause.unusable_times``."""
+        return unusable_times(self._tally.counts, self._tally.newest_us, self._coalescer.low_us)
 
     @property
     def states(self) -> Mapping[SplitState, int]:
@@ -329,10 +355,12 @@ class StreamCoordinator:
         splits = {split: (state, at_us) for split, state, at_us in self._lineage.standings()}
         names = self._names if names is None else names
         bounds_us = {} if self._bounds is None else self._bounds.kept_us
+        rows = {} if self._bounds is None else self._bounds.kept_rows
         # Without splits it has no age: that counts from when the first is known.
         young_since_us = self._idleness.young_since_us if splits and self._idleness is not None else None
         ancestry = self._lineage.ancestry
-        return encode(StreamSnapshot(self.low_watermark_us, splits, names, ancestry, bounds_us, young_since_us))
+        low_us = self.low_watermark_us
+        return encode(StreamSnapshot(low_us, splits, names, ancestry, bounds_us, young_since_us, self._lost, rows))
 
     @classmethod
     def restore(
@@ -354,9 +382,9 @@ class StreamCoordinator:
         coordinator = cls(strategy, job_id=job_id, source_id=source_id, task_id=task_id)
         coordinator._coalescer = coordinator._new_coalescer(saved.low_us)
         coordinator._lineage = Lineage(coordinator._coalescer, saved.ancestry)
-        coordinator._names = dict(saved.names)
+        coordinator._names, coordinator._lost = dict(saved.names), saved.lost
         if strategy.adaptive is not None:
-            coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us)
+            coordinator._bounds = AdaptiveBounds(strategy.adaptive, saved.bounds_us, saved.bound_rows)
         if strategy.progressive is not None and saved.splits:  # a stream that is not said to be young is old
             grows = None if saved.young_since_us is None else strategy.progressive
             coordinator._idleness = _idleness(strategy, grows, saved.young_since_us)
@@ -443,7 +471,7 @@ class StreamCoordinator:
         Nor is it known before the report who had rows in the batch without a claim of more, so until then nobody's
         silence goes on: neither was read up to here, nor do rows flow.
         """
-        event = self._guarded(event, now_us)
+        event = self._adapt(self._guarded(event, now_us))  # the guard is for times, before a bound is taken off
         regressions, why = self._coalescer.regressions, "its next row is known"
         cohort = self._cohort
         claim = None if cohort is None else cohort.sort_out(event.watermarks_us)
@@ -502,13 +530,14 @@ class StreamCoordinator:
         self._planned_us = event.planned_at_us
         low_us, tally = self._coalescer.low_us, self._tally
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
-        tally.count_batch(event)
+        tally.count_batch(event, now_us)
         late_reports, native_late_rows = cohort.count_late(
             event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
         tally.late_reports += late_reports
         tally.native_late_rows += native_late_rows
         tally.saw(column.values_of.max().item())
+        tally.saw_time(event.newest_us)
         self._coalescer.report_array(column.splits, column.values_of)
         self._material |= cohort.report(event, now_us)
         self._learn_backlog(event, now_us)
@@ -637,12 +666,21 @@ class StreamCoordinator:
             if self._lineage.remove(split):
                 self._stop_timers(split)
                 del self._records[split]
-                self._tally.splits.pop(split, None)
+                self._tally.forget(split)
                 if self._bounds is not None:
                     self._bounds.forget(split)
                 self._backlog_rows.pop(split, None)
                 self._before.pop(split, None)
                 self._material = True
+
+    # -- what nobody told
+
+    def _end_loss(self) -> None:
+        """Splits whose first rows were in a batch that was not reported had time to speak again."""
+        if self._lost is None or self._read_until_us is None:
+            return
+        if self._read_until_us - self._lost[1] > self._grace_us:
+            self._lost, self._material = None, True
 
     # -- who is quiet
 
@@ -742,7 +780,8 @@ class StreamCoordinator:
                 effects.append(SplitStateChanged(split, before, after, self._records[split].why))
         effects += self._late
         # With ``advance`` it follows what was read: what arrived since, or while nobody ran, is not known yet.
-        if advance := self._coalescer.advance(self._read_until_us):
+        advance = None if self._lost is not None else self._coalescer.advance(self._read_until_us)
+        if advance:
             self._material, self._moved_at_us = True, now_us
             effects.append(
                 NotifyNewLowWatermark(self._job_id, self._source_id, self._task_id, now_us, advance.after_us)

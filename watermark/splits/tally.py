@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowmark.watermark.generator import MILLISECOND_US
+from lowmark.watermark.generator import MILLISECOND_US, bounded_watermark_us
 from lowmark.watermark.state import SplitId
 
 from .events import BatchCounts, BatchReported
@@ -25,6 +25,18 @@ class SplitTally:
     native_late_rows: int = 0
 
 
+@dataclass(slots=True)
+class FutureTally:
+    """Rows of one split beyond the future guard, and when the first and the last of them were reported."""
+
+    rows: int
+    since_us: int
+    last_us: int
+
+
+_FUTURE_SPLITS_MOST = 1_000
+
+
 class Tally:
     """Counts of a stream and its splits, and what Spark's own watermark would have made of the rows.
 
@@ -39,11 +51,14 @@ class Tally:
     def __init__(self, bound_us: int) -> None:
         self._bound_us = bound_us
         self.splits: dict[SplitId, SplitTally] = {}
+        self.future: dict[SplitId, FutureTally] = {}
+        self.newest_us: int | None = None  # of all event times, those beyond the future guard included
         self.counts = BatchCounts()
         self.batches = 0
         self.last_batch_id: int | None = None
         self.late_reports = 0  # of splits that are gone, too
         self.returned_late = 0
+        self.fastest_us: int | None = None  # the largest watermark of a split
         self.native_us: int | None = None
         self.native_late_rows = 0
 
@@ -51,18 +66,23 @@ class Tally:
         """Whether this batch is newer than all that were counted; a repeated one must not count again."""
         return self.last_batch_id is None or batch_id > self.last_batch_id
 
-    def count_batch(self, event: BatchReported) -> None:
-        """Count a fresh batch, but nothing of its splits."""
+    def count_batch(self, event: BatchReported, now_us: int) -> None:
+        """Count a fresh batch, but of its splits only rows beyond the future guard."""
         self.last_batch_id = event.batch_id
         self.batches += 1
         self.counts += event.counts
+        for split, rows in event.future_rows.items():
+            self.splits.setdefault(split, SplitTally()).last_report_us = now_us
+            if split in self.future or len(self.future) < _FUTURE_SPLITS_MOST:
+                of_split = self.future.setdefault(split, FutureTally(0, now_us, now_us))
+                of_split.rows, of_split.last_us = of_split.rows + rows, now_us
 
     def count(self, event: BatchReported, low_us: int | None, now_us: int) -> None:
         """Count a fresh batch; ``low_us`` is the low watermark before it."""
-        self.count_batch(event)
+        self.count_batch(event, now_us)
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         native_us = self.native_of(event)
-        for split in event.watermarks_us.keys() | event.rows.keys():
+        for split in event.watermarks_us.keys() | {split for split, rows in event.rows.items() if rows > 0}:
             tally = self.splits.setdefault(split, SplitTally())
             tally.rows += event.rows.get(split, 0)
             tally.first_us, tally.last_report_us = event.first_us.get(split), now_us
@@ -77,17 +97,32 @@ class Tally:
                 tally.native_late_rows += late_rows
         for watermark_us in event.watermarks_us.values():
             self.saw(watermark_us)
+        self.saw_time(event.newest_us)
 
     def native_of(self, event: BatchReported) -> int | None:
         """The one watermark that native Spark judges the rows of a batch by."""
         return self.native_us if event.judged_by_us is None else event.judged_by_us
 
     def saw(self, watermark_us: int) -> None:
-        """A split stands at ``watermark_us``. Native Spark takes the bound off the event time, but no
-        millisecond.
-        """
+        """A split stands at ``watermark_us``."""
+        self.fastest_us = watermark_us if self.fastest_us is None else max(self.fastest_us, watermark_us)
+        self._saw_native(watermark_us)
+
+    def _saw_native(self, watermark_us: int) -> None:
+        """Native Spark takes the bound off the event time, but no millisecond."""
         native_us = watermark_us + MILLISECOND_US
         self.native_us = native_us if self.native_us is None else max(self.native_us, native_us)
+
+    def saw_time(self, newest_us: int | None) -> None:
+        """The largest event time of a batch: native Spark has no future guard, so it goes by that."""
+        if newest_us is not None:
+            self.newest_us = newest_us if self.newest_us is None else max(self.newest_us, newest_us)
+            self._saw_native(bounded_watermark_us(newest_us, self._bound_us))
+
+    def forget(self, split: SplitId) -> None:
+        """A split is gone."""
+        self.splits.pop(split, None)
+        self.future.pop(split, None)
 
     def _native_late(self, earliest_us: int, watermark_us: int | None, rows: int | None, native_us: int) -> int:
         if watermark_us is not None and rows is not None:

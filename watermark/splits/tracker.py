@@ -16,7 +16,7 @@ from .events import BatchCounts
 
 MarkWire = tuple[SplitId, int, int, int, int]  # split, cell, max_us, min_us, rows
 CountWire = tuple[int, int, int, int, int, int]  # cell, rows, future, null time, null split, before epoch
-Wire = tuple[tuple[MarkWire, ...], tuple[CountWire, ...]]
+Wire = tuple[tuple[MarkWire, ...], tuple[CountWire, ...], tuple[MarkWire, ...]]  # the last: beyond the guard
 
 _NO_ROWS = (0, 0, 0, 0, 0)
 
@@ -56,6 +56,7 @@ class SplitTracker:
 
     def __init__(self) -> None:
         self._marks: dict[tuple[SplitId, int], SplitMark] = {}
+        self._future: dict[tuple[SplitId, int], SplitMark] = {}
         self._counts: dict[int, tuple[int, int, int, int, int]] = {}
 
     def observe(self, split: SplitId | None, ts_us: int | None, cell: int = 0, *, latest_us: int | None = None) -> None:
@@ -65,7 +66,7 @@ class SplitTracker:
             split: its split; a row without one is only counted.
             ts_us: its event time, microseconds since the epoch; a row without one is only counted.
             cell: the task partition that reads it.
-            latest_us: the future guard: a row with a later event time is only counted.
+            latest_us: the future guard: a row with a later event time moves nothing, and has a mark of its own.
         """
         future = ts_us is not None and latest_us is not None and ts_us > latest_us
         seen = (1, future, ts_us is None, split is None, ts_us is not None and ts_us < 0)
@@ -77,14 +78,18 @@ class SplitTracker:
             counts[3] + seen[3],
             counts[4] + seen[4],
         )
-        if split is not None and ts_us is not None and not future:
-            self._add(split, cell, SplitMark(ts_us, ts_us, 1))
+        if split is not None and ts_us is not None:
+            _add(self._future if future else self._marks, (split, cell), SplitMark(ts_us, ts_us, 1))
 
     def observe_many(self, split: SplitId, mark: SplitMark, cell: int = 0) -> None:
         """See many good rows of one split at once, such as an Arrow batch that was reduced to its mark."""
         rows, *others = self._counts.get(cell, _NO_ROWS)
         self._counts[cell] = (rows + mark.rows, others[0], others[1], others[2], others[3])
-        self._add(split, cell, mark)
+        _add(self._marks, (split, cell), mark)
+
+    def mark_future(self, split: SplitId, mark: SplitMark, cell: int = 0) -> None:
+        """See rows of one split beyond the future guard at once; ``count`` counts them."""
+        _add(self._future, (split, cell), mark)
 
     def count(self, counts: BatchCounts, cell: int = 0) -> None:
         """See many rows that move no watermark at once, by what is wrong with them; ``rows`` holds them all."""
@@ -100,15 +105,16 @@ class SplitTracker:
     def merge(self, other: SplitTracker) -> SplitTracker:
         """Both measurements in a new tracker. A cell that is in both counts once."""
         merged = SplitTracker()
-        merged._marks, merged._counts = dict(self._marks), dict(self._counts)
+        merged._marks, merged._future, merged._counts = dict(self._marks), dict(self._future), dict(self._counts)
         merged.absorb(other)
         return merged
 
     def absorb(self, other: SplitTracker) -> None:
         """As ``merge``, into this tracker: what thousands of tasks measured is not copied for each of them."""
-        for key, mark in other._marks.items():
-            mine = self._marks.get(key)
-            self._marks[key] = mark if mine is None else mine.merged(mark)
+        for own_marks, marks in ((self._marks, other._marks), (self._future, other._future)):
+            for key, mark in marks.items():
+                mine = own_marks.get(key)
+                own_marks[key] = mark if mine is None else mine.merged(mark)
         for cell, (a, b, c, d, e) in other._counts.items():
             own = self._counts.get(cell, _NO_ROWS)
             self._counts[cell] = (
@@ -121,11 +127,15 @@ class SplitTracker:
 
     def marks(self) -> dict[SplitId, SplitMark]:
         """What the batch showed of each split, over all cells; splits sorted."""
-        folded: dict[SplitId, SplitMark] = {}
-        for (split, _), mark in sorted(self._marks.items(), key=lambda item: split_order(item[0][0])):
-            known = folded.get(split)
-            folded[split] = mark if known is None else known.added(mark)
-        return folded
+        return _folded(self._marks)
+
+    def future_marks(self) -> dict[SplitId, SplitMark]:
+        """The rows of each split beyond the future guard, over all cells; splits sorted."""
+        return _folded(self._future)
+
+    def newest_us(self) -> int | None:
+        """The largest event time of the batch, microseconds, those beyond the future guard included; None: none."""
+        return max((mark.max_us for marks in (self._marks, self._future) for mark in marks.values()), default=None)
 
     def counts(self) -> BatchCounts:
         """The totals over all cells. ``dropped_rows`` is Spark's to know, and 0 here."""
@@ -133,15 +143,31 @@ class SplitTracker:
 
     def to_wire(self) -> Wire:
         """Plain nested tuples, sorted: equal when the trackers are."""
-        marks = ((s, cell, m.max_us, m.min_us, m.rows) for (s, cell), m in self._marks.items())
         counts = ((cell, *numbers) for cell, numbers in self._counts.items())
-        return tuple(sorted(marks, key=lambda mark: (split_order(mark[0]), mark[1]))), tuple(sorted(counts))
+        return _wire(self._marks), tuple(sorted(counts)), _wire(self._future)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SplitTracker) and self.to_wire() == other.to_wire()
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def _add(self, split: SplitId, cell: int, mark: SplitMark) -> None:
-        known = self._marks.get((split, cell))
-        self._marks[split, cell] = mark if known is None else known.added(mark)
+
+_Marks = dict[tuple[SplitId, int], SplitMark]  # by split and cell
+
+
+def _add(marks: _Marks, key: tuple[SplitId, int], mark: SplitMark) -> None:
+    known = marks.get(key)
+    marks[key] = mark if known is None else known.added(mark)
+
+
+def _folded(marks: _Marks) -> dict[SplitId, SplitMark]:
+    folded: dict[SplitId, SplitMark] = {}
+    for (split, _), mark in sorted(marks.items(), key=lambda item: split_order(item[0][0])):
+        known = folded.get(split)
+        folded[split] = mark if known is None else known.added(mark)
+    return folded
+
+
+def _wire(marks: _Marks) -> tuple[MarkWire, ...]:
+    plain = ((split, cell, m.max_us, m.min_us, m.rows) for (split, cell), m in marks.items())
+    return tuple(sorted(plain, key=lambda mark: (split_order(mark[0]), mark[1])))

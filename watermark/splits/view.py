@@ -10,13 +10,16 @@ from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import WatermarkStrategy
 
 from .adaptive import AdaptiveBounds
+from .cause import cause_of, unusable_times
 from .coalescer import Coalescer
 from .cohort import Cohort
 from .history import History
 from .idleness import Idleness
 from .lineage import Lineage
-from .status import Hold, HolderSpell, SplitStatus, StreamStatus, hold_reasons, need, utc
-from .tally import SplitTally, Tally
+from .status import Hold, HolderSpell, SplitStatus, StreamStatus, WrongClock, need, utc
+from .tally import FutureTally, SplitTally, Tally
+
+_CLOCKS_SHOWN = 10
 
 
 @dataclass(slots=True)
@@ -75,7 +78,8 @@ class View:
         holder, stripped = coalescer.holder, sorted(coalescer.stripped, key=split_order)[:limit]
         shown, idle = self._shown(limit), self._idle(limit)
         names = _names(dict.fromkeys([*shown, *idle, *stripped, *(() if holder is None else (holder,))]), name_of)
-        why, what_next = hold_reasons(self._hold(holder, names, now_us))
+        hold = self._hold(holder, names, now_us)
+        cause, why, what_next = cause_of(hold, unusable_times(tally.counts, tally.newest_us, coalescer.low_us))
         return StreamStatus(
             name=self.name,
             low_watermark_us=coalescer.low_us,
@@ -103,6 +107,13 @@ class View:
                 for spell in self.history.held(now_us)
             ),
             silent_since=utc(self.silent_since_us),
+            cause=cause,
+            newest_us=tally.newest_us,
+            fastest_us=tally.fastest_us,
+            wrong_clocks=tuple(
+                _wrong_clock(names.get(split, name_of(split)), tally.future[split])
+                for split in heapq.nsmallest(_CLOCKS_SHOWN, tally.future, key=lambda split: -tally.future[split].rows)
+            ),
         )
 
     def _shown(self, limit: int | None) -> list[SplitId]:
@@ -119,10 +130,8 @@ class View:
 
     def _split(self, split: SplitId) -> SplitStatus:
         state, record = self.lineage.state(split), self.records[split]
-        tally, backlog_rows = self.tally.splits.get(split, SplitTally()), self.backlog_rows.get(split)
-        heard_us = record.heard_us
-        if self.cohort is not None and split in self.cohort:
-            tally, heard_us = self.cohort.tally(split, tally), self.cohort.heard_us(split)
+        backlog_rows = self.backlog_rows.get(split)
+        tally, heard_us = self._counted(split)
         missed = self.planned_us is not None and (heard_us is None or heard_us < self.planned_us)
         readable = state in (SplitState.PENDING, SplitState.ACTIVE)
         return SplitStatus(
@@ -166,7 +175,9 @@ class View:
             all_idle=policy,
             inherited_us=self.lineage.inherited_us(holder),
             waits=self.records[holder].waits,
-            silent_us=self._silent_us(),
+            silent_us=None if self.silent_since_us is None else now_us - self.silent_since_us,
+            unreported_us=self._unreported_us(holder, now_us),
+            wrong_clock=self._clock_of(holder, names[holder]),
         )
 
     def _grace_left_us(self, holder: SplitId, now_us: int) -> int | None:
@@ -175,10 +186,35 @@ class View:
             return self.records[holder].pending_since_us + self.grace.timeout_us - now_us
         return self.grace.left_us(holder, now_us if self.read_until_us is None else self.read_until_us)
 
-    def _silent_us(self) -> int | None:
-        if self.silent_since_us is None or self.read_until_us is None:
+    def _unreported_us(self, holder: SplitId, now_us: int) -> int | None:
+        """How long no row of the holder was reported; None: the newest batch had rows of the holder."""
+        record = self.records[holder]
+        tally, heard_us = self._counted(holder)
+        state = self.lineage.state(holder)
+        if state is SplitState.PAUSED or record.waits or self.planned_us is None:
             return None
-        return self.read_until_us - self.silent_since_us
+        if heard_us is not None and heard_us >= self.planned_us:
+            return None
+        last_us = tally.last_report_us
+        return now_us - (record.pending_since_us if last_us is None else last_us)
+
+    def _clock_of(self, holder: SplitId, name: str) -> WrongClock | None:
+        """The holder's rows beyond the future guard, if some came since the low watermark rose last; else None."""
+        future, stands_us = self.tally.future.get(holder), self.moved_at_us
+        if future is None or (stands_us is not None and future.last_us < stands_us):
+            return None
+        return _wrong_clock(name, future)
+
+    def _counted(self, split: SplitId) -> tuple[SplitTally, int | None]:
+        """The tally of a split, and the time at which the newest batch with rows of the split was planned."""
+        tally, heard_us = self.tally.splits.get(split, SplitTally()), self.records[split].heard_us
+        if self.cohort is not None and split in self.cohort:
+            return self.cohort.tally(split, tally), self.cohort.heard_us(split)
+        return tally, heard_us
+
+
+def _wrong_clock(name: str, future: FutureTally) -> WrongClock:
+    return WrongClock(name, future.rows, utc(future.since_us), utc(future.last_us))
 
 
 def _names(splits: Iterable[SplitId], name_of: Callable[[SplitId], str]) -> dict[SplitId, str]:

@@ -6,8 +6,10 @@ import { put, Splits } from "./splits.js";
 
 const EVERY_MS = 1000;
 const PATIENCE_MS = 12_000;
-const HISTORY_US = 15 * 60e6;
+const HISTORY_US = 60 * 60e6;
 const SAY_EVERY_MS = 10_000;
+const LEADS = { "query failed": "The query has failed", "coordinator away": "Its coordinator does not answer", "no event time": "No usable event time",
+  "wrong clock": "Wrong clock of", "silent split": "Silent split" };
 const KINDS = { failed: "bad", stuck: "bad", gone: "bad", silent: "warn", waiting: "warn", standing: "warn", moving: "good" };
 
 const $ = (id) => document.getElementById(id);
@@ -87,6 +89,9 @@ function show(state) {
   else connection("lost", `not up to date: ${state.error}`);
   put($("services"), `${many(state.services.length, "service")}, ${many(state.runs.length, "query", "queries")}`);
   splits.take(state);
+  if (state.whole && state.selected !== null && !histories.has(state.selected)) {
+    histories.set(state.selected, state.rises.map(([at, low]) => ({ at, low, native: null, least: null, most: null })));
+  }
   const run = state.runs.find(({ id }) => id === state.selected);
   streams(state);
   queries(state);
@@ -95,7 +100,7 @@ function show(state) {
   if (run === undefined) {
     put($("nothing"), state.services.length === 0
       ? "No lowmark service of this user runs on this machine. A service lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); it appears here by itself."
-      : "No query with a wrapped stream runs yet. It appears here with its first batch.");
+      : "No query with a wrapped stream runs yet. It appears here when it begins, some seconds after its start().");
     document.title = "lowmark";
     return;
   }
@@ -133,17 +138,22 @@ function stream(run, { now_us: now }) {
   put($("stream-name"), run.shown);
   put($("stream-query"), run.query === null ? "" : `in query ${run.query}`);
   judge($("stream-verdict"), run);
-  put($("holder-lead"), run.holder === null ? "Held by nobody" : "Held by");
-  put($("holder"), run.holder_shown ?? "");
+  const lead = LEADS[run.cause];
+  put($("holder-lead"), lead === undefined ? (run.holder === null ? "Held by no split" : "Held by") : lead);
+  $("reason").dataset.kind = lead === undefined ? "" : "bad";
+  put($("holder"), run.cause === "no event time" ? "" : (run.holder_shown ?? ""));
   const since = parsed(run.since);
   const stands = since === null ? 0 : Math.floor((now - since) / 1e6) * 1e6;
-  put($("holder-since"), since === null ? "" : stands > 0 ? `· the low watermark has stood for ${span(stands)}` : "· the low watermark has just risen");
+  put($("holder-since"), since === null ? "" : run.low_watermark_us === null ? `· no low watermark yet, for ${span(stands)}` : stands > 0 ? `· the low watermark has stood for ${span(stands)}` : "· the low watermark has just risen");
   put($("why"), sentence(run.why));
   put($("next"), run.next);
-  const over = { ended: "This query has ended; shown is its last state.", failed: "This query has failed, or lowmark ends it: the driver's log says why.",
+  const over = { ended: "This query has ended; shown is its last state.", failed: "The driver's log has the whole error.",
     gone: "Its service does not answer any more: the application has ended, or hangs. Shown is what was known last." };
-  put($("beside"), over[run.verdict] ?? "");
-  $("beside").hidden = !(run.verdict in over);
+  const clocks = run.clocks.filter(([, , , , , holds]) => !holds).map(([, shown, rows, since, last]) =>
+    `The clock of split ${shown} is wrong: ${many(rows, "row")} from ${clock(parsed(since))} to ${clock(parsed(last))} UTC lie further ahead than the future guard allows.`);
+  const notes = [over[run.verdict], ...clocks].filter(Boolean);
+  put($("beside"), notes.join(" "));
+  $("beside").hidden = notes.length === 0;
   facts(run, now);
   splits.show(run, now);
   group(run);
@@ -159,12 +169,12 @@ function facts(run, now) {
   const [low, native] = [run.low_watermark_us, run.native_watermark_us];
   const list = [
     ["Low watermark (UTC)", low === null ? "none yet" : clock(low), low === null ? "" : `${time(low).slice(0, 10)}, ${span(Math.floor((now - low) / 1e6) * 1e6)} behind now`],
-    ["Native Spark's (UTC)", native === null ? "none yet" : clock(native), native === null || low === null ? "" : `${time(native).slice(0, 10)}, ${span(native - low)} ahead`],
-    ["Native would drop", run.native_late_rows ? `≥ ${count(run.native_late_rows)}` : "none seen", "rows, at least, since the start", run.native_late_rows > 0 && "bad"],
+    ["Native Spark's (UTC)", native === null ? "none yet" : clock(native), native === null || low === null ? "" : `${time(native).slice(0, 10)}, ${span(Math.abs(native - low))} ${native < low ? "behind" : "ahead"}`],
+    ["Native would drop", run.native_late_rows ? `≥ ${count(run.native_late_rows)}` : "none seen", run.native_late_rows ? "rows: a floor, the truth may be far above" : "rows, since the start", run.native_late_rows > 0 && "bad"],
     ["Dropped as late here", count(counts.dropped_rows), "rows", counts.dropped_rows > 0 && "bad"],
     ["Unread", count(run.run.backlog_rows), "rows, as far as known"],
     ["Rows", count(counts.rows), `in ${many(run.batches, "batch", "batches")}`],
-    ["Ahead of the clock", count(counts.future_rows), "rows that move nothing"],
+    ["Ahead of the clock", count(counts.future_rows), run.clocks.length === 0 ? "rows that move nothing" : `rows that move nothing, of ${many(run.clocks.length, "split")}`, counts.future_rows > 0 && "bad"],
   ];
   fillList($("facts"), list, () => {
     const group_ = document.createElement("div");
@@ -221,7 +231,7 @@ function queries({ runs, services }) {
   });
 }
 
-// What this browser has seen of a stream. The server keeps none of it.
+// The low watermark of the last hour, which the driver keeps; splits and native Spark's since this browser looks.
 function remember(run, { now_us: at }) {
   const points = histories.get(run.id) ?? [];
   const [least, most] = splits.reach;

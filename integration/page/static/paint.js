@@ -42,7 +42,7 @@ export function stretch(watermarks, lines) {
     if (us > to && us <= to + 2 * middle) to = us;
   }
   const margin = Math.max((to - from) * 0.06, 5e5);
-  return { from: from - margin, to: to + margin };
+  return { from: from - margin, to: to + margin, known: watermarks.length + marks.length > 0 };
 }
 
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400].map((s) => s * 1e6);
@@ -106,7 +106,7 @@ export function strips(canvas, { width, height, head, rows, view, low, native, c
   on.strokeStyle = colour("line");
   on.lineWidth = 1;
   on.textAlign = "center";
-  for (const [us, label] of ticks(view, Math.max(2, width / 90))) {
+  for (const [us, label] of view.known ? ticks(view, Math.max(2, width / 90)) : []) {
     const at = x(us);
     const half = on.measureText(label).width / 2;
     if (at - half >= 2 && at + half <= width - 2) on.fillText(label, at, 25);
@@ -223,7 +223,7 @@ export function history(canvas, points) {
   on.fillStyle = colour("quiet");
   on.lineWidth = 1;
   on.textAlign = "left";
-  for (const [us, label] of ticks(view, 4)) {
+  for (const [us, label] of values.length ? ticks(view, 4) : []) {
     on.beginPath();
     on.moveTo(left, y(us));
     on.lineTo(right, y(us));
@@ -232,6 +232,7 @@ export function history(canvas, points) {
   }
   on.textAlign = "center";
   for (const [us, label] of ticks({ from, to }, Math.max(2, width / 140))) on.fillText(label, Math.max(x(us), left + 24), height - 6);
+  if (!values.length) on.fillText("no split has spoken yet", (left + right) / 2, (top + bottom) / 2);
   const band = points.filter(({ least, most }) => least !== null && most !== null);
   if (band.length) {
     on.fillStyle = colour("band");

@@ -155,7 +155,7 @@ export class Splits {
     for (const { button } of this.lines) button.tabIndex = button === tabbed?.button ? 0 : -1;
     const [all, listed] = [this.all.size, this.listed.length];
     put($("splits-count"), listed === all ? count(all) : `${count(listed)} of ${count(all)}`);
-    put($("range"), listed === 0 ? "no split fits" : `${count(this.first + 1)} to ${count(this.first + shown.length)} of ${count(listed)}`);
+    put($("range"), all === 0 ? "no split is known yet" : listed === 0 ? "no split fits" : `${count(this.first + 1)} to ${count(this.first + shown.length)} of ${count(listed)}`);
     put($("caption"), `Splits ${$("range").textContent}, in the order: ${$("order").selectedOptions[0].textContent}`);
     $("pager").hidden = listed <= PAGE && listed > 0;
     $("previous").disabled = this.first === 0;
@@ -174,8 +174,11 @@ export class Splits {
     row.button.setAttribute("aria-expanded", String(split.name === this.open));
     row.state.dataset.state = split.state;
     put(row.state, split.state);
-    const tags = [holds && "holds", split.lagging && "lagging", split.passed_over && "passed over", split.late_reports > 0 && "late rows"];
-    put(row.tag, tags.filter(Boolean).map((tag) => `, ${tag}`).join(""));
+    const clockWrong = run.clocks.some(([name]) => name === split.name);
+    const tags = [holds && "holds", clockWrong && "wrong clock", split.lagging && "lagging", split.passed_over && "passed over", split.late_reports > 0 && "late rows"];
+    put(row.tag, tags.filter(Boolean).join(", "));
+    put(row.comma, row.tag.textContent === "" ? "" : ", ");
+    row.tag.title = row.tag.textContent;
     row.tag.className = holds ? "tag" : "tag warn";
     const whole = split.watermark_us === null ? "none yet" : time(split.watermark_us);
     put(row.time, whole.startsWith(this.day) ? whole.slice(11) : whole.slice(0, 19));
@@ -198,6 +201,7 @@ export class Splits {
       this.more.remove();
       return;
     }
+    const { run } = this;
     const { name, rows, backlog_rows: unread, late_reports: late, native_late: native, why, watermark_us: at } = split;
     const sentences = [
       `${split.label} is ${split.state}: ${why}.`,
@@ -205,6 +209,8 @@ export class Splits {
         (unread === null ? "nobody knows how many are unread." : `has ${many(unread, "row")} unread.`),
       split.lagging ? "It is lagging: rows wait in it, it may be read, and the last batch had none of it." : "",
       late > 0 ? `In ${many(late, "batch", "batches")} it delivered rows at or below the watermark in force.` : "",
+      ...run.clocks.filter(([each]) => each === name).map(([, , ahead, since, last]) =>
+        `Its clock is wrong: ${many(ahead, "row")} from ${time(parsed(since), false)} to ${time(parsed(last), false)} UTC lie further ahead than the future guard allows, and move nothing.`),
       native > 0 ? `At least ${many(native, "row")} of it came behind native Spark's one watermark, which drops them once their window is over.` : "",
       split.pending_since === null ? "" : `It has been waited for since ${time(parsed(split.pending_since), false)} UTC.`,
       split.passed_over ? "with_percentile() passes it: rows of it may be late." : "",
@@ -295,8 +301,9 @@ function line() {
   head.append(made.button);
   const state = cell("td", "c-state");
   made.state = Object.assign(document.createElement("span"), { className: "state" });
+  made.comma = Object.assign(document.createElement("span"), { className: "comma" });
   made.tag = document.createElement("span");
-  state.append(made.state, made.tag);
+  state.append(made.state, made.comma, made.tag);
   cell("td", "c-strip");
   [made.time, made.ahead, made.unread] = [cell("td", "c-time"), cell("td", "c-ahead"), cell("td", "c-unread")];
   [made.rows, made.last] = [cell("td", "c-rows"), cell("td", "c-last")];

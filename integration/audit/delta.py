@@ -1,0 +1,61 @@
+"""The files of a Delta table: its log says which of those in the folder are its rows, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from lowmark.integration.errors import AuditImpossible, ExtraMissing
+
+__all__ = ["LiveFile", "is_table", "live_files"]
+
+_UNREAD = {
+    "columnMapping": "its files name columns otherwise than the table",
+    "deletionVectors": "some rows of its files may be deleted, which stands beside the files",
+}
+
+
+class LiveFile(NamedTuple):
+    """A file of the newest version of a table."""
+
+    written_ns: int
+    path: Path
+    size_bytes: int
+
+
+def is_table(folder: Path) -> bool:
+    """Whether a folder is a Delta table."""
+    return (folder / "_delta_log").is_dir()
+
+
+def live_files(folder: Path) -> Iterator[LiveFile]:
+    """The files of the newest version of a table, in no order.
+
+    Raises:
+        AuditImpossible: the log cannot be read, or the files do not tell the rows of the table.
+        ExtraMissing: the package that reads the log is not installed.
+    """
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ImportError:
+        raise ExtraMissing("an audit of a Delta table", "deltalake", "audit") from None
+    try:
+        table = DeltaTable(folder)
+        actions = pa.table(table.get_add_actions(flatten=True))
+    except (DeltaError, OSError, ValueError) as failed:
+        raise AuditImpossible(
+            f"the log of the Delta table {str(folder)!r:.200} cannot be read: {failed!s:.200}",
+            "audit it in a session with lowmark.audit_table.",
+        ) from failed
+    for feature, why in _UNREAD.items():
+        if feature in (table.protocol().reader_features or ()):
+            raise AuditImpossible(
+                f"the Delta table {str(folder)!r:.200} uses {feature}: {why}",
+                "audit it in a session with lowmark.audit_table.",
+            )
+    for action in actions.select(["path", "size_bytes", "modification_time"]).to_pylist():
+        yield LiveFile(action["modification_time"] * 1_000_000, folder / unquote(action["path"]), action["size_bytes"])

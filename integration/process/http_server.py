@@ -1,0 +1,217 @@
+"""The HTTP server of the metrics and of the page: bounded for all who connect, and this machine's unless it is opened.
+
+Rule 1: 16 clients at a time, for 15 seconds each, however slow they are. Where there are more, the oldest one of the
+        peer that has the most is hung up on.
+Rule 2: where it listens on this machine alone, it answers to this machine's names alone. A browser of this machine can
+        be led here by a page of somebody else, under a name that was bound anew to 127.0.0.1; its Host tells.
+Rule 3: no answer may be framed or embedded elsewhere, and no script runs but what this server has.
+Rule 4: a client's fault is no line on stderr.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from http import HTTPStatus
+from socketserver import TCPServer, ThreadingMixIn
+from typing import IO, TYPE_CHECKING, Any, cast
+from wsgiref.headers import Headers
+from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
+
+from lowmark.sources.worker import Worker
+
+from .clock import monotonic_us
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+__all__ = ["HttpServer", "cause"]
+
+log = logging.getLogger("lowmark")
+# An answer takes milliseconds; Prometheus itself gives up after 10 seconds.
+_CLIENT_SECONDS = 15.0
+_MOST_CLIENTS = 16
+_LINE_MOST_BYTES = 65_536
+_THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_ANOTHER_NAME = (
+    b"lowmark: this is served to this machine alone, under the names 127.0.0.1 and localhost. Hint: from elsewhere, "
+    b"forward the port: ssh -L PORT:127.0.0.1:PORT this-machine; metrics can be opened with metrics_host.\n"
+)
+
+
+class HttpServer:
+    """Answers requests on a thread each, until it is stopped.
+
+    Args:
+        application: by WSGI; called from several threads at a time.
+        host: name or address to bind to.
+        port: to listen on, 0 for any free one.
+        name: of the thread that takes connections.
+
+    Attributes:
+        port: where it listens.
+
+    Raises:
+        OSError: it cannot listen there; `cause` says why.
+    """
+
+    def __init__(self, application: WSGIApplication, *, host: str, port: int, name: str) -> None:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+
+        class Server(_BoundedServer):
+            address_family = family
+
+        self._server = Server(address, _Handler)
+        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+            application = _only_for({*_THIS_MACHINE, host.lower()}, application)
+        self._server.set_app(application)
+        self.port: int = self._server.server_port
+        self._worker = Worker(name, self._server.serve_forever)
+        self._worker.start()
+
+    def stop(self) -> None:
+        """Stop answering and free the port. May be called more than once."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._worker.join(threading.TIMEOUT_MAX)
+
+
+def cause(failed: OSError) -> str:
+    """Why a server cannot listen, as the end of a sentence."""
+    if failed.errno == errno.EADDRINUSE:
+        return "another process (or another service of this one) listens there already"
+    if isinstance(failed, socket.gaierror):
+        return f"the host is not known ({failed.strerror})"
+    return str(failed.strerror if failed.strerror else failed)
+
+
+class _Answer(ServerHandler):
+    headers: Headers  # its types do not tell of it
+    server_software = ""  # nobody is told
+
+    def cleanup_headers(self) -> None:
+        super().cleanup_headers()
+        for name, value in _HEADERS.items():
+            self.headers[name] = value
+        self.headers.setdefault("Cache-Control", "no-cache")
+
+    def log_exception(self, exc_info: Any) -> None:
+        # A client that has gone is none of our faults.
+        level = logging.DEBUG if isinstance(exc_info[1], OSError) else logging.ERROR
+        log.log(level, "a request could not be answered", exc_info=exc_info)
+
+
+class _Handler(WSGIRequestHandler):
+    def handle(self) -> None:
+        self.raw_requestline = self.rfile.readline(_LINE_MOST_BYTES + 1)
+        if len(self.raw_requestline) > _LINE_MOST_BYTES:
+            self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
+        elif self.parse_request():
+            written = cast("IO[bytes]", self.wfile)  # in the words of its types
+            answer = _Answer(self.rfile, written, sys.stderr, self.get_environ(), multithread=True)
+            answer.request_handler = self  # type: ignore[attr-defined]  # for what it logs
+            answer.run(self.server.get_app())  # type: ignore[attr-defined]
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Answer what is no request."""
+        lines = [
+            f"HTTP/1.0 {code:d} {HTTPStatus(code).phrase}",
+            *(f"{name}: {text}" for name, text in _HEADERS.items()),
+        ]
+        self.wfile.write("\r\n".join([*lines, "Content-Length: 0", "", ""]).encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name in the base class
+        pass
+
+
+class _BoundedServer(ThreadingMixIn, WSGIServer):
+    """A thread a client, and a bound for both."""
+
+    daemon_threads = True
+    request_queue_size = 4 * _MOST_CLIENTS  # of the system's, while a thread begins
+
+    def __init__(self, *args: Any) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[socket.socket, tuple[str, int]] = {}  # -> peer and since when, the oldest first
+        super().__init__(*args)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # the base class asks DNS for the name of the address
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            while len(self._clients) >= _MOST_CLIENTS:
+                self._make_room()
+            self._clients[request] = str(client_address[0]), monotonic_us()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:  # twice a second
+        since_us = monotonic_us() - int(_CLIENT_SECONDS * 1e6)
+        with self._lock:
+            for client in [client for client, (_, at_us) in self._clients.items() if at_us <= since_us]:
+                self._hang_up(client)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # of the base class
+        log.debug("a client was hung up on: %r", sys.exc_info()[1])
+
+    def server_close(self) -> None:
+        super().server_close()
+        with self._lock:
+            for client in list(self._clients):
+                self._hang_up(client)
+
+    def _make_room(self) -> None:
+        """Hang up on the oldest of the peer that has the most. The lock is held."""
+        shares = Counter(peer for peer, _ in self._clients.values())
+        most = max(shares.values())
+        self._hang_up(next(client for client, (peer, _) in self._clients.items() if shares[peer] == most))
+
+    def _hang_up(self, client: socket.socket) -> None:
+        """Its thread, which reads or writes, finds the connection closed and ends. The lock is held."""
+        del self._clients[client]
+        with suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+
+
+def _only_for(names: set[str], application: WSGIApplication) -> WSGIApplication:
+    """Refuse a Host of another name, or none, or several."""
+
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if _without_port(environ.get("HTTP_HOST", "").lower()) in names:
+            return application(environ, start_response)
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(_ANOTHER_NAME)))]
+        start_response("421 Misdirected Request", headers)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [_ANOTHER_NAME]
+
+    return guarded
+
+
+def _without_port(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdigit() else host

@@ -1,0 +1,180 @@
+"""What `adopt` and `leave` do to a checkpoint, written down in it before it begins: ``lowmark/changes/<n>.json``.
+
+The file is the backup, too. Whoever can write in the checkpoint can write it, so it is obeyed only where one of the two
+commands could have written it: heartbeats come to entries of the offset log or go from them, the folders in
+``sources/`` move that have to by that, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from lowmark.integration.errors import AdoptionRefused, UnknownFormat, UnreadableHeartbeat
+from lowmark.watermark.names import unfit_character
+from lowmark.watermark.printable import printable
+
+from .checkpoint import CHANGES
+from .checkpoint_store import CheckpointStore
+from .offset_log import OffsetEntry
+
+__all__ = ["Action", "Change", "Changes", "Entry", "layout", "pairs", "spots", "without_heartbeats"]
+
+_FORMAT = 1
+_FILE = re.compile(r"([1-9][0-9]{0,17})\.json")
+
+Action = Literal["adopt", "leave"]
+Number = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,18})\Z")]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An entry of the offset log, as it was and as it shall be."""
+
+    name: Number
+    before: str
+    after: str
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What is done to a checkpoint: written down there before it begins, and the backup of what was there.
+
+    Attributes:
+        action: which command.
+        entries: the entries that are changed, the newest first.
+        moves: (from, to) of folders in ``sources/``, in order.
+        streams: names of the streams whose heartbeats come or go.
+        undoes: number of the change that this one takes back, None for none.
+        moved: how many of the moves are done.
+        done: all of it is.
+        format: of this file.
+    """
+
+    action: Action
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1, max_length=2)]
+    moves: tuple[tuple[Number, Number], ...]
+    streams: tuple[str, ...]
+    undoes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    moved: Annotated[int, msgspec.Meta(ge=0)] = 0
+    done: bool = False
+    format: int = _FORMAT
+
+
+class Changes:
+    """The changes of one checkpoint.
+
+    Args:
+        store: the checkpoint.
+        given: the path as the user gave it.
+    """
+
+    def __init__(self, store: CheckpointStore, given: str) -> None:
+        self._store, self._given = store, printable(given)
+
+    def last(self) -> tuple[int, Change | None]:
+        """Number and content of the last change; 0 and None if there was none.
+
+        Raises:
+            AdoptionRefused: it cannot be read, or neither command has written it.
+            CheckpointUnreadable: the file system refuses.
+        """
+        numbers = [int(found[1]) for name in self._store.names(CHANGES) if (found := _FILE.fullmatch(name))]
+        if not numbers:
+            return 0, None
+        number = max(numbers)
+        file = f"{CHANGES}/{number}.json"
+        try:
+            text = self._store.read(file) or ""
+            form = msgspec.json.decode(text, type=dict).get("format")
+            if form != _FORMAT:
+                raise AdoptionRefused(
+                    self._given,
+                    f"{file} has format {form!r:.80}, and this lowmark knows {_FORMAT}",
+                    "use the later version of lowmark that wrote it.",
+                )
+            change = msgspec.json.decode(text, type=Change)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
+            raise AdoptionRefused(
+                self._given, f"{file} cannot be read ({broken})", "remove it if you are sure of the rest."
+            ) from broken
+        try:
+            _check(change, number)
+        except (UnknownFormat, UnreadableHeartbeat) as foreign:
+            raise AdoptionRefused(
+                self._given,
+                f"{file} is not one that lowmark writes: {foreign}",
+                "nothing was touched. Find out who put it there; remove it if you are sure of the rest.",
+            ) from foreign
+        return number, change
+
+    def keep(self, number: int, change: Change) -> None:
+        """Write a change down, with how far it has come.
+
+        Raises:
+            CheckpointUnwritable: it could not be written.
+        """
+        self._store.write(f"{CHANGES}/{number}.json", msgspec.json.encode(change).decode())
+
+
+def layout(entry: OffsetEntry) -> tuple[tuple[int, str], ...]:
+    """(place, stream) of each heartbeat, sorted."""
+    return tuple(sorted((int(id_), heartbeat.stream) for id_, heartbeat in entry.heartbeats.items()))
+
+
+def without_heartbeats(entry: OffsetEntry) -> OffsetEntry:
+    """The entry as native Spark would have it, its sources numbered from 0."""
+    heartbeats = entry.heartbeats
+    kept = [id_ for id_, _ in entry.sources if id_ not in heartbeats]
+    if not entry.named:
+        kept.sort(key=int)
+    return entry.renumbered({id_: place for place, id_ in enumerate(kept)}, {})
+
+
+def spots(count: int, heartbeats: Mapping[int, str]) -> list[int]:
+    """The places of so many sources, where some places are heartbeats'."""
+    return [place for place in range(count + len(heartbeats)) if place not in heartbeats]
+
+
+def pairs(count: int, before: Mapping[int, str], after: Mapping[int, str]) -> list[tuple[int, int]]:
+    """(old, new) place of each source that gets another, in an order in which none is in another's way.
+
+    Args:
+        count: of the sources, without heartbeats.
+        before: place -> stream of each heartbeat.
+        after: the same, as it shall be; there are none in one of the two.
+
+    >>> pairs(3, {}, {1: "a", 3: "b", 5: "c"})
+    [(2, 4), (1, 2)]
+    """
+    found = [(old, new) for old, new in zip(spots(count, before), spots(count, after), strict=True) if old != new]
+    return sorted(found, reverse=bool(after))
+
+
+def _check(change: Change, number: int) -> None:
+    """Refuse what neither command does.
+
+    Raises:
+        UnknownFormat: with what it would do.
+        UnreadableHeartbeat: an entry has one that cannot be.
+    """
+    numbers = [int(entry.name) for entry in change.entries]
+    if numbers != sorted({*numbers}, reverse=True):
+        raise UnknownFormat(f"it names entries {', '.join(map(str, numbers))}, expected the newest first")
+    if change.moved > len(change.moves):
+        raise UnknownFormat(f"{change.moved} of {len(change.moves)} moves are done in it")
+    if change.undoes is not None and change.undoes >= number:
+        raise UnknownFormat(f"it undoes change {change.undoes}, which is not before it")
+    if any(unfit_character(name) is not None for name in change.streams):
+        raise UnknownFormat("the name of a stream has a character that none may have")
+    for each in change.entries:
+        before, after = (OffsetEntry.parse(text) for text in (each.before, each.after))
+        before.check()
+        after.check()
+        if without_heartbeats(before) != without_heartbeats(after):
+            raise UnknownFormat(f"it changes more of offsets/{each.name} than heartbeats")
+    before, after = (OffsetEntry.parse(text) for text in (change.entries[0].before, change.entries[0].after))
+    left = iter(pairs(len(without_heartbeats(before).sources), dict(layout(before)), dict(layout(after))))
+    for one, to in change.moves:
+        if (int(one), int(to)) not in left:  # which goes on behind it
+            raise UnknownFormat(f"it moves sources/{one} to sources/{to}, which its entries do not ask for")

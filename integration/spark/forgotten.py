@@ -1,0 +1,56 @@
+"""A native query on the checkpoint of a wrapped one, where Spark does not notice: with version 2 of the offset log.
+
+Version 1 has a line for each source, and Spark refuses another number of them; `driver/failures.py` explains that.
+Version 2 has ids, and the line of the heartbeat belongs to no source any more. The query goes on by native Spark's
+watermark, so somebody has to say so.
+
+Source: listeners hear of a start in the thread of the query, which waits, so nothing is planned yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from . import logical_plan
+from .checkpoint import FarewellFiles
+from .conflict import conflict
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import SparkSession
+
+__all__ = ["warn_of_forgotten_heartbeat"]
+
+log = logging.getLogger("lowmark")
+
+
+def warn_of_forgotten_heartbeat(spark: SparkSession, event: JavaObject) -> None:
+    """Warn where a query starts without the heartbeat that its checkpoint has.
+
+    Args:
+        spark: the session of the query.
+        event: says that it starts.
+    """
+    try:
+        query = spark._jsparkSession.streams().get(event.id())
+        if query is None:
+            return  # it has ended already
+        execution = query.streamingQuery()
+        if logical_plan.has_heartbeat(execution.analyzedPlan()):
+            return
+        files = FarewellFiles(spark, execution.resolvedCheckpointRoot())
+        entry = files.newest_entry()
+        if entry is None or entry.version == 1 or entry.named or not entry.heartbeats:
+            return
+        offsets = [offset or "" for _, offset in entry.sources]
+        why = conflict(offsets, [], [], checkpoint=files.checkpoint)
+    except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+        log.debug("the checkpoint of a query that starts could not be looked at: %s", failed)
+        return
+    log.warning(
+        "query %s: %s Spark does not notice it, because the checkpoint has version 2 of the offset log: the query goes "
+        "on by native Spark's watermark, and rows of slow splits may be dropped.",
+        event.id().toString(),
+        why,
+    )

@@ -1,0 +1,69 @@
+"""Bounds of the service's time, from the Date of its answers. They do not depend on the driver's wall clock.
+
+Kinesis refuses a time that lies in its future, and many a driver's clock is some seconds wrong. An answer says the
+service's time in whole seconds, and was written after the question was asked and before it arrived. So the service's
+time is no earlier than that second, counted on from the arrival, and no later than the second's end, counted on from
+the question. Answers at different parts of a second narrow both bounds down.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ServiceClock"]
+
+WINDOW_MS = 60_000
+"""Bounds are those of the answers of this window and the one before, because clocks run at different speeds."""
+
+
+class ServiceClock:
+    """Bounds of the service's time, in milliseconds since the epoch. Times of the own clock are milliseconds, too.
+
+    >>> clock = ServiceClock()
+    >>> clock.hear(1_767_225_600_000, asked_ms=5_000, answered_ms=5_040)
+    >>> clock.earliest_ms(at_ms=5_100) - 1_767_225_600_000, clock.latest_ms(at_ms=5_100) - 1_767_225_600_000
+    (60, 1100)
+    >>> clock.hear(1_767_225_601_000, asked_ms=5_900, answered_ms=5_920)  # by then, a new second had begun
+    >>> clock.earliest_ms(at_ms=6_000) - 1_767_225_600_000, clock.latest_ms(at_ms=6_000) - 1_767_225_600_000
+    (1080, 2000)
+    """
+
+    def __init__(self) -> None:
+        self._began_ms: int | None = None
+        self._window: tuple[int, int] | None = None  # how far the service is ahead of the own clock: at least, at most
+        self._before: tuple[int, int] | None = None
+
+    @property
+    def heard(self) -> bool:
+        """Whether an answer has said a time."""
+        return self._window is not None
+
+    def hear(self, date_ms: int, *, asked_ms: int, answered_ms: int) -> None:
+        """Take in the Date of an answer.
+
+        Args:
+            date_ms: milliseconds since the epoch, whole seconds.
+            asked_ms: when the question was sent, by a clock that never goes back.
+            answered_ms: when its answer had come.
+        """
+        window = self._window
+        if self._began_ms is None or answered_ms >= self._began_ms + WINDOW_MS:
+            self._before, self._began_ms, window = window, answered_ms, None
+        least, most = date_ms - answered_ms, date_ms + 1_000 - asked_ms
+        if window is not None:
+            narrow = max(least, window[0]), min(most, window[1])
+            # If the bounds contradict each other, a clock was set, and the newest answer is believed.
+            least, most = narrow if narrow[0] <= narrow[1] else (least, most)
+        self._window = least, most
+
+    def earliest_ms(self, *, at_ms: int) -> int:
+        """A time that is not in the service's future."""
+        assert self._window is not None, "an answer was heard"
+        least, most = self._window
+        before = self._before[0] if self._before is not None else least
+        return at_ms + (max(least, before) if before <= most else least)
+
+    def latest_ms(self, *, at_ms: int) -> int:
+        """A time that is not in the service's past."""
+        assert self._window is not None, "an answer was heard"
+        least, most = self._window
+        before = self._before[1] if self._before is not None else most
+        return at_ms + (min(most, before) if before >= least else most)

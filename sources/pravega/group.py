@@ -1,0 +1,231 @@
+"""A reader group of Pravega: where a query stands, for retention and for applications that share its position.
+
+    subscribe   makes the group, so that retention by consumption keeps the events that it has not released
+    join        resets the group to a position, and starts a reader in it that throws its events away
+    checkpoint  takes a checkpoint of the group, which is complete when all its readers have read up to it
+    release     lets Pravega truncate the events before a position
+
+A checkpoint waits for ever for a reader that has died, until somebody says `readerOffline` or resets the group, as
+`join` does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lowmark.sources.worker import Worker
+from lowmark.watermark import LowmarkError
+
+from .client import PravegaClient, StreamCut, cause_of, positions_of
+from .errors import PravegaGroupTaken, PravegaStreamMissing
+from .jvm import java_class, leave_java
+
+__all__ = ["GroupReset", "PravegaGroup"]
+
+log = logging.getLogger("lowmark")
+
+REFRESH_MS = 200
+"""How often readers look at the state that the group shares: a checkpoint takes some of these."""
+_READ_MS = 200
+_CLOSE_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+
+
+class PravegaGroup:
+    """One reader group. For one thread; its reader has a thread of its own.
+
+    Args:
+        client: of the scope.
+        name: of the group.
+        streams: which streams it is of; a group of others is not taken.
+
+    Raises (from every call):
+        PravegaGroupTaken: there is such a group, of other streams.
+        PravegaAccessDenied, PravegaUnavailable, PravegaStreamMissing: see there.
+    """
+
+    def __init__(self, client: PravegaClient, name: str, streams: Sequence[str]) -> None:
+        self._client, self._name, self._streams = client, name, tuple(streams)
+        self._manager = java_class("io.pravega.client.admin.ReaderGroupManager").withScope(
+            client.settings.scope, client.java_config
+        )
+        self._group: Any = None
+        self._reader: _Reader | None = None
+        self._due: Any = None
+
+    def subscribe(self, cuts: Mapping[str, StreamCut]) -> None:
+        """Make the group at these StreamCuts; a group that has all of their streams stays as it is."""
+        config = self._config(cuts)
+        group, streams = self._make(config)
+        if streams != cuts.keys():
+            self._ask("reset", lambda: group.resetReaderGroup(config))
+
+    def join(self, cuts: Mapping[str, StreamCut]) -> None:
+        """Set the group to a position and read on from there. Its other readers have to be made anew, as Pravega says.
+
+        Args:
+            cuts: the position in every one of its streams.
+        """
+        self._leave()
+        config = self._config(cuts)
+        group, _ = self._make(config)
+        self._ask("reset", lambda: group.resetReaderGroup(config))
+        self._reader = _Reader(self._client, self._name)
+
+    def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
+        """Take a checkpoint of the group, or go on to wait for the one that was begun.
+
+        Args:
+            seconds: how long to wait now.
+
+        Returns:
+            (stream, segment) -> the byte up to which the group has read it, of segments that it reads or can read now;
+            None: the checkpoint is not complete yet.
+
+        Raises:
+            GroupReset: somebody else has reset the group, or its reader could not read on.
+        """
+        if self._due is None:
+            self._due = self._ask(
+                "take a checkpoint of",
+                lambda: self._group.initiateCheckpoint(f"lowmark-{uuid.uuid4().hex}", self._client.executor),
+            )
+        deadline = self._client.now_seconds() + seconds
+        while not bool(self._due.isDone()):
+            if self._reader is not None and self._reader.failed is not None:
+                raise GroupReset(self._reader.failed)
+            if self._client.now_seconds() >= deadline:
+                return None
+            self._client.pause(_POLL_SECONDS)
+        due, self._due = self._due, None
+        import jpype
+
+        try:
+            done = due.get()
+        except jpype.JException as failed:
+            if "MaxNumberOfCheckpoints" in (cause := cause_of(failed)):
+                return None  # applications have begun as many as the group allows: later
+            raise GroupReset(cause) from None
+        return {
+            (str(stream.getStreamName()), segment): position
+            for stream, cut in dict(done.asImpl().getPositions()).items()
+            for segment, position in positions_of(cut).items()
+        }
+
+    def readers(self) -> list[str]:
+        """Return the names of the group's readers, sorted; that of this process begins with `lowmark-`."""
+        return sorted(str(name) for name in self._ask("look up the readers of", self._group.getOnlineReaders))
+
+    def release(self, cuts: Mapping[str, StreamCut]) -> None:
+        """Let Pravega truncate what lies before these StreamCuts, by the stream's retention policy."""
+        if self._group is None:
+            self._group = self._ask("look up", lambda: self._manager.getReaderGroup(self._name))
+        self._ask("move the retention of", lambda: self._group.updateRetentionStreamCut(self._java_cuts(cuts)))
+
+    def close(self) -> None:
+        """Leave the group, so that its other readers take over the segments of this process's reader."""
+        self._leave()
+        if self._group is not None:
+            self._group.close()
+        self._manager.close()
+
+    def _leave(self) -> None:
+        self._due = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _make(self, config: Any) -> tuple[Any, set[str]]:
+        import jpype
+
+        def made() -> Any:
+            try:
+                self._manager.createReaderGroup(self._name, config)
+            except jpype.JException as there:
+                if "ConfigMismatch" not in cause_of(there):
+                    raise
+            return self._manager.getReaderGroup(self._name)
+
+        if self._group is not None:
+            self._group.close()
+        self._group = group = self._ask("make", made)
+        streams = {str(name).rpartition("/")[2] for name in group.getStreamNames()}
+        if not streams <= set(self._streams):
+            raise PravegaGroupTaken(
+                self._client.settings.scope, self._name, ", ".join(sorted(streams)), ", ".join(self._streams)
+            )
+        return group, streams
+
+    def _config(self, cuts: Mapping[str, StreamCut]) -> Any:
+        config = java_class("io.pravega.client.stream.ReaderGroupConfig")
+        retention = java_class("io.pravega.client.stream.ReaderGroupConfig$StreamDataRetention")
+        described = config.builder().disableAutomaticCheckpoints().groupRefreshTimeMillis(REFRESH_MS)
+        described.retentionType(retention.MANUAL_RELEASE_AT_USER_STREAMCUT)
+        return described.startFromStreamCuts(self._java_cuts(cuts)).build()
+
+    def _java_cuts(self, cuts: Mapping[str, StreamCut]) -> Any:
+        found = java_class("java.util.HashMap")()
+        for stream, cut in cuts.items():
+            found.put(self._client.java_stream(stream), self._client.java_cut(cut))
+        return found
+
+    def _ask(self, action: str, call: Callable[[], Any]) -> Any:
+        def missing() -> Any:
+            scope, controller = self._client.settings.scope, self._client.settings.controller
+            raise PravegaStreamMissing(scope, self._streams[0], controller, f"{action} reader group {self._name}")
+
+        return self._client.ask(f"{action} reader group {self._name}", call, missing=missing)
+
+
+class GroupReset(LowmarkError):
+    """The group is not where it was, or its reader reads no more: it has to be joined anew."""
+
+
+class _Reader:
+    """Reads on and keeps nothing, because only a reader takes part in a checkpoint."""
+
+    def __init__(self, client: PravegaClient, group: str) -> None:
+        self._ended, self._refused = threading.Event(), ""
+        serializer = java_class("io.pravega.client.stream.impl.ByteArraySerializer")()
+        config = java_class("io.pravega.client.stream.ReaderConfig").builder().build()
+        self._factory = java_class("io.pravega.client.EventStreamClientFactory").withScope(
+            client.settings.scope, client.java_config
+        )
+        name = f"lowmark-{uuid.uuid4().hex[:12]}"
+        self._reader = self._factory.createReader(name, group, serializer, config)
+        self._worker = Worker(f"lowmark {group}", self._run)
+        self._worker.start()
+
+    @property
+    def failed(self) -> str | None:
+        """Why it reads no more; None while it does."""
+        return self._refused or (None if self._worker.failed is None else str(self._worker.failed))
+
+    def close(self) -> None:
+        self._ended.set()
+        self._worker.join(_CLOSE_SECONDS)
+        self._factory.close()
+
+    def _run(self) -> None:
+        import jpype
+
+        truncated = java_class("io.pravega.client.stream.TruncatedDataException")
+        try:
+            while not self._ended.is_set():
+                try:
+                    self._reader.readNextEvent(_READ_MS)
+                except truncated:
+                    continue  # on from the head; the query itself says what it has lost
+                except jpype.JException as failed:
+                    self._refused = cause_of(failed)
+                    return
+        finally:
+            try:
+                self._reader.close()
+            except jpype.JException as failed:  # it was reset, so the group has forgotten it
+                log.debug("a reader of a group could not be closed: %s", cause_of(failed))
+            leave_java()

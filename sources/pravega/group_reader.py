@@ -1,0 +1,215 @@
+"""Batches that end where a reader group's checkpoint says (FLIP-27's `ExternallyInducedSourceReader`).
+
+    first plan, restart   the group is set to where Spark's offset stands
+    a batch               a checkpoint of the group is taken; the batch ends at its StreamCut, and tasks read segments
+                          exactly up to there
+    a split ends          the group's checkpoint has no position of it: its segment is sealed and read to its end
+
+The driver has a reader in the group, because only readers complete a checkpoint. That reader throws its events away.
+Other applications may read in the same group.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, Protocol
+
+from lowmark.sources.api import (
+    ExternallyInducedSourceReader,
+    InputStatus,
+    ReaderOutput,
+    Source,
+    SplitEnd,
+    SplitPlanner,
+    SplitRows,
+)
+from lowmark.sources.reading.slices import read_slices
+
+from .client import StreamCut
+from .group import GroupReset
+from .segment import PravegaSplit, segment_epoch
+
+__all__ = ["Group", "GroupReader", "standing_after"]
+
+log = logging.getLogger("lowmark")
+
+WAIT_SECONDS = 2.0
+"""How long one plan waits for a checkpoint; the next one goes on to wait for it."""
+SAY_AFTER_SECONDS = 15.0
+
+
+class Group(Protocol):
+    """The calls to a `PravegaGroup`."""
+
+    def join(self, cuts: Mapping[str, StreamCut]) -> None: ...
+    def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None: ...
+    def readers(self) -> list[str]: ...
+    def close(self) -> None: ...
+
+
+class GroupReader(ExternallyInducedSourceReader[PravegaSplit]):
+    """On the driver it takes the group's checkpoints; in a task it reads the slices that it is given.
+
+    Args:
+        source: reads slices.
+        name: of the group, for the log.
+        group: makes the group, when the driver needs it.
+        planner: makes what says where segments end.
+        cuts: positions by split -> the StreamCuts at which they stand.
+        now_seconds: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        source: Source[PravegaSplit, Any],
+        *,
+        name: str,
+        group: Callable[[], Group],
+        planner: Callable[[], SplitPlanner[PravegaSplit]],
+        cuts: Callable[[Mapping[str, int]], Mapping[str, StreamCut]],
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source, self._name, self._cuts, self._now_seconds = source, name, cuts, now_seconds
+        self._make_group, self._make_planner = group, planner
+        self._group: Group | None = None
+        self._planner: SplitPlanner[PravegaSplit] | None = None
+        self._splits: dict[str, PravegaSplit] = {}
+        self._after: dict[str, PravegaSplit] = {}
+        self._last = 0
+        self._waits_since: float | None = None
+        self._trouble: str | None = None
+        self._reading: Iterator[SplitRows] | None = None
+
+    # -- on the driver
+
+    def start(self) -> None:
+        """The group is joined when there is something to read."""
+
+    def add_splits(self, splits: Sequence[PravegaSplit]) -> None:
+        self._splits |= {split.split_id: split for split in splits}
+
+    def should_trigger_checkpoint(self) -> int | None:
+        if not self._splits:
+            return None
+        if self._planner is None:
+            self._planner = self._make_planner()
+        splits = list(self._splits.values())
+        if self._group is None:
+            group = self._make_group()
+            self._join(group)
+            self._group = group
+        ends = self._planner.latest(splits)
+        if not any(_goes_on(split, ends.get(split.split_id)) for split in splits):
+            return None
+        reached = self._checkpoint(self._group)
+        if reached is None:
+            return None
+        ends = self._planner.latest(splits)  # what the group has read to its end is sealed by now
+        after = standing_after(splits, reached, ends)
+        if after is None or after == self._splits:
+            return None
+        self._after, self._last = after, self._last + 1
+        return self._last
+
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[PravegaSplit]:
+        assert checkpoint_id == self._last, "asked for the checkpoint that is due"
+        after, self._after = self._after, {}
+        self._splits = {name: split for name, split in after.items() if not _is_over(split)}
+        return list(after.values())
+
+    def trouble(self) -> str | None:
+        return self._trouble
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        if self._planner is not None:
+            self._planner.close()
+
+    def _join(self, group: Group) -> None:
+        group.join(self._cuts({name: split.start for name, split in self._splits.items()}))
+
+    def _checkpoint(self, group: Group) -> Mapping[tuple[str, int], int] | None:
+        try:
+            reached = group.checkpoint(WAIT_SECONDS)
+        except GroupReset as reset:
+            log.warning(
+                "reader group %s: its checkpoint cannot be taken (%s), so the group is set to where the query stands. "
+                "Hint: only one query may have the group.", self._name, reset,
+            )  # fmt: skip
+            self._join(group)
+            return None
+        if reached is not None:
+            self._waits_since = self._trouble = None
+        elif self._waits_since is None:
+            self._waits_since = self._now_seconds()
+        elif (waited := self._now_seconds() - self._waits_since) > SAY_AFTER_SECONDS:
+            others = [name for name in group.readers() if not name.startswith("lowmark-")]
+            told = (
+                f"reader group {self._name}: a checkpoint waits since {waited:.0f} seconds for its readers "
+                f"{', '.join(others) or '(none but the own one)'}. Hint: say readerOffline for readers that have died."
+            )
+            if self._trouble is None:
+                log.warning("%s", told)
+            self._trouble = told
+        return reached
+
+    # -- in a task
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        if self._reading is None:
+            self._reading = read_slices(self._source, list(self._splits.values()))
+        part = next(self._reading, None)
+        if part is None:
+            return InputStatus.END_OF_INPUT
+        output.collect(part.split_id, part.rows)
+        return InputStatus.MORE_AVAILABLE
+
+    def is_available(self) -> Future[None]:
+        raise AssertionError("there is always more, or an end")
+
+    def notify_no_more_splits(self) -> None:
+        """A task's slices were all given before."""
+
+
+def standing_after(
+    splits: Sequence[PravegaSplit], reached: Mapping[tuple[str, int], int], ends: Mapping[str, SplitEnd]
+) -> dict[str, PravegaSplit] | None:
+    """Return where splits stand at a checkpoint of the group. Of a split that is over, `start` is its `stop`.
+
+    A segment that is missing in the checkpoint was read to its end, or waits for a segment before it.
+
+    Args:
+        splits: each from where it goes on.
+        reached: (stream, segment) -> byte, as the checkpoint says.
+        ends: where segments end; `finished` says that a segment is sealed and its successors are known.
+
+    Returns:
+        split id -> the split; None where nobody says at present how long a segment is.
+    """
+    after: dict[str, PravegaSplit] = {}
+    for split in sorted(splits, key=lambda each: (segment_epoch(each.segment), each.split_id)):
+        at = reached.get((split.stream, split.segment))
+        if at is not None:
+            after[split.split_id] = replace(split, start=max(split.start, at))
+        elif any(parent in after and not _is_over(after[parent]) for parent in split.parents):
+            after[split.split_id] = split
+        else:
+            end = ends.get(split.split_id)
+            if end is None:
+                return None
+            stop = end.position if end.finished else None
+            after[split.split_id] = replace(split, start=end.position, stop=stop)
+    return after
+
+
+def _goes_on(split: PravegaSplit, end: SplitEnd | None) -> bool:
+    return end is not None and (end.position > split.start or end.finished)
+
+
+def _is_over(split: PravegaSplit) -> bool:
+    return split.stop is not None and split.start >= split.stop

@@ -1,0 +1,1 @@
+"""Errors nobody expects, raised in the middle of the product: what they leave behind."""

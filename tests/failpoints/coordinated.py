@@ -1,0 +1,167 @@
+"""Two applications that share a low watermark through a coordinator, in one process: a small world to put faults into.
+
+A model checks each low watermark: the next one is never below the one before it, and never above the smallest value
+that a task of the job has said.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from lowmark.integration.coordinator.access import Door
+from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.journal import Journal
+from lowmark.integration.coordinator.server import restore
+from lowmark.watermark import AlignmentParams, LowmarkError, TaskId
+
+from tests.integration.serving import serving, task
+
+__all__ = ["BACK_WITHIN_SECONDS", "PLACES", "World", "in_a_member", "in_the_server"]
+
+PLACES = ("watermark", "integration/coordinator", "integration/process", "sources/worker.py")
+BACK_WITHIN_SECONDS = 10.0
+STEPS = 6
+_ALIGNED = AlignmentParams("group", max_drift_us=1_000, update_interval_us=20_000)
+
+
+def in_a_member(thread: str) -> bool:
+    """Whether a thread of that name is an application's."""
+    return thread.startswith("lowmark-member")
+
+
+def in_the_server(thread: str) -> bool:
+    """Whether a thread of that name is the coordinator's. A few of gRPC's, which serve both, are among them."""
+    return not in_a_member(thread) and thread != "MainThread"
+
+
+class World:
+    """A coordinator with a journal, and two applications of one job.
+
+    Attributes:
+        said_us: what each task has said by now.
+        heard_us: every low watermark that a task has heard, in order.
+        wrong: what has broken the model's rules; it must stay empty.
+        ended: what ended the coordinator, loudly; None: nothing did.
+        given_up: the errors with which tasks were given up, by task.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.journal = folder, folder / "state" / "journal"
+        self.said_us: dict[TaskId, int] = {}
+        self.heard_us: dict[TaskId, list[int]] = {}
+        self.wrong: list[str] = []
+        self.ended: BaseException | None = None
+        self.given_up: dict[TaskId, LowmarkError] = {}
+        self.members: list[Member] = []
+
+    def play(self) -> None:
+        """Let both applications say values that grow, and wait until both have heard the smaller value each time."""
+        with ExitStack() as stack:
+            self._serve_again_if_it_ends(stack)
+            for number in range(2):
+                member = Member(
+                    f"unix:{self.folder}/c.sock",
+                    on_low=self._hear,
+                    on_given_up=self.given_up.__setitem__,
+                    deadline_seconds=1.0,
+                )
+                stack.callback(member.close, seconds=0.2)
+                self.members.append(member)
+                self._register(number)
+            third = task(7, "clicks")  # comes and goes
+            self.members[0].register(third, low_watermark_us=5, alignment=_ALIGNED)
+            for step in range(1, STEPS + 1):
+                for number in range(2):
+                    self._say(number, 1_000 * step + number)
+                if step == STEPS // 2:
+                    with self._or_loud(third):
+                        self.members[0].deregister(third)
+                self._wait_until_heard(1_000 * step)
+
+    def _register(self, number: int) -> None:
+        who = task(number)
+        self.members[number].register(who, alignment=_ALIGNED, expected_tasks=2)
+
+    def _say(self, number: int, low_us: int) -> None:
+        who = task(number)
+        self.said_us[who] = low_us  # before it is said: it may be heard at once
+        with self._or_loud(who):
+            self.members[number].report(who, low_us)
+
+    @contextmanager
+    def _or_loud(self, who: TaskId) -> Iterator[None]:
+        try:
+            yield
+        except LowmarkError:
+            if who not in self.given_up:
+                raise
+
+    def _hear(self, who: TaskId, low_us: int) -> None:
+        if who.source_id != "orders":
+            return
+        heard, most_us = self.heard_us.setdefault(who, []), min(self.said_us.values())
+        if heard and low_us < heard[-1]:
+            self.wrong.append(f"{who} heard {low_us} after {heard[-1]}")
+        if len(self.said_us) < 2 or low_us > most_us:
+            self.wrong.append(f"{who} heard {low_us}, and the smallest that was said is {most_us}")
+        heard.append(low_us)
+
+    def _wait_until_heard(self, low_us: int) -> None:
+        def done() -> bool:
+            return bool(self.wrong) or all(self._is_over(n) or self._has_heard(n, low_us) for n in range(2))
+
+        deadline, again = time.monotonic() + BACK_WITHIN_SECONDS, time.monotonic() + 1
+        while not done():
+            if time.monotonic() > again:  # as a query does, whose heartbeat asks each second
+                again += 1
+                for number in range(2):
+                    self._say(number, self.said_us[task(number)])
+            if time.monotonic() > deadline:
+                told = [(each.connected, each.why) for each in self.members]
+                self.wrong.append(f"{low_us} was not heard in time: heard {self.heard_us}, members {told}")
+                return
+            threading.Event().wait(0.003)
+
+    def _has_heard(self, number: int, low_us: int) -> bool:
+        return self.heard_us.get(task(number), [-1])[-1] >= low_us
+
+    def _is_over(self, number: int) -> bool:
+        """Whether the query of that task, or the one it waits for, has been ended with a reason."""
+        return bool(self.given_up)
+
+    def _serve_again_if_it_ends(self, stack: ExitStack) -> None:
+        """Serve as a supervisor does: a coordinator that ends with an error is started once more."""
+        begun, over = threading.Event(), threading.Event()
+
+        def keep() -> None:
+            for _ in range(2):
+                try:
+                    with serving(Door(f"unix:{self.folder}/c.sock"), journal=self.journal, over=over):
+                        begun.set()
+                        over.wait()
+                    return
+                except Exception as ended:  # noqa: BLE001  # it is what the test looks at
+                    self.ended = ended
+                    over.clear()
+
+        keeper = threading.Thread(target=keep)
+        keeper.start()
+        stack.callback(keeper.join, 20)
+        stack.callback(over.set)
+        assert begun.wait(BACK_WITHIN_SECONDS), "no coordinator listens in time"
+
+    def check(self) -> None:
+        """Raise AssertionError where something is wrong."""
+        assert not self.wrong, self.wrong
+        journal = Journal(self.journal)
+        try:
+            state = restore(journal, 0)  # which raises if the journal has a state that makes no sense
+        finally:
+            journal.close()
+        low_us, told_us = state.low_watermark_us("job", "orders"), [lows[-1] for lows in self.heard_us.values() if lows]
+        assert low_us is None or low_us <= min(self.said_us.values()), f"{low_us} is above {self.said_us}"
+        assert not told_us or (low_us is not None and low_us >= max(told_us)), f"{low_us} is below {told_us}"

@@ -1,0 +1,187 @@
+"""Make one function of the product raise once, at one of its calls.
+
+How to use it. Run what is to be hit twice: once to see which functions it calls, and once with a fault drawn from them.
+
+    with Injector(["watermark/tasks", "integration/coordinator/server.py"]) as seen:
+        run()
+    fault = draw(seen.calls, Random(seed))
+    with Injector(["watermark/tasks", "integration/coordinator/server.py"], fault) as injector:
+        run()
+    assert injector.raised, f"seed {seed}: {fault} was not reached"     # threads may make fewer calls: draw again
+
+Folders and files are named below the root of the project. An `Injector` sees the threads that start while it is
+entered: enter it before a service, a server or a query is made. With ``here=True`` it sees the calling thread, too.
+``threads`` picks threads by their names. For a process of its own, run `python -m tests.failpoints.inject ARGUMENTS`
+instead of `lowmark ARGUMENTS`, with the environment that `variable` returns.
+
+A fault is raised in the frame of the function, before its first line or after its last, so no `try` of the function
+itself sees the fault. A generator or a coroutine is called again each time it goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from random import Random
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["ERRORS", "Fault", "Injector", "draw", "name_of", "variable"]
+
+ERRORS: Mapping[str, type[Exception]] = {
+    error.__name__: error
+    for error in (MemoryError, KeyError, ValueError, OSError, RuntimeError, AssertionError, RecursionError)
+}
+"""By name, what may be raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One error at one call.
+
+    Attributes:
+        function: as `Injector.calls` names it: file, first line and name.
+        call: at which of its calls, 1 or more.
+        error: one of `ERRORS`.
+        after: raise where the function returns, instead of where it begins.
+    """
+
+    function: str
+    call: int = 1
+    error: str = "RuntimeError"
+    after: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.error} {'after' if self.after else 'at'} call {self.call} of {self.function}"
+
+
+def draw(calls: Mapping[str, int], random: Random) -> Fault:
+    """Draw a fault: every function is as likely as every other, and so is every call of it."""
+    function = random.choice(sorted(calls))
+    return Fault(function, random.randint(1, calls[function]), random.choice(sorted(ERRORS)), random.random() < 0.25)
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """The name of a function of the product, for a `Fault`."""
+    name = _name(inspect.unwrap(function).__code__)
+    assert name is not None, f"{function} is no function of lowmark"
+    return name
+
+
+class Injector:
+    """Counts the calls of the product's functions, and lets one of them raise.
+
+    Args:
+        places: folders and files below the root of the project.
+        fault: what to raise; None: only count.
+        threads: whether to look at a thread of that name; None: at each.
+        here: look at the calling thread, too.
+
+    Attributes:
+        calls: how often each function was called.
+        raised: whether the fault was raised.
+    """
+
+    def __init__(
+        self,
+        places: Collection[str],
+        fault: Fault | None = None,
+        *,
+        threads: Callable[[str], bool] | None = None,
+        here: bool = False,
+    ) -> None:
+        self.calls: Counter[str] = Counter()
+        self.raised = False
+        self._places, self._fault, self._threads, self._here = tuple(places), fault, threads, here
+        self._names: dict[CodeType, str | None] = {}
+        self._lock = threading.Lock()
+        self._due: set[FrameType] = set()  # frames in which the fault is raised when they return
+        self._before: tuple[Any, Any] = (None, None)
+
+    def __enter__(self) -> Injector:  # noqa: PYI034  # Self is not in Python 3.10
+        self._before = threading.getprofile(), sys.getprofile()
+        threading.setprofile(self._look)
+        if self._here:
+            sys.setprofile(self._look)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        threading.setprofile(self._before[0])
+        if self._here:
+            sys.setprofile(self._before[1])
+        self._places, self._fault = (), None  # threads that were seen still come here
+        self._names.clear()
+
+    def _look(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            code = frame.f_code
+            name = self._names[code] if code in self._names else self._name(code)
+            if name is None or not self._wanted():
+                return
+            with self._lock:
+                self.calls[name] += 1
+                if self._fault is None or (name, self.calls[name]) != (self._fault.function, self._fault.call):
+                    return
+                if self._fault.after:
+                    self._due.add(frame)
+                    return
+            self._raise()
+        elif event == "return" and frame in self._due:
+            self._due.discard(frame)
+            self._raise()
+
+    def _raise(self) -> None:
+        fault = self._fault
+        if fault is not None:
+            self.raised = True
+            raise ERRORS[fault.error](f"injected: {fault}")
+
+    def _wanted(self) -> bool:
+        return self._threads is None or self._threads(threading.current_thread().name)
+
+    def _name(self, code: CodeType) -> str | None:
+        """The name of a function of these places; None for others, and for the bodies of modules and classes."""
+        name = _name(code)
+        path = "" if name is None else name.partition(":")[0]
+        ours = any(path == place or path.startswith(f"{place}/") for place in self._places)
+        self._names[code] = name if ours and code.co_flags & inspect.CO_NEWLOCALS else None
+        return self._names[code]
+
+
+def _name(code: CodeType) -> str | None:
+    _, found, path = code.co_filename.replace(os.sep, "/").rpartition("/lowmark/")
+    return f"{path}:{code.co_firstlineno} {getattr(code, 'co_qualname', code.co_name)}" if found else None
+
+
+def main() -> None:
+    """Run the command line of lowmark with the injector that `variable` describes."""
+    logging.basicConfig(level=logging.INFO)
+    wanted = json.loads(os.environ["LOWMARK_FAULT"])
+    fault = None if wanted["fault"] is None else Fault(**wanted["fault"])
+    from lowmark.integration.cli.main import main as command
+
+    injector = Injector(wanted["places"], fault, here=True)
+    try:
+        with injector:
+            command()
+    finally:
+        if wanted.get("seen"):
+            with open(wanted["seen"], "w", encoding="utf-8") as file:  # noqa: PTH123
+                json.dump(injector.calls, file)
+
+
+def variable(places: Collection[str], fault: Fault | None, seen: str | None = None) -> dict[str, str]:
+    """The environment that `main` reads; with ``seen``, the file that gets the calls as JSON when the process ends."""
+    as_dict = None if fault is None else asdict(fault)
+    return {"LOWMARK_FAULT": json.dumps({"places": [*places], "fault": as_dict, "seen": seen})}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Faults in the functions of a driver, one after the other: `make failpoints` prints the table.
+
+    python -m tests.failpoints.run --minutes 10 --seed 7
+
+Each function of the driver that a small query calls raises once, at a call and with an error that a seed draws; every
+other query is cut three batches after the fault at the latest, and begun again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.failpoints.inject import Fault, Injector, draw
+from tests.failpoints.queried import KINDS, STEPS, Outcome, World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["PLACES", "calls_of", "play"]
+
+PLACES = (
+    "watermark",
+    "integration/driver",
+    "integration/process",
+    "integration/spark",
+    "integration/transport",
+    "integration/metrics",
+    "sources/worker.py",
+    "sources/planning",
+)
+
+
+def calls_of(spark: SparkSession, kind: str) -> Counter[str]:
+    """How often each function is called on the threads of a service while a query runs from its start to its end."""
+    with tempfile.TemporaryDirectory() as folder, Injector(PLACES) as seen:
+        outcome = World(spark, Path(folder), KINDS[kind], cut_after=STEPS // 2).play()
+    assert outcome.kind == "exact", outcome
+    return seen.calls
+
+
+def play(spark: SparkSession, kind: str, calls: Counter[str], seed: int) -> tuple[Fault, bool, Outcome]:
+    """Play the world with a fault that a seed draws.
+
+    Returns:
+        (the fault, whether it was raised, what became of the query).
+    """
+    chance = random.Random(seed)
+    fault = draw(calls, chance)
+    cut_after = chance.choice([None, *range(STEPS - 1)])
+    with tempfile.TemporaryDirectory() as folder, Injector(PLACES, fault) as injector:
+        outcome = World(spark, Path(folder), KINDS[kind], cut_after=cut_after).play()
+    return fault, injector.raised, outcome
+
+
+def main() -> int:
+    """Play for a while, and print what became of the queries."""
+    from lowmark.integration.spark.session import local_session
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--kind", choices=sorted(KINDS), action="append")
+    given = parser.parse_args()
+    logging.getLogger("lowmark").setLevel(logging.CRITICAL)
+    kinds = given.kind or sorted(KINDS)
+    table: Counter[tuple[str, str]] = Counter()
+    with local_session("failpoints", settings={"spark.sql.shuffle.partitions": "1"}) as (spark, _):
+        calls = {kind: calls_of(spark, kind) for kind in kinds}
+        for kind in kinds:
+            print(f"{kind}: {len(calls[kind])} functions", flush=True)
+        seed, until = given.seed, time.monotonic() + 60 * given.minutes
+        while time.monotonic() < until:
+            kind = kinds[seed % len(kinds)]
+            fault, raised, outcome = play(spark, kind, calls[kind], seed)
+            became = outcome.kind if raised else "not reached"
+            table[kind, became] += 1
+            if became in ("wrong", "stood and said so"):
+                print(f"seed {seed} {kind}: {became}: {fault}\n    {outcome}", flush=True)
+            seed += 1
+    for (kind, became), count in sorted(table.items()):
+        print(f"{kind:8} {became:42} {count:5}")
+    return 1 if any(became == "wrong" for _, became in table) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The injector itself: it raises where it was told to, once, and nowhere else."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import pytest
+from lowmark.watermark.duration import duration_us
+
+from tests.failpoints.inject import ERRORS, Fault, Injector, draw
+
+PLACES = ["watermark/duration.py"]
+
+
+def name_of_the_function(run: Injector, name: str) -> str:
+    [found] = [function for function in run.calls if function.endswith(f" {name}")]
+    return found
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", sorted(ERRORS))
+def test_a_fault_is_raised_once_at_its_call(error: str, *, after: bool) -> None:
+    with Injector(PLACES, here=True) as seen:
+        for _ in range(3):
+            duration_us("1 second", what="test")
+    function = name_of_the_function(seen, "duration_us")
+    assert seen.calls[function] == 3
+    raised_at = []
+    with Injector(PLACES, Fault(function, 2, error, after), here=True) as injector:
+        for number in (1, 2, 3):
+            try:
+                assert duration_us("1 second", what="test") == 1_000_000
+            except ERRORS[error]:
+                raised_at.append(number)
+    assert injector.raised
+    assert raised_at == [2]
+
+
+def test_threads_are_picked_by_name_and_other_files_are_left_alone() -> None:
+    def call() -> None:
+        duration_us("1 second", what="test")
+
+    with Injector(PLACES, threads=lambda name: name == "hit") as seen:
+        for name in ("hit", "other"):
+            thread = threading.Thread(target=call, name=name)
+            thread.start()
+            thread.join(10)
+        call()  # this thread is not looked at
+    assert seen.calls[name_of_the_function(seen, "duration_us")] == 1
+    assert {function.split(":")[0] for function in seen.calls} == set(PLACES)
+
+
+def test_a_seed_draws_the_same_fault_again() -> None:
+    calls = {"a.py:1 one": 3, "b.py:2 two": 1}
+    assert [draw(calls, Random(seed)) for seed in range(9)] == [draw(calls, Random(seed)) for seed in range(9)]
+    assert {draw(calls, Random(seed)).function for seed in range(9)} == set(calls)

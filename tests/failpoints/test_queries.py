@@ -1,0 +1,46 @@
+"""A fault in any function of the driver costs no row of a query, and nothing stands without a reason that is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failpoints.queried import KINDS, World
+from tests.failpoints.run import calls_of, play
+from tests.live.kafka_scenarios import seed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+FAULTS = 4  # more of them: make failpoints
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_in_the_driver_costs_no_row(spark: SparkSession, kind: str) -> None:
+    calls, first = calls_of(spark, kind), seed()
+    for number in range(first, first + FAULTS):
+        fault, raised, outcome = play(spark, kind, calls, number)
+        assert outcome.kind != "wrong", f"LOWMARK_SEED={number}: {fault}: {outcome}"
+        assert raised or outcome.kind == "exact", f"LOWMARK_SEED={number}: {fault} was not reached: {outcome}"
+
+
+def test_a_row_that_is_lost_is_seen(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that forgets what was new in one batch: the world must be such that this costs a row."""
+    from lowmark.integration.driver.stream_run import StreamRun
+
+    report = StreamRun.report
+
+    def deaf(self: StreamRun, progress: object, *rest: object, **more: object) -> object:
+        if getattr(progress, "batch_id", None) == 3:
+            self.last_batch_id = 3
+            return []
+        return report(self, progress, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StreamRun, "report", deaf)
+    outcome = World(spark, tmp_path, KINDS["sketch"]).play()
+    assert outcome.kind == "wrong"
+    assert outcome.missing == {"n3": 1}

@@ -1,0 +1,40 @@
+"""A query that shares a low watermark does not stand for ever when its application's link has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.coordinator.access import Door
+from pyspark.sql import SparkSession
+
+from tests.integration.feed import Feed, start
+from tests.integration.serving import private_folder, serving
+from tests.live.servers import wait_until
+
+
+def test_a_query_that_shares_a_low_watermark_ends_with_the_error_that_ended_its_link(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("in the middle")
+
+    feed = Feed(spark, tmp_path / "feed")
+    with (
+        private_folder() as folder,
+        serving(Door(f"unix:{folder}/c.sock")) as address,
+        LowWatermarkService(spark, coordinator=address, job="billing", beside=True) as service,
+    ):
+        member = service._member
+        assert member is not None
+        df = service.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")
+        feed.put(("a", 1, 100))
+        ran = start(df, str(tmp_path / "checkpoint"))
+        ran.query.processAllAvailable()
+        monkeypatch.setattr(member, "_begin_again", fail)
+        member._work.put(fail)
+        wait_until(lambda: member.failed is not None, "the link has ended", seconds=20)
+        feed.put(("a", 2, 200))
+        wait_until(lambda: not ran.query.isActive, "the query has ended", seconds=60)
+    assert "the thread lowmark-member was ended by an error: MemoryError: in the middle" in str(ran.query.exception())

@@ -1,0 +1,262 @@
+"""An error at any call while something is taken: all of it counts or nothing, and nothing half changed is written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import lowmark
+import pytest
+from lowmark.integration.driver.audited import Audits
+from lowmark.integration.driver.farewells import Farewells
+from lowmark.integration.driver.known_planner import KnownPlanner
+from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.standing import Standing
+from lowmark.integration.driver.stream import Stream
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.accumulated import BatchTrack, Tracks, TrackShelf
+from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.integration.transport.split_key import SplitKey
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.peer import Planned
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.events import BatchReported, Effect, Event, Polled
+from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Kind = Literal["wrapped", "kafka", "read"]
+SECOND = 1_000_000
+HERE = Path(lowmark.__file__).parent
+STRATEGY = WatermarkStrategy.for_monotonous_timestamps().with_idleness("20 seconds")
+
+
+class Planted(Exception):  # it is no error of the product
+    """What a call is made to raise."""
+
+
+class Fault:
+    """Makes the calls of the product's functions raise whose numbers are given; counts all."""
+
+    def __init__(self, *at: int) -> None:
+        self.at, self.calls, self.where = at, 0, "nowhere"
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._look)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _look(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(HERE)):
+            self.calls += 1
+            if self.calls in self.at:
+                self.where = f"{Path(frame.f_code.co_filename).name}: {frame.f_code.co_name}"
+                sys.setprofile(self._look)  # an error takes it away
+                raise Planted(self.where)
+
+
+class Fed:
+    """One run, three batches old; what comes next is taken by it while something raises."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind, self.tracks, self.now_us = kind, cast("Tracks", {}), 0
+        self.key = (
+            SplitKey(("topic", "partition"), ("string", "int")) if kind == "kafka" else SplitKey(("s",), ("string",))
+        )
+        self.stream = Stream(
+            name="orders", stream_id="s", strategy=STRATEGY, key=self.key, measurement=None, sources=1,
+            kafka=kind == "kafka", declared={}, names={}, reads=kind == "read", claims=kind == "read",
+            tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))),
+        )  # fmt: skip
+        self.run = StreamRun.attach(self.stream, token="t", resumes=None, state=None, now_us=0)
+        self.run.places, self.run.written = {1: [0]}, True
+        self.planner = KnownPlanner("s", run="t")
+        if kind == "read":
+            self.run.splits.planner = self.planner
+        for batch_id in range(3):
+            self.plan(batch_id, "a", "b")
+            self.report(batch_id, a=batch_id * 10, b=batch_id * 10 + 5)
+            if batch_id == 1:
+                self.run.tell()
+                self.run.answer(self.now_us)
+
+    def id(self, name: str) -> int:
+        return self.key.split_id(("orders", ord(name)) if self.kind == "kafka" else (name,))
+
+    def plan(self, batch_id: int, *splits: str) -> None:
+        self.now_us += SECOND
+        if self.kind == "read":
+            planned = Planned(batch_id + 1, dict.fromkeys(splits, ()), rows=dict.fromkeys(splits, 1))
+            self.run.plan(planned, self.now_us)
+            self.planner.keep(planned)
+
+    def report(self, batch_id: int, *, keeps: bool = True, **at: int) -> None:
+        """The batch held these largest event times, in seconds."""
+        self.now_us += SECOND
+        track = BatchTrack(SplitTracker(), {self.id(name): s * SECOND for name, s in at.items()})
+        for name, s in at.items():
+            track.tracker.observe_many(self.id(name), SplitMark(s * SECOND, s * SECOND, 1))
+            track.names[self.id(name)] = name
+        if self.kind == "read":
+            track.events = {0: ((0, 1, f"event {batch_id}".encode()),)}
+        if keeps:
+            self.tracks["q", batch_id] = track
+        ends = {str(ord(name)): batch_id + 1 for name in ("a", "b", *at)}
+        mine = {"wrapped": {"logOffset": batch_id}, "kafka": {"orders": ends}}.get(
+            self.kind, BatchOffset("orders", batch_id + 1, "reader").to_json()
+        )
+        heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
+        text = json.dumps(
+            {"id": "q", "runId": "r", "batchId": batch_id, "sources": [{"endOffset": mine}, {"endOffset": heartbeat}]}
+        )
+        self.run.report(Progress.from_json(text), 1, planned_at_us=self.now_us - SECOND, now_us=self.now_us)
+
+    def picture(self) -> dict[str, Any]:
+        """All that a restart, a reader and a person go by, but for what the process alone counts."""
+        status = self.run.status(self.now_us)
+        return {
+            "state": self.run.stream.state_of(self.run.coordinator),
+            "low": self.run.low_watermark_us,
+            "batch": self.run.last_batch_id,
+            "splits": {name: (split.state, split.watermark_us) for name, split in status.splits.items()},
+            "refusal": self.run.refusal,
+            "gaps": self.run.gaps,
+            "events": self.planner.events,
+            "reported": self.planner.reported,
+        }
+
+
+def take(fed: Fed, what: str) -> None:
+    """What comes next: a batch with a new split that is far behind, a plan that names one, or a poll."""
+    match what:
+        case "report":
+            fed.report(3, a=30, b=35, c=22)
+        case "plan":
+            fed.plan(3, "a", "b", "c")
+        case "poll":
+            fed.run.hear(Polled(fed.now_us + 60 * SECOND), fed.now_us)
+
+
+CASES: list[tuple[Kind, str]] = [
+    ("wrapped", "report"), ("kafka", "report"), ("read", "report"), ("read", "plan"), ("wrapped", "poll"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # a generator that raises as it is closed
+@pytest.mark.parametrize(("kind", "what"), CASES)
+def test_an_error_at_any_call_changes_nothing_in_the_end(kind: Kind, what: str) -> None:
+    whole = Fed(kind)
+    with Fault() as counted:
+        take(whole, what)
+    assert counted.calls > 5
+    for at in range(1, counted.calls + 1):
+        fed = Fed(kind)
+        before_us = fed.run.low_watermark_us
+        with Fault(at) as fault:
+            try:
+                take(fed, what)
+            except Planted:  # before it was begun, or once it was over: the next heartbeat brings it again
+                sys.setprofile(None)
+                fed.now_us = whole.now_us - (SECOND if what != "poll" else 0)
+                take(fed, what)
+        assert fed.picture() == whole.picture(), f"call {at} of {counted.calls}, {fault.where}"
+        assert before_us is None or (fed.run.low_watermark_us or 0) >= before_us
+
+
+@pytest.mark.parametrize(("kind", "what"), CASES)
+def test_after_a_second_error_nothing_is_taken_or_written_and_the_query_ends(
+    kind: Kind, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fed = Fed(kind)
+    fed.now_us += SECOND
+    before, epoch = fed.picture(), fed.run.epoch
+
+    def fail(self: StreamCoordinator, now_us: int) -> Any:
+        raise MemoryError("no room")
+
+    working = StreamCoordinator._leave_quiet_out
+    monkeypatch.setattr(StreamCoordinator, "_leave_quiet_out", fail)  # in the middle of every event
+    take(fed, what)
+    monkeypatch.setattr(StreamCoordinator, "_leave_quiet_out", working)
+    taken = {"report": "the report of batch 3", "plan": "plan 4", "poll": "the question of its heartbeat"}[what]
+    refusal = fed.run.refusal
+    assert refusal is not None
+    assert refusal.startswith(
+        f'stream "orders": {taken} could not be taken, twice (MemoryError: no room). The low watermark stays'
+    )
+    assert refusal in caplog.text
+    assert fed.run.last_batch_id == before["batch"]
+    take(fed, what)
+    fed.report(4, a=50, b=50)
+    assert fed.run.last_batch_id == before["batch"], "the reports behind it let nobody advance"
+    assert fed.run.epoch >= epoch
+    written: list[Any] = []
+    Farewells().leave(cast("Any", SimpleNamespace(farewells=SimpleNamespace(write=written.append))), fed.run)
+    assert written == []
+
+
+def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed, queries = Fed("wrapped"), cast("Any", _NoQueries())
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(fed.stream)
+    runs._runs["t"] = fed.run
+    handle = StreamCoordinator.handle
+
+    def poisoned(self: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
+        if isinstance(event, BatchReported) and event.batch_id == 3:
+            raise Planted("in the middle")
+        return handle(self, event, now_us)
+
+    monkeypatch.setattr(StreamCoordinator, "handle", poisoned)
+    low_us = fed.run.low_watermark_us
+    fed.report(3, a=90, b=90)
+    reply = runs.heartbeat(HeartbeatRequest("s", "t"))
+    standing = Standing(runs, Audits(queries, runs.clock))
+
+    assert reply.refusal is not None
+    assert "the report of batch 3 could not be taken, twice (Planted: in the middle)" in reply.refusal
+    assert (reply.state, reply.low_watermark_us) == ("", None)
+    assert fed.run.low_watermark_us == low_us
+    assert reply.refusal in standing.status_of("orders", None).why
+    [shown] = standing.run_statuses()
+    assert shown.refused
+
+
+def test_one_begins_again_from_the_last_whole_state_however_long_no_reader_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed = Fed("wrapped")
+    for batch_id in range(3, 60):  # a listener brings them, as in a query with a long trigger
+        fed.report(batch_id, a=batch_id * 10, b=batch_id * 10 + 5)
+    assert len(fed.run._since) < 20
+    report = fed.run._report
+
+    def fails_once(*taken: Any) -> Any:
+        monkeypatch.undo()
+        report(*taken)
+        raise Planted("at the end")
+
+    monkeypatch.setattr(fed.run, "_report", fails_once)
+    fed.report(60, a=600, b=605, c=1)
+
+    assert fed.run.low_watermark_us == 590 * SECOND
+    assert set(fed.run.status(fed.now_us).splits) == {"a", "b", "c"}
+
+
+class _NoQueries(list[object]):
+    """Spark has none that it would give out."""
+
+    def find(self) -> None: ...
+    def get(self, run_id: str | None) -> None: ...

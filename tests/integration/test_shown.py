@@ -1,0 +1,273 @@
+"""On a bad day a stream shows its cause first, and the same cause wherever a person looks. No Spark here."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from lowmark.integration.cli.check import _because
+from lowmark.integration.driver.audited import AuditedRun, Audits
+from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.standing import Standing, in_words
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.run_status import RunStatus, run_json
+from lowmark.integration.transport.driver_rpc import HeartbeatRequest
+from lowmark.integration.transport.measure import Measured
+from lowmark.integration.verdict import verdict
+from lowmark.watermark import Cause
+from lowmark.watermark.splits.events import BatchCounts, BatchReported
+
+from tests.integration.test_cooperation_rules import GROUPED, FakeMember, World
+from tests.integration.test_runs import Queries, Query, progress, report, stream, terminated
+
+if TYPE_CHECKING:
+    from lowmark.integration.coordinator.client import Member
+
+S = 1_000_000
+MINUTE_US = 60 * S
+T0_US = 1_760_000_000 * S
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.us = T0_US
+
+    def now_us(self) -> int:
+        return self.us
+
+
+class Shared:
+    """A run of a job whose coordinator can go away."""
+
+    def __init__(self, job: str | None = "billing") -> None:
+        self.world, self.clock = World(job), Clock()
+        self.member: FakeMember = self.world.member
+        queries: Any = Queries([])
+        self.runs = Runs(queries, lambda _: None, cast("Member", self.member), job)
+        self.runs.clock = cast("Any", self.clock)
+        self.runs.cooperation._now_us = self.clock.now_us
+        self.standing = Standing(self.runs, Audits(queries, self.runs.clock))
+
+    def run(self, **settings: Any) -> StreamRun:
+        self.world.now_us = self.clock.us
+        run = self.world.run(**settings)
+        run.tie("query-1", "r", "nightly")
+        self.runs._runs[run.token] = run
+        return run
+
+    def reach(self, run: StreamRun, us: int) -> None:
+        batch_id = 0 if run.last_batch_id is None else run.last_batch_id + 1
+        run.last_batch_id = batch_id
+        run.handle(BatchReported(batch_id, self.clock.us, {1: us}), self.clock.us)
+        self.runs.cooperation.report(run)
+
+    def shown(self) -> RunStatus:
+        [run] = self.standing.run_statuses()
+        return run
+
+
+def word_of(run: RunStatus, clock: Clock) -> str:
+    return verdict(run_json(run), datetime.fromtimestamp(clock.us / 1e6, timezone.utc))
+
+
+def test_a_coordinator_that_is_away_is_the_cause_before_any_split() -> None:
+    shared = Shared()
+    run = shared.run()
+    shared.reach(run, T0_US)
+    shared.member.lows_us = dict.fromkeys(shared.runs.cooperation._tasks.values(), T0_US - S)
+    shared.reach(run, T0_US)
+    assert shared.shown().status.low_watermark_us == T0_US - S
+    shared.clock.us += MINUTE_US
+    shared.member.connected, shared.member.why, shared.member.since_us = False, "connection refused", shared.clock.us
+    shared.clock.us += 33 * MINUTE_US
+    shared.reach(run, T0_US + 33 * MINUTE_US)
+    seen = shared.shown()
+    status = seen.status
+
+    assert (status.cause, status.holder) == (Cause.COORDINATOR_AWAY, None)
+    assert status.why == (
+        "the coordinator at unix:/c.sock has not answered for 33m (connection refused), so the low watermark of job "
+        '"billing" is held; these splits alone would allow 2025-10-09 09:26:20.000 UTC.'
+    )
+    assert status.next == "The coordinator answers again."
+    assert "  why    the coordinator at unix:/c.sock has not answered for 33m" in in_words(status, seen.others)
+    assert status.since == datetime.fromtimestamp(T0_US / 1e6, timezone.utc), "since it rose, not since the splits did"
+    assert word_of(seen, shared.clock) == "stuck"
+    assert seen.coordinator is not None
+    assert (seen.coordinator.connected, seen.coordinator.holds) == (False, True)
+    said: dict[str, Any] = json.loads(json.dumps(run_json(seen)))
+    assert said["run"]["coordinator"]["why"] == "connection refused"
+    now = datetime.fromtimestamp(shared.clock.us / 1e6, timezone.utc)
+    assert "for 34m, the coordinator at unix:/c.sock has not answered for 33m" in _because(said, "stuck", now)
+
+
+def test_a_coordinator_that_went_away_a_moment_ago_holds_and_does_not_move() -> None:
+    shared = Shared()
+    run = shared.run()
+    shared.reach(run, T0_US)
+    shared.member.lows_us = dict.fromkeys(shared.runs.cooperation._tasks.values(), T0_US)
+    shared.reach(run, T0_US)
+    shared.member.connected = False
+
+    assert word_of(shared.shown(), shared.clock) == "standing"
+
+
+def test_a_low_watermark_that_other_queries_hold_is_held_by_no_split_of_this_one() -> None:
+    shared = Shared()
+    run = shared.run()
+    shared.reach(run, T0_US)
+    shared.member.lows_us = dict.fromkeys(shared.runs.cooperation._tasks.values(), T0_US - 60 * S)
+    shared.reach(run, T0_US)
+    assert shared.shown().status.holder is not None, "a round takes a moment"
+    shared.clock.us += 10 * S
+    status = shared.shown().status
+
+    assert (status.cause, status.holder) == (None, None)
+    assert status.why.startswith('other queries of job "billing" hold it; these splits alone would allow 2025-10-09')
+    assert "`lowmark explain --coordinator unix:/c.sock` names the query that holds it" in status.why
+
+
+def test_a_wrapped_stream_of_a_group_goes_on_without_its_coordinator_and_says_who_holds() -> None:
+    shared = Shared(None)
+    run = shared.run(strategy=GROUPED)
+    shared.reach(run, T0_US)
+    shared.member.connected = False
+    seen = shared.shown()
+
+    assert (seen.status.cause, seen.status.holder) == (None, "#0000000000000001")
+    assert seen.coordinator is not None
+    assert (seen.coordinator.connected, seen.coordinator.holds) == (False, False)
+    assert word_of(seen, shared.clock) == "moving"
+    said = json.loads(json.dumps(run_json(seen)))
+    assert _because(said, "moving", datetime.now(timezone.utc)) == (
+        "; the coordinator at unix:/c.sock does not answer (gone): its group goes on without this stream"
+    )
+
+
+# -- queries that fail, and their names
+
+
+def begun(query: Query) -> tuple[Runs, Standing]:
+    queries: Any = Queries([query])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    return runs, Standing(runs, Audits(queries, runs.clock))
+
+
+def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason() -> None:
+    runs, standing = begun(Query(name="nightly"))
+    runs.take_event(
+        "terminated",
+        terminated(
+            "org.apache.spark.sql.streaming.StreamingQueryException: [STREAM_FAILED] Query [id = q, runId = r] "
+            "terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST\n\tat java.lang..."
+        ),
+    )
+    [seen] = standing.run_statuses()
+
+    assert (seen.query, seen.failed, seen.ended) == ("nightly", True, True)
+    assert seen.status.cause is Cause.QUERY_FAILED
+    assert seen.status.why.startswith(
+        "the query failed: a Python process of the query did not start within the 10 seconds that Spark waits for it"
+    )
+    assert "start queries one after the other" in seen.status.why
+    assert verdict(run_json(seen), datetime.now(timezone.utc)) == "failed"
+    [shown] = standing.shown(stream=None, ended=True, limit=0)
+    said = json.loads(json.dumps(run_json(shown)))
+    assert "the query failed: a Python process" in _because(said, "failed", datetime.now(timezone.utc))
+
+
+def test_a_query_that_is_started_again_after_a_failed_start_is_not_shown_as_failed() -> None:
+    runs, standing = begun(Query(name="nightly"))
+    runs.take_event("terminated", terminated("no disk"))
+    cast("Any", runs._queries).running = [Query(run_id="r2", name="nightly")]
+    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    [shown] = standing.shown(stream=None, ended=True, limit=0)
+
+    assert (shown.query, shown.failed) == ("nightly", False)
+
+
+def test_a_query_has_its_name_before_its_first_batch() -> None:
+    runs, standing = begun(Query(name="nightly"))
+    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    [seen] = standing.run_statuses()
+
+    assert (seen.query, seen.reported_at_us) == ("nightly", None)
+
+
+def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_batch() -> None:
+    queries: Any = Queries([Query(name="one"), Query(run_id="r2", name="two")])
+    runs = Runs(queries, notify=lambda _: None)
+    runs.add(stream())
+    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    [seen] = Standing(runs, Audits(queries, runs.clock)).run_statuses()
+
+    assert seen.query is None
+
+
+def test_a_query_that_failed_in_its_first_batch_is_told_from_another_that_begins() -> None:
+    """Two queries began one after the other, and neither has reported a batch. Their names tell which one failed."""
+    first = Query(name="one")
+    runs, standing = begun(first)
+    runs.heartbeat(HeartbeatRequest("s", "t1", first=True))
+    other = Query(run_id="r2", query_id="q2", name="two")
+    cast("Any", runs._queries).running.append(other)
+    runs.take_event("terminated", terminated("no disk"))
+    ended = {run.query: run.failed for run in standing.run_statuses()}
+
+    assert ended == {"one": True}
+
+
+# -- what is said once in the log
+
+
+def measured_by(rows: int, **more: Any) -> Any:
+    """A transport that measured so many rows of one split, in every batch."""
+    counts = BatchCounts(rows=rows, **more)
+    return SimpleNamespace(report=lambda *_: Measured(rows=None, counts=counts))
+
+
+def test_event_times_that_cannot_be_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    run = StreamRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
+    run.measure = measured_by(200, null_time_rows=200)
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        for batch_id in range(3):
+            report(run, batch_id, {"a": {"0": 100 * batch_id}})
+
+    assert [record.getMessage() for record in caplog.records] == [
+        'stream "orders": all 200 rows so far have no event time: is the JSON path, or the format of the time, right?'
+    ]
+
+
+@pytest.mark.parametrize(("keeps_rows", "rows", "warned"), [(True, 1, 1), (True, 990, 0), (False, 1, 0)])
+def test_a_batch_that_was_read_in_part_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, keeps_rows: bool, rows: int, warned: int
+) -> None:
+    run = StreamRun.attach(replace(stream(), keeps_rows=keeps_rows), token="t", resumes=None, state=None, now_us=T0_US)
+    run.measure, run.places = measured_by(rows), {1: [0]}
+    with caplog.at_level(logging.WARNING, "lowmark"):
+        for batch_id in range(1, 4):
+            taken = progress(batch_id, {"a": {"0": 1_000 * batch_id}}, start={"a": {"0": 1_000 * (batch_id - 1)}})
+            run.report(taken, 1, planned_at_us=T0_US, now_us=T0_US + batch_id)
+
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warned
+    assert all("1 rows were measured of a batch of 1,000 Kafka offsets" in each for each in said)
+
+
+def test_an_audited_query_that_fails_says_why() -> None:
+    queries: Any = Queries([])
+    audits = Audits(queries, Runs(queries, notify=lambda _: None).clock)
+    run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
+    run.tie("q", "r", "nightly")
+    audits.add(run.stream)
+    audits._runs["m", "r"] = run
+    audits.take_event("terminated", terminated("Query [id = q] terminated with exception: no disk"))
+    [seen] = Standing(Runs(queries, notify=lambda _: None), audits).run_statuses()
+
+    assert (seen.failed, seen.status.cause, seen.status.why) == (True, Cause.QUERY_FAILED, "the query failed: no disk")

@@ -1,0 +1,105 @@
+"""Kills right after a batch in which a split spoke for the first time: what it says next counts.
+
+Goal: all windows of the script are there, each once, however the driver ends: SIGKILL and SIGTERM, it alone or its
+whole group, at moments drawn between the commit of such a batch and the plan of the next. Method: see
+`newcomers_driver`, which is what is killed. Without the report that is left at once, a newcomer of that batch is
+forgotten, and its second row dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.live import torture
+from tests.live.newcomers_driver import STEPS, Config, From, expected, rows, write_files
+from tests.live.servers import Broker, Record, require_jars, wait_until
+from tests.live.torture import PAUSE, Driver, Torture, newest, processes, wait_for_next
+
+pytestmark = torture.MARKS
+
+Whom = Literal["driver", "group"]
+
+
+def end(driver: Driver, how: signal.Signals, whom: Whom) -> None:
+    """Send a signal to the driver's Python alone or to all that it started, and return when none of it is left."""
+    if whom == "driver":
+        os.kill(driver.process.pid, how)
+    else:
+        os.killpg(driver.session, how)
+    driver.process.wait(60)
+    wait_until(lambda: not processes(driver.session), "everything ending after its driver", seconds=60)
+    driver.kill()
+
+
+def strike(driver: Driver, config: Config, rng: random.Random, how: signal.Signals, whom: Whom) -> str:
+    """Wait for a batch with a newcomer to be committed, and end the driver before the next is planned."""
+    commits = config.checkpoint / "commits"
+    while True:
+        wait_for_next(driver, commits)
+        if newest(commits) % STEPS == 1:
+            break
+    moment = rng.choice(["at once", "heard of", "between"])
+    pause = {"at once": rng.uniform(0, 0.02), "heard of": rng.uniform(0.05, 0.4), "between": rng.uniform(0.5, 3)}[
+        moment
+    ]
+    PAUSE.wait(pause)
+    end(driver, how, whom)
+    planned, committed = newest(config.checkpoint / "offsets"), newest(commits)
+    return f"{how.name} to the {whom} {moment} + {pause:.3f} s: planned {planned}, committed {committed}"
+
+
+def kill(config: Config, ends: list[tuple[signal.Signals, Whom]]) -> None:
+    with Torture("newcomers_driver", Path(config.folder)) as killer:
+        for how, whom in ends:
+            driver = killer.start(config)
+            killer.tell(strike(driver, config, killer.rng, how, whom))
+        emitted = killer.drain(config)
+
+        assert {window: n for window, n in emitted if window[1] < config.closed_us} == expected(config)
+
+
+def prepared(tmp_path: Path, source: From, kills: int, kafka: Broker | None = None) -> Config:
+    config = Config(str(tmp_path), source, kills + 3, trigger_seconds=int(os.environ.get("LOWMARK_TRIGGER", "6")))
+    if source == "files":
+        write_files(config)
+    if kafka is not None:
+        topic = kafka.create_topic(partitions=1)
+        script = [row for step in range(config.hours * STEPS) for row in rows(step)]
+        kafka.produce(topic, [Record(json.dumps({"split": split, "us": us})) for split, us in script])
+        jars = ",".join(str(jar) for jar in require_jars("spark-kafka"))
+        config = config.but(bootstrap=kafka.bootstrap, topic=topic, jars=jars)
+    return config
+
+
+def test_a_split_that_spoke_first_in_the_last_batch_before_the_end_is_waited_for(tmp_path: Path) -> None:
+    kill(prepared(tmp_path, "files", 1), [(signal.SIGTERM, "group")])
+
+
+def many(rng: random.Random) -> list[tuple[signal.Signals, Whom]]:
+    kills = int(os.environ.get("LOWMARK_KILLS", "17"))
+    whom: list[Whom] = ["driver", "group"]
+    return [(rng.choice([signal.SIGKILL, signal.SIGTERM]), rng.choice(whom)) for _ in range(kills)]
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("source", ["files", "rate"])
+def test_however_often_a_driver_ends_a_split_that_is_new_is_waited_for(tmp_path: Path, source: From) -> None:
+    ends = many(random.Random())
+    kill(prepared(tmp_path, source, len(ends)), ends)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3_600)
+def test_however_often_a_driver_ends_a_device_on_kafka_that_is_new_is_waited_for(
+    kafka: Broker, kafka_jars: list[Path], tmp_path: Path
+) -> None:
+    ends = many(random.Random())
+    kill(prepared(tmp_path, "kafka", len(ends), kafka), ends)

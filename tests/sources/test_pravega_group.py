@@ -1,0 +1,193 @@
+"""Batches that end at a reader group's checkpoints, without Pravega: where splits stand, and what is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from lowmark.sources.api import SplitEnd, SplitPlanner
+from lowmark.sources.pravega import InvalidPravegaOption, PravegaSource, PravegaUnavailable
+from lowmark.sources.pravega.client import StreamCut
+from lowmark.sources.pravega.group import GroupReset
+from lowmark.sources.pravega.group_reader import GroupReader, standing_after
+from lowmark.sources.pravega.retention import Retention
+from lowmark.sources.pravega.segment import PravegaSplit, split_of
+from lowmark.sources.pravega.spark_options import arguments
+
+GIVEN: dict[str, Any] = {"controller": "tcp://pravega:9090", "scope": "shop", "streams": ["orders"]}
+LEFT, RIGHT, MERGED = 1 << 32 | 1, 1 << 32 | 2, 2 << 32 | 3
+
+
+def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
+    return {"orders": StreamCut("orders", {0: positions["orders/0.#epoch.0"]})}
+
+
+def standing(splits: Sequence[PravegaSplit], reached: dict[int, int], ends: dict[int, SplitEnd]) -> Any:
+    after = standing_after(
+        splits, {("orders", segment): at for segment, at in reached.items()},
+        {split_of("orders", segment).split_id: end for segment, end in ends.items()},
+    )  # fmt: skip
+    return after and {split.segment: (split.start, split.stop) for split in after.values()}
+
+
+def test_a_segment_that_the_group_has_read_to_its_end_is_over_once_its_successors_are_known() -> None:
+    parent = split_of("orders", 0, 40)
+    children = [split_of("orders", LEFT, parents=(0,)), split_of("orders", RIGHT, parents=(0,))]
+    sealed = {0: SplitEnd(100), LEFT: SplitEnd(70), RIGHT: SplitEnd(0)}
+    assert standing([parent], {LEFT: 30, RIGHT: 0}, sealed) == {0: (100, None)}, "its children are not found yet"
+    known = {**sealed, 0: SplitEnd(100, finished=True)}
+    assert standing([parent, *children], {LEFT: 30, RIGHT: 0}, known) == {
+        0: (100, 100), LEFT: (30, None), RIGHT: (0, None),
+    }  # fmt: skip
+    assert standing([parent, *children], {0: 90}, known) == {0: (90, None), LEFT: (0, None), RIGHT: (0, None)}
+
+
+def test_a_segment_waits_for_all_that_it_carries_on_and_several_may_end_at_once() -> None:
+    splits = [
+        split_of("orders", LEFT, 10),
+        split_of("orders", RIGHT, 20),
+        split_of("orders", MERGED, parents=(LEFT, RIGHT)),
+    ]
+    ends = {
+        LEFT: SplitEnd(50, finished=True),
+        RIGHT: SplitEnd(60, finished=True),
+        MERGED: SplitEnd(80, finished=True),
+    }
+    waits = {LEFT: (50, 50), RIGHT: (60, None), MERGED: (0, None)}
+    assert standing(splits, {RIGHT: 60}, ends) == waits, "one of two is over"
+    assert standing(splits, {}, ends) == {LEFT: (50, 50), RIGHT: (60, 60), MERGED: (80, 80)}
+
+
+def test_nothing_goes_back_and_nothing_is_guessed() -> None:
+    assert standing([split_of("orders", 0, 40)], {0: 10}, {}) == {0: (40, None)}, "somebody has set the group back"
+    assert standing([split_of("orders", 0, 40)], {}, {}) is None, "nobody says where the segment ends"
+
+
+class FakeGroup:
+    """Checkpoints as they are told, or errors."""
+
+    def __init__(self) -> None:
+        self.joined: list[Mapping[str, StreamCut]] = []
+        self.answers: list[Mapping[tuple[str, int], int] | GroupReset | None] = []
+        self.closed = False
+
+    def join(self, cuts: Mapping[str, StreamCut]) -> None:
+        self.joined.append(cuts)
+
+    def checkpoint(self, seconds: float) -> Mapping[tuple[str, int], int] | None:
+        answer = self.answers.pop(0)
+        if isinstance(answer, GroupReset):
+            raise answer
+        return answer
+
+    def readers(self) -> list[str]:
+        return ["app-1", "lowmark-2"]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Tails(SplitPlanner[PravegaSplit]):
+    def __init__(self) -> None:
+        self.tail = 0
+
+    def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
+        return {split.split_id: SplitEnd(max(self.tail, split.start)) for split in splits}
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.group, self.tails, self.now = FakeGroup(), Tails(), 0.0
+        self.reader = GroupReader(
+            PravegaSource(**GIVEN), name="g", group=lambda: self.group, planner=lambda: self.tails,
+            cuts=cuts_of, now_seconds=lambda: self.now,
+        )  # fmt: skip
+        self.reader.add_splits([split_of("orders", 0, 40)])
+
+
+def test_the_group_is_set_to_where_the_query_stands_and_asked_only_where_something_is_new() -> None:
+    bench = Bench()
+    assert bench.reader.should_trigger_checkpoint() is None, "no checkpoint of an idle stream"
+    assert bench.group.joined == [{"orders": StreamCut("orders", {0: 40})}]
+    bench.tails.tail = 100
+    bench.group.answers = [None, {("orders", 0): 70}]
+    assert bench.reader.should_trigger_checkpoint() is None, "it is not complete"
+    due = bench.reader.should_trigger_checkpoint()
+    assert due is not None
+    [after] = bench.reader.snapshot_state(due)
+    assert (after.start, after.stop) == (70, None)
+    bench.reader.close()
+    assert bench.group.closed
+
+
+def test_a_group_that_somebody_else_resets_is_set_back(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.tails.tail = 100
+    bench.group.answers = [GroupReset("ReinitializationRequiredException"), {("orders", 0): 100}]
+    assert bench.reader.should_trigger_checkpoint() is None
+    assert len(bench.group.joined) == 2
+    assert "only one query may have the group" in caplog.text
+    assert bench.reader.should_trigger_checkpoint() is not None
+
+
+def test_a_checkpoint_that_waits_for_a_reader_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.tails.tail = 100
+    bench.group.answers = [None, None, None, {("orders", 0): 100}]
+    for bench.now in (0.0, 20.0, 30.0):
+        assert bench.reader.should_trigger_checkpoint() is None
+    told = bench.reader.trouble()
+    assert told is not None
+    assert told.startswith("reader group g: a checkpoint waits since 30 seconds for its readers app-1. Hint:")
+    assert caplog.text.count("waits since") == 1, "once in the log"
+    assert bench.reader.should_trigger_checkpoint() is not None
+    assert bench.reader.trouble() is None
+
+
+def test_what_cannot_be_released_now_is_released_with_a_later_batch(caplog: pytest.LogCaptureFixture) -> None:
+    class Releasing:
+        def __init__(self) -> None:
+            self.told: list[Mapping[str, StreamCut]] = []
+            self.away = True
+
+        def subscribe(self, cuts: Mapping[str, StreamCut]) -> None:
+            self.told.append(cuts)
+
+        def release(self, cuts: Mapping[str, StreamCut]) -> None:
+            if self.away:
+                raise PravegaUnavailable("tcp://pravega:9090", "move the retention", 60.0, "nobody there")
+            self.told.append(cuts)
+
+        def close(self) -> None: ...
+
+    group = Releasing()
+    retention = Retention(lambda: group, cuts_of, subscribes=True)
+    for start in (5, 6):
+        retention.keep([split_of("orders", 0, start)])
+        retention.release([split_of("orders", 0, start)])
+    assert caplog.text.count("is not released") == 1, "said once"
+    group.away = False
+    retention.release([split_of("orders", 0, 7)])
+    assert [cuts["orders"].positions[0] for cuts in group.told] == [5, 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"reader_group": "g", "subscriber": "h"}, "reader_group, subscriber: expected one of them"),
+        ({"reader_group": "a/b"}, "reader_group: expected a name of letters"),
+        ({"reader_group": "g", "stop": "tail"}, "reader_group: expected no stop beside it"),
+        ({"reader_group": "g", "noted_time": True}, "reader_group: expected no noted_time beside it"),
+        ({"subscriber": "g", "streams": None, "stream_pattern": "o.*"}, "subscriber: expected no stream_pattern"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidPravegaOption, match=said):
+        PravegaSource(**{**GIVEN, **change})
+
+
+def test_a_source_with_a_group_decides_itself_where_batches_end() -> None:
+    made = arguments({"controller": "tcp://h:9090", "scope": "shop", "streams": "orders", "readerGroup": "g"})
+    assert PravegaSource(**made).externally_induced
+    assert not PravegaSource(**GIVEN, subscriber="g").externally_induced

@@ -1,0 +1,96 @@
+"""A batch that was committed and never reported: what was new in it is not known, so it is given time to speak."""
+
+from __future__ import annotations
+
+import pytest
+from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark.splits.events import BatchReported, Polled, ReportLost, SplitReturnedLate, Tick
+from lowmark.watermark.splits.stream import StreamCoordinator
+
+SECOND = 1_000_000
+STRATEGY = WatermarkStrategy.for_monotonous_timestamps()
+
+
+def restarted(strategy: WatermarkStrategy = STRATEGY, *, at_s: int = 100) -> StreamCoordinator:
+    """Two splits at 10 s, killed, and begun again."""
+    before = StreamCoordinator(strategy, job_id="q", source_id="orders", task_id="t")
+    before.handle(BatchReported(0, SECOND, {"a": 10 * SECOND, "b": 10 * SECOND}), SECOND)
+    return again(before, strategy, at_s)
+
+
+def again(before: StreamCoordinator, strategy: WatermarkStrategy, at_s: int) -> StreamCoordinator:
+    return StreamCoordinator.restore(
+        before.snapshot(), strategy, job_id="q", source_id="orders", task_id="t", now_us=at_s * SECOND
+    )
+
+
+def report(stream: StreamCoordinator, at_s: int, **event_s: int) -> list[object]:
+    """A batch that was planned then."""
+    splits: dict[int | str, int] = {name: s * SECOND for name, s in event_s.items()}
+    return [*stream.handle(BatchReported(at_s, at_s * SECOND, splits), at_s * SECOND)]
+
+
+def low_s(stream: StreamCoordinator) -> float | None:
+    return None if stream.low_watermark_us is None else stream.low_watermark_us / SECOND
+
+
+def test_the_low_watermark_holds_until_what_was_new_had_time_to_speak() -> None:
+    stream = restarted()
+    stream.handle(ReportLost(7), 100 * SECOND)
+    report(stream, 110, a=900, b=900)
+    report(stream, 160, a=950, b=950)  # exactly a minute: not yet longer
+    assert low_s(stream) == 10
+    effects = report(stream, 161, a=960, b=970, new=20)
+
+    assert low_s(stream) == 20, "it spoke in time, and holds"
+    assert not any(isinstance(effect, SplitReturnedLate) for effect in effects)
+
+
+def test_without_a_lost_report_the_split_would_be_late() -> None:
+    stream = restarted()
+    report(stream, 110, a=900, b=900)
+
+    assert any(isinstance(effect, SplitReturnedLate) for effect in report(stream, 120, a=910, b=910, new=20))
+
+
+@pytest.mark.parametrize(("strategy", "held_s"), [(STRATEGY, 60), (STRATEGY.with_grace("5 minutes"), 300)])
+def test_it_ends_by_what_was_read_and_not_by_the_time_a_batch_takes(strategy: WatermarkStrategy, held_s: int) -> None:
+    stream = restarted(strategy)
+    stream.handle(ReportLost(7), 100 * SECOND)
+    report(stream, 101, a=900, b=900)
+    stream.handle(Tick(), 10_000 * SECOND)  # a batch that runs for hours reads nothing
+    assert low_s(stream) == 10
+    assert stream.wake_at_us(102 * SECOND) == (100 + held_s) * SECOND + 1
+    stream.handle(Polled((100 + held_s) * SECOND + 1), 10_000 * SECOND)
+
+    assert low_s(stream) == 900
+
+
+def test_a_second_kill_meanwhile_does_not_cut_it_short_and_a_later_start_owes_nothing() -> None:
+    stream = restarted()
+    stream.handle(ReportLost(7), 100 * SECOND)
+    report(stream, 120, a=900, b=900)
+    second = again(stream, STRATEGY, 130)
+    report(second, 131, a=910, b=910)
+    assert low_s(second) == 10
+    later = again(second, STRATEGY, 3_600)  # a query that ends when nothing is new, an hour later
+    report(later, 3_601, a=920, b=920)
+
+    assert low_s(later) == 920
+    assert low_s(again(later, STRATEGY, 3_700)) == 920
+    assert again(later, STRATEGY, 3_700).snapshot() == later.snapshot()
+
+
+def test_why_it_stands_is_said_while_it_does() -> None:
+    stream = restarted()
+    stream.handle(ReportLost(7), 100 * SECOND)
+    report(stream, 120, a=900, b=901)
+    status = stream.status(120 * SECOND)
+    assert status.why == (
+        "The report of batch 7 was lost when its query was killed: splits that were new in it are given time to speak. "
+        "split a has the smallest watermark of 2 live splits."
+    )
+    assert status.next.startswith("The sources read for 40s more. Newer rows of split a;")
+    report(stream, 161, a=910, b=901)
+
+    assert stream.status(161 * SECOND).why == "split b has the smallest watermark of 2 live splits."
