@@ -172,6 +172,18 @@ def test_an_end_is_said_after_the_last_report() -> None:
     assert state.quiet
 
 
+def test_a_run_that_takes_the_place_of_another_keeps_the_low_watermark_that_was_published() -> None:
+    state = member()
+    state.told([rose(WHO, 1, 42)], SECOND)
+    assert state.heard() == [NewLow(WHO, 42)]
+    state.register(TaskRegistered(WHO, "run-new"))
+
+    assert state.low_us(WHO) == 42
+    said(state, 2 * SECOND)
+    state.answered([Taken(low_watermark_us=42)], 2 * SECOND)
+    assert (state.heard(), state.low_us(WHO)) == ([], 42)  # which is no news
+
+
 def test_who_deregisters_before_it_could_register_says_nothing() -> None:
     state = member(connected=False)
     state.end(task(0))

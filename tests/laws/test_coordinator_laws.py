@@ -310,7 +310,7 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             self.now_us = max(self.now_us, wake_us)
             self.tick()
 
-    @rule(name=splits, low_us=lows_us, expected=st.sampled_from((1, 1, 2, 3)), limit_us=st.sampled_from((None, 0, 25)))
+    @rule(name=splits, low_us=lows_us, expected=st.sampled_from((1, 1, 2, 3)), limit_us=st.sampled_from((None, 0, 20)))
     def register(self, name: str, low_us: int | None, expected: int, limit_us: int | None) -> None:
         self.listen()
         self.runs += 1
@@ -366,14 +366,25 @@ class CoordinatorIsItsDefinition(RuleBasedStateMachine):
             )
             self.handle(reply)
 
-    @rule(names=st.sets(splits, min_size=1, max_size=3), low_us=watermarks_us, rounds=st.integers(2, 6))
-    def some_deliver_and_the_others_are_silent(self, names: set[str], low_us: int, rounds: int) -> None:
-        for _ in range(rounds):
+    @rule(
+        names=st.sets(splits, min_size=1, max_size=3),
+        low_us=watermarks_us,
+        rounds=st.integers(2, 6),
+        before=st.sampled_from((None, LeftOut.WITHOUT_SPLITS)),
+        speak=st.booleans(),
+    )
+    def some_deliver_and_the_others_are_silent(
+        self, names: set[str], low_us: int, rounds: int, before: LeftOut | None, *, speak: bool
+    ) -> None:
+        """The others had splits before, or have them from now on; and rows of them, or not yet."""
+        for number in range(rounds):
             self.wait(INTERVAL_US)
             self.tick()
             for name in sorted(self.definition.tasks):
-                left_out = None if name in names else LeftOut.IDLE
-                self.reply(name, low_us, left_out, 2, None, PATIENCE_US, 0 if left_out is None else None)
+                silent = before if number == 0 and before is not None else LeftOut.IDLE
+                left_out = None if name in names else silent
+                own_us = low_us if left_out is None or speak else None
+                self.reply(name, own_us, left_out, 2, None, PATIENCE_US, 0 if left_out is None else None)
             self.agrees()
 
     @rule(low_us=watermarks_us)

@@ -275,6 +275,16 @@ def test_the_time_that_others_waited_is_in_the_journal_minute_by_minute() -> Non
     assert job.low_us == 469
 
 
+def test_who_is_waited_for_exactly_as_long_as_it_asked_for_is_not_excused_yet() -> None:
+    job = Job()
+    job.come(A)
+    job.come(B, limit_us=5 * S)
+    job.say(a=100, b=60)
+    job.leave(B)
+
+    assert [job.say(a=200 + second) for second in range(8)] == [60] * 6 + [206, 207]
+
+
 # -- what is kept
 
 

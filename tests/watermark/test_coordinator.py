@@ -350,6 +350,98 @@ def test_a_task_that_is_silent_as_all_are_counts_until_others_had_rows_for_as_lo
     assert (world.low_us, world.source.tasks[1].why) == (200, "its splits are quiet and caught up")
 
 
+def silent(task: TaskId, world: World, low_us: int | None, silent_s: int, patience_s: int = 60) -> ReplyLowWatermark:
+    """What a task says whose stream has been silent for so long, and which bears so much of it."""
+    why = LeftOut.IDLE if silent_s > patience_s else None
+    at_us = world.source.round_since_us or world.now_us
+    reply = ReplyLowWatermark(*task.parts, at_us, low_us, "1", why, sequence=world.now_us)
+    return replace(reply, silent_us=silent_s * S, patience_us=patience_s * S)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_task_that_gets_its_first_split_while_all_are_silent_counts_until_others_delivered_for_long(
+    *, restarts: bool
+) -> None:
+    """Its replies are lost until it is idle: the first that arrives says so, and others had rows for 10 s only."""
+    world = World(A, B)
+    world.tick()
+    world.reply(B, None, LeftOut.WITHOUT_SPLITS)
+    world.handle(silent(A, world, 100, 0))
+    assert world.low_us == 100
+    for second in range(1, 66):  # b has a split from now on, and only its leases get through
+        world.handle(LeaseRenewed(B, "1"))
+        world.tick()
+        world.handle(silent(A, world, 100, second if second < 56 else 0))
+    if restarts:
+        world.restart()
+    world.tick()
+    world.handle(silent(B, world, None, 65))
+    for second in range(30):
+        world.handle(silent(A, world, 200 + second, 0))
+        assert world.low_us == 100, second
+        world.tick()
+        world.handle(silent(B, world, None, 66 + second))
+    assert world.source.holder == B
+    for second in range(70):
+        world.tick()
+        world.handle(silent(B, world, None, 96 + second))
+        world.handle(silent(A, world, 300 + second, 0))
+    assert world.low_us == 369
+    world.tick()
+    world.handle(silent(A, world, 400, 0))
+    world.handle(silent(B, world, None, 200))  # it said so before, and has left for it
+    assert world.low_us == 400
+
+
+def test_an_older_reply_makes_no_task_silent_for_longer() -> None:
+    world = World(A, B)
+    world.tick()
+    first = silent(B, world, 10, 0, 4)
+    for task in (A, B):
+        world.handle(silent(task, world, 10, 0, 4))
+    for second in range(3):
+        world.tick()
+        world.handle(silent(A, world, 20 + second, 0, 4))
+        world.handle(silent(B, world, 10, 0, 4))
+    world.handle(replace(first, silent_us=100 * S))  # delayed
+    for second in range(4):
+        world.tick()
+        world.handle(silent(A, world, 30 + second, 0, 4))
+        world.handle(replace(silent(B, world, 10, 1 + second, 4), left_out=LeftOut.IDLE, silent_us=None))
+        assert world.low_us == 10, second
+    for second in range(2):
+        world.tick()
+        world.handle(silent(A, world, 40 + second, 0, 4))
+        world.handle(replace(silent(B, world, 10, 5 + second, 4), left_out=LeftOut.IDLE, silent_us=None))
+    assert world.low_us == 41
+
+
+def test_who_is_left_out_while_another_never_spoke_counts_on_with_what_it_said() -> None:
+    world = World(A, B)
+    world.tick()
+    world.reply(A, 50, LeftOut.IDLE)
+    world.reply(B, None)  # it holds everything, so a has not been counted for the last time
+    assert world.low_us is None
+    world.tick()
+    world.reply(A, 50, LeftOut.IDLE)
+    world.reply(B, 70, LeftOut.IDLE)
+
+    assert world.low_us == 50
+
+
+def test_idle_tasks_hold_nobody_after_their_minimum_was_published() -> None:
+    world = World(A, B, quorum=0.5)
+    world.reply(A, 90, LeftOut.IDLE)
+    assert world.round(b=10) == [10]
+    world.handle(TaskDeregistered(B, "1"))
+    world.tick()
+    world.reply(A, 90, LeftOut.IDLE)
+    assert world.low_us == 90  # nobody takes part any more, so what the idle one said is published
+
+    world.register(C, low_us=500)
+    assert world.round(c=500) == [500]  # a has not said again that it is idle
+
+
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_what_a_leaving_task_said_is_not_lost_to_one_that_leaves_silently(order: str) -> None:
     """Found by the simulation."""
