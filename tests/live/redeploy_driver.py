@@ -1,11 +1,11 @@
 """An application of a job that is deployed again and again: counts rows by window, and does what it reads on stdin.
 
-Usage: python -m tests.live.redeploy_driver FOLDER COORDINATOR     reads FOLDER/feed, keeps FOLDER/checkpoint,
-                                                                  writes FOLDER/out/<batch>.json
+Usage: python -m tests.live.redeploy_driver SCRATCH
 
-    start QUERIES     begins the query, as one of so many
-    run QUERIES       runs it with AvailableNow until it ends by itself
-    stop              ends it in order
+    start FOLDER COORDINATOR QUERIES     begins the query, as one of so many: it reads FOLDER/feed, keeps
+                                         FOLDER/checkpoint, writes FOLDER/out/<batch>.json
+    run FOLDER COORDINATOR QUERIES       runs it with AvailableNow until it ends by itself
+    stop                                 ends it in order
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.integration.feed import SCHEMA, windows
 
 
-def session(folder: Path) -> SparkSession:
+def session(scratch: Path) -> SparkSession:
     settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
@@ -32,8 +32,8 @@ def session(folder: Path) -> SparkSession:
         "spark.driver.memory": "512m",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "1",
-        "spark.local.dir": str(folder / "local"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
     return SparkSession.builder.master("local[1]").appName("lowmark-redeploy").config(map=settings).getOrCreate()
 
@@ -42,6 +42,7 @@ def begin(
     spark: SparkSession, folder: Path, coordinator: str, queries: int, *, ends: bool
 ) -> tuple[LowWatermarkService, StreamingQuery]:
     out = folder / "out"
+    out.mkdir(exist_ok=True)
 
     def keep(batch: DataFrame, batch_id: int) -> None:  # a batch that runs again replaces what it wrote
         rows = [tuple(row) for row in batch.collect()]
@@ -56,15 +57,15 @@ def begin(
     return service, (writer.trigger(availableNow=True) if ends else writer).start()
 
 
-def main(folder: Path, coordinator: str) -> None:
-    spark = session(folder)
-    (folder / "out").mkdir(exist_ok=True)
+def main(scratch: Path) -> None:
+    spark = session(scratch)
     running: tuple[LowWatermarkService, StreamingQuery] | None = None
     print("ready", flush=True)
     for line in sys.stdin:
         command, *rest = line.split()
         if command in ("start", "run"):
-            running = begin(spark, folder, coordinator, int(rest[0]), ends=command == "run")
+            folder, coordinator, queries = rest
+            running = begin(spark, Path(folder), coordinator, int(queries), ends=command == "run")
         if command in ("run", "stop"):
             assert running is not None
             service, query = running
@@ -76,4 +77,4 @@ def main(folder: Path, coordinator: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

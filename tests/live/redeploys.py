@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -41,14 +42,62 @@ END = 1_000_000  # the event time after all rows
 _WIDTH = 10  # rows of a file, a second apart: one window
 
 
+class Driver:
+    """A Spark driver that plays an application; it lives on from scene to scene, unless it is killed."""
+
+    def __init__(self, scratch: Path) -> None:
+        scratch.mkdir()
+        self._scratch = scratch
+        self._process: subprocess.Popen[str] | None = None
+
+    def do(self, *command: str) -> None:
+        """Have it do something; it is begun if it does not run."""
+        if self._process is None:
+            with (self._scratch / "log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.live.redeploy_driver", str(self._scratch)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,
+                )
+            self._expect("ready")
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{' '.join(command)}\n")
+        self._process.stdin.flush()
+        self._expect(f"did {command[0]}")
+
+    def kill(self) -> None:
+        """Python and its JVM at once, as with a machine that is gone."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                stream.close()
+            self._process = None
+
+    def _expect(self, answer: str) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line.strip() == answer, f"{line!r}, expected {answer!r}: {self.log}"
+
+    @property
+    def log(self) -> str:
+        return (self._scratch / "log").read_text()[-4_000:]
+
+
 @dataclass
 class Application:
     """One of the two: its driver, its feed and what it put out."""
 
     folder: Path
     coordinator: str
-    process: subprocess.Popen[str] | None = None
+    driver: Driver
     rows: int = 0
+    running: bool = False
 
     def __post_init__(self) -> None:
         self.feed = Feed(cast("SparkSession", None), self.folder / "feed")
@@ -63,31 +112,20 @@ class Application:
         """Its own low watermark once all was read."""
         return us(self.feed.files * _WIDTH - 1) - 1_000
 
-    def do(self, command: str) -> None:
-        """Have the driver do something, which is begun for it if it does not run."""
-        if self.process is None:
-            self._begin()
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-        self._expect(f"did {command.split(maxsplit=1)[0]}")
+    def start(self, queries: int = 2) -> None:
+        self.driver.do("start", str(self.folder), self.coordinator, str(queries))
+        self.running = True
 
-    def go(self, *, killed: bool) -> None:
+    def run(self) -> None:
+        """With AvailableNow, to its end."""
+        self.driver.do("run", str(self.folder), self.coordinator, "2")
+
+    def go(self, *, killed: bool = False) -> None:
         if killed:
-            self.kill()
-        else:
-            self.do("stop")
-
-    def kill(self) -> None:
-        """Python and its JVM at once, as with a machine that is gone."""
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            for stream in (self.process.stdin, self.process.stdout):
-                assert stream is not None
-                stream.close()
-            self.process = None
+            self.driver.kill()
+        elif self.running:
+            self.driver.do("stop")
+        self.running = False
 
     @property
     def out(self) -> int:
@@ -98,24 +136,6 @@ class Application:
     @property
     def query(self) -> str:
         return str(json.loads((self.folder / "checkpoint" / "metadata").read_text())["id"])
-
-    def _begin(self) -> None:
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.live.redeploy_driver", str(self.folder), self.coordinator],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
-        self._expect("ready")
-
-    def _expect(self, answer: str) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.strip() == answer, f"{line!r}, expected {answer!r}: {(self.folder / 'log').read_text()[-4_000:]}"
 
 
 @dataclass
@@ -172,7 +192,7 @@ class Scene:
         self.serve()
         for one, files in zip(self.both, (10, 5), strict=True):
             one.put(files)
-            one.do("start 2")
+            one.start()
         self.has_read_all(*self.both)
         wait_until(lambda: self.low_us == self.behind.low_us, "the low watermark of both", seconds=SECONDS)
 
@@ -232,25 +252,50 @@ HEAD = (
 )
 
 
+Drivers = tuple[Driver, Driver]
+
+
 @contextmanager
-def scene() -> Iterator[Scene]:
+def two_drivers() -> Iterator[Drivers]:
+    with tempfile.TemporaryDirectory() as files:
+        made = Driver(Path(files) / "ahead"), Driver(Path(files) / "behind")
+        try:
+            yield made
+        finally:
+            for driver in made:
+                driver.kill()
+
+
+@contextmanager
+def scene(drivers: Drivers) -> Iterator[Scene]:
     with private_folder() as sockets, tempfile.TemporaryDirectory() as files, ExitStack() as last:
         apart = [Path(files) / name for name in ("ahead", "behind")]
         for folder in apart:
             folder.mkdir()
-        ahead, behind = (Application(folder, f"unix:{sockets}/c.sock") for folder in apart)
-        made = Scene(Path(files), ahead, behind)
+        applications = [
+            Application(folder, f"unix:{sockets}/c.sock", driver) for folder, driver in zip(apart, drivers, strict=True)
+        ]
+        made = Scene(Path(files), applications[0], applications[1])
         last.callback(made.kill_serve)
         for one in made.both:
-            last.callback(one.kill)
-        yield made
+            last.callback(one.go)
+        try:
+            yield made
+        except TimeoutError as late:
+            raise AssertionError(f"{late}; {made.source()}; {[one.driver.log for one in made.both]}") from late
 
 
 def redeployed(
-    away: Sequence[str], back: Sequence[str], between: float, *, killed: bool = False, serve_killed: bool = False
+    drivers: Drivers,
+    away: Sequence[str],
+    back: Sequence[str],
+    between: float,
+    *,
+    killed: bool = False,
+    serve_killed: bool = False,
 ) -> Result:
     """Some go away in one order and come back in another, each so long after the one before."""
-    with scene() as job:
+    with scene(drivers) as job:
         of = {"ahead": job.ahead, "behind": job.behind}
         job.begin()
         for name in away:
@@ -266,7 +311,7 @@ def redeployed(
         here = [one for name, one in of.items() if name not in away]
         for name in back:
             job.has_read_all(*here)
-            of[name].do("start 2")
+            of[name].start()
             PAUSE.wait(between)
             here.append(of[name])
         job.has_read_all(*here)
@@ -276,14 +321,14 @@ def redeployed(
     return Result(order, f"{between:g}", "killed" if killed else "ended", serve_killed, *together)
 
 
-def one_after_the_other(*, serve_killed: bool = False) -> Result:
+def one_after_the_other(drivers: Drivers, *, serve_killed: bool = False) -> Result:
     """Two queries with AvailableNow, each of which ends before the other begins, three times."""
-    with scene() as job:
+    with scene(drivers) as job:
         job.serve()
         for _ in range(3):
             for one, files in zip(job.both, (10, 4), strict=True):
                 one.put(files)
-                one.do("run 2")
+                one.run()
                 if serve_killed:
                     job.kill_serve()
                     job.serve()
@@ -291,16 +336,16 @@ def one_after_the_other(*, serve_killed: bool = False) -> Result:
             one.feed.put(("a", 1, END), ("a", 1, END + 1))
         for _ in range(2):  # a query hears of what the other has published when it runs the next time
             for one in job.both:
-                one.do("run 2")
+                one.run()
         together = sum(one.rows for one in job.both), sum(one.out for one in job.both)
     return Result("AvailableNow, ahead then behind, again and again", "0", "ended", serve_killed, *together)
 
 
-def scaled_down(how: str, *, serve_killed: bool = False) -> Result:
+def scaled_down(drivers: Drivers, how: str, *, serve_killed: bool = False) -> Result:
     """The one behind is gone for good; the other goes on alone, once it was said so."""
-    with scene() as job:
+    with scene(drivers) as job:
         job.begin()
-        job.behind.go(killed=False)
+        job.behind.go()
         job.ahead.put(10)
         job.has_read_all(job.ahead)
         stands_us = job.low_us
@@ -313,8 +358,8 @@ def scaled_down(how: str, *, serve_killed: bool = False) -> Result:
             task = next(each.task for each in job.source().tasks if each.task.task_id == job.behind.query)  # type: ignore[union-attr]
             forget_task(job.ahead.coordinator, task)
         else:
-            job.ahead.do("stop")
-            job.ahead.do("start 1")
+            job.ahead.go()
+            job.ahead.start(queries=1)
         job.end(job.ahead)
         return Result(f"behind gone for good, {how}", "0", "ended", serve_killed, job.ahead.rows, job.ahead.out)
 
@@ -322,21 +367,21 @@ def scaled_down(how: str, *, serve_killed: bool = False) -> Result:
 BOTH = ("ahead", "behind")
 
 
-def cases(*, long: bool) -> Iterator[Callable[[], Result]]:
+def cases(*, long: bool) -> Iterator[Callable[[Drivers], Result]]:
     """All lines of the table."""
     for serve_killed in (False, True):
         for between in (0, 2, 20, *((60, 120) if long else ())):
             for back in (BOTH, BOTH[::-1]):
-                yield lambda s=serve_killed, t=between, b=back: redeployed(BOTH, b, t, serve_killed=s)  # type: ignore[misc]
+                yield partial(redeployed, away=BOTH, back=back, between=between, serve_killed=serve_killed)
             for one in BOTH:
-                yield lambda s=serve_killed, t=between, o=one: redeployed((o,), (o,), t, serve_killed=s)  # type: ignore[misc]
+                yield partial(redeployed, away=(one,), back=(one,), between=between, serve_killed=serve_killed)
         for back in (BOTH, BOTH[::-1]):
-            yield lambda s=serve_killed, b=back: redeployed(BOTH, b, 2, killed=True, serve_killed=s)  # type: ignore[misc]
+            yield partial(redeployed, away=BOTH, back=back, between=2, killed=True, serve_killed=serve_killed)
         for one in BOTH:
-            yield lambda s=serve_killed, o=one: redeployed((o,), (o,), 2, killed=True, serve_killed=s)  # type: ignore[misc]
-        yield lambda s=serve_killed: one_after_the_other(serve_killed=s)  # type: ignore[misc]
-        for how in ("forget", "job_queries=1"):
-            yield lambda s=serve_killed, h=how: scaled_down(h, serve_killed=s)  # type: ignore[misc]
+            yield partial(redeployed, away=(one,), back=(one,), between=2, killed=True, serve_killed=serve_killed)
+        yield partial(one_after_the_other, serve_killed=serve_killed)
+        yield partial(scaled_down, how="forget", serve_killed=serve_killed)
+        yield partial(scaled_down, how="job_queries=1", serve_killed=serve_killed)
 
 
 def main() -> int:
@@ -346,11 +391,12 @@ def main() -> int:
     options = parser.parse_args()
     print(HEAD, flush=True)
     late = 0
-    for number, play in enumerate(cases(long=options.long)):
-        if options.only is None or number in options.only:
-            result = play()
-            print(result, flush=True)
-            late += result.late
+    with two_drivers() as drivers:
+        for number, play in enumerate(cases(long=options.long)):
+            if options.only is None or number in options.only:
+                result = play(drivers)
+                print(result, flush=True)
+                late += result.late
     return 1 if late else 0
 
 
