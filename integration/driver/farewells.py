@@ -125,7 +125,10 @@ def lost_report(
 
 
 def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell | None:
-    """What the run before left in the checkpoint after its last offset, if it belongs to that very offset."""
+    """What the run before left in the checkpoint, if that is not older than its last offset.
+
+    It may be newer: a reader that was answered and then stopped wrote no offset of that answer.
+    """
     if request.resumes is None:
         return None
     queries.find()
@@ -135,7 +138,7 @@ def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell |
         except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
             warn(stream, request.resumes, failed)
             continue
-        if farewell is not None and farewell.epoch == request.epoch:
+        if farewell is not None and farewell.epoch >= request.epoch:
             return farewell
     return None
 

@@ -253,7 +253,8 @@ def test_what_happened_stands_in_the_first_line_with_one_hint(planning: Story, f
 
 
 def test_the_service_says_that_the_query_has_failed(planning: Story) -> None:
-    assert planning.failed == [True]
+    assert planning.failed
+    assert all(planning.failed)
 
 
 def test_an_enumerator_that_fails_once_is_restored_and_the_query_goes_on(planning: Story) -> None:
