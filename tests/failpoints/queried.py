@@ -1,9 +1,9 @@
 """A query in which a lost or half-handled report costs a row: a world to put faults into.
 
-Each batch is one file. Two splits move on all the time. With every batch a new split says an old time, falls silent
-for a batch while the others run ahead, and says a slightly newer one. A service that forgets the new split lets the
-low watermark pass it, and its second row is dropped. A query that ends is started again from its checkpoint, and its
-service is made anew if it is dead, as an operator would do it.
+Each batch is one file. Two splits move on all the time. With every fourth batch a new split says an old time, falls
+silent for two batches while the others run ahead, and says a slightly newer one. A service that forgets the new split
+lets the low watermark pass it, and its second row is dropped. A query that ends is started again from its checkpoint,
+and its service is made anew if it is dead, as an operator would do it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Outcome", "World"]
 
-STEPS = 7
+STEPS = 9
 STEP_SECONDS = 100
 BEHIND_SECONDS = 60
 END_SECONDS = 100_000
@@ -66,12 +66,14 @@ KINDS: dict[str, Wrap] = {"sketch": _sketched, "python": _through_python}
 
 
 def rows_of(step: int) -> list[Row]:
-    """The rows of a batch: the splits that move on, a new one, and the one that was new before the last batch."""
+    """The rows of a batch: of splits that move on, and of one that is new, silent or speaks again, by turns."""
     now = step * STEP_SECONDS
-    rows: list[Row] = [("a", 1, now), ("b", 1, now + 1), (f"n{step}", 1, now - BEHIND_SECONDS)]
-    if step >= 2:
-        rows.append((f"n{step - 2}", 1, now - 2 * STEP_SECONDS - BEHIND_SECONDS + 12))  # in the next window
-    return [*rows, *((f"n{before}", 1, now) for before in range(step - 2))]
+    rows: list[Row] = [("a", 1, now), ("b", 1, now + 1)]
+    if step % 4 == 0:
+        rows.append((f"n{step}", 1, now - BEHIND_SECONDS))
+    if step % 4 == 3:
+        rows.append((f"n{step - 3}", 1, now - 3 * STEP_SECONDS - BEHIND_SECONDS + 12))  # in the next window
+    return [*rows, *((f"n{before}", 1, now) for before in range(0, step - 3, 4))]
 
 
 @dataclass
@@ -131,7 +133,7 @@ class World:
                     return self.outcome
                 if step == self._cut_after:
                     self._stop()
-            splits = ["a", "b", *(f"n{step}" for step in range(STEPS))]
+            splits = ["a", "b", *(f"n{step}" for step in range(0, STEPS, 4))]
             deadline = time.monotonic() + ENDS_AFTER_SECONDS
             while not self.outcome.wrong and time.monotonic() < deadline:
                 # The low watermark of a batch closes windows one batch later; after a lost report it holds for a grace.
