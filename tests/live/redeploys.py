@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,7 +32,6 @@ from lowmark.watermark.tasks.status import SourceStatus
 from tests.integration.feed import Feed, us
 from tests.integration.serving import private_folder
 from tests.live.servers import wait_until
-from tests.live.torture import PAUSE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 2.0
 SECONDS = 90  # for what takes ten, on a machine with more to do
 END = 1_000_000  # the event time after all rows
+PAUSE = threading.Event()  # is never set
 _WIDTH = 10  # rows of a file, a second apart: one window
 
 
@@ -201,6 +202,12 @@ class Scene:
         source = self.source()
         return None if source is None else source.low_watermark_us
 
+    @property
+    def away(self) -> int:
+        """How many tasks are away and waited for."""
+        source = self.source()
+        return 0 if source is None else source.away
+
     def grow(self) -> None:
         """Rows come of which those of the one behind are below those that the one ahead has read."""
         self.ahead.put(10)
@@ -300,8 +307,7 @@ def redeployed(
         job.begin()
         for name in away:
             of[name].go(killed=killed)
-        if killed:
-            PAUSE.wait(LEASE_SECONDS + 0.5)
+        wait_until(lambda: job.away == len(away), "the others are waited for", seconds=SECONDS)
         if serve_killed:
             job.kill_serve()
         job.grow()

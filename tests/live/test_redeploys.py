@@ -1,32 +1,43 @@
-"""A job of two applications loses no row at a redeploy, whoever goes, comes back and is killed meanwhile."""
+"""A handful of the redeploys of `tests.live.redeploys`: every row of two applications comes out, whoever is away."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from tests.live import torture
-from tests.live.redeploys import BOTH, Drivers, Result, cases, redeployed, two_drivers
+from tests.live.redeploys import BOTH, Drivers, Result, cases, one_after_the_other, redeployed, scaled_down, two_drivers
+from tests.live.servers import require_java
 
-pytestmark = torture.MARKS
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 @pytest.fixture(scope="module")
 def drivers() -> Iterator[Drivers]:
-    with two_drivers() as both:
-        yield both
+    require_java()
+    with two_drivers() as made:
+        yield made
 
 
-def test_both_are_redeployed_one_after_the_other_and_no_row_is_late(drivers: Drivers) -> None:
-    result = redeployed(drivers, BOTH, BOTH, 1, serve_killed=True)
+@pytest.mark.parametrize(
+    "play",
+    [
+        partial(redeployed, away=BOTH, back=BOTH, between=0),
+        partial(redeployed, away=BOTH, back=BOTH[::-1], between=1, serve_killed=True),
+        partial(redeployed, away=("behind",), back=("behind",), between=3),
+        partial(one_after_the_other, serve_killed=True),
+        partial(scaled_down, how="forget"),
+    ],
+    ids=["both", "both the other way", "one", "available now", "one for good"],
+)
+def test_no_row_is_late(drivers: Drivers, play: Callable[[Drivers], Result]) -> None:
+    result = play(drivers)
     assert (result.rows > 0, result.late) == (True, 0), result
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("play", cases(long=True))
-def test_in_every_order_however_they_go_no_row_is_late(drivers: Drivers, play: Callable[[Drivers], Result]) -> None:
-    result = play(drivers)
-    print(result)
-    assert (result.rows > 0, result.late) == (True, 0), result
+@pytest.mark.timeout(3_600)
+def test_no_row_is_late_in_any_order_with_up_to_two_minutes_in_between(drivers: Drivers) -> None:
+    results = [play(drivers) for play in cases(long=True)]
+    assert [result for result in results if result.late] == []
