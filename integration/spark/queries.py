@@ -59,11 +59,15 @@ class RunningQuery:
     def newest(self, after: int | None = None) -> Progress | None:
         """Return the progress of the last batch that is over; None before the first, and if it is batch `after`."""
         progress = self._query.lastProgress()
+        if progress is not None and not _ran(progress):
+            if progress.batchId() - 1 == after:
+                return None
+            progress = next((each for each in reversed([*self._query.recentProgress()]) if _ran(each)), None)
         return None if progress is None or progress.batchId() == after else Progress.from_java(progress)
 
     def history(self) -> list[Progress]:
         """Return the progress of the batches Spark still remembers (100 by default), oldest first."""
-        return [Progress.from_java(progress) for progress in self._query.recentProgress()]
+        return [Progress.from_java(progress) for progress in self._query.recentProgress() if _ran(progress)]
 
     def streams(self) -> list[str]:
         """Ids of the streams in it whose heartbeat it has, of whichever service."""
@@ -104,6 +108,11 @@ class RunningQuery:
                 "Hint: set it to min; it is kept in the checkpoint, so the query needs a new one."
             )
         return None
+
+
+def _ran(progress: JavaObject) -> bool:
+    """Whether it tells of a batch. That a query lives, Spark says under the number of the batch that is to come."""
+    return bool(progress.durationMs().containsKey("addBatch"))
 
 
 class Queries:

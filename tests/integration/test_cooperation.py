@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration.feed import Feed, Ran, seconds, start, windows
 from tests.integration.serving import private_folder, serving
 from tests.live.servers import wait_until
+from tests.sparks import settings
 
 BOUND = WatermarkStrategy.for_monotonous_timestamps()
 STEP = 0.001  # what the low watermark stays behind the largest event time
@@ -165,6 +166,31 @@ def test_a_query_without_rows_goes_by_what_the_others_published(
             wait_until(lambda: quiet.rows == [(100, "a", 1)], "its window to close", seconds=30)
             for query in (quiet.query, busy.query):
                 query.stop()
+
+
+@pytest.mark.usefixtures("queries")
+def test_the_batch_after_a_quiet_while_is_reported(
+    spark: SparkSession, feeds: tuple[Feed, Feed], tmp_path: Path
+) -> None:
+    """Spark says every ten seconds that a query lives, under the number of the batch that is to come."""
+    with (
+        private_folder() as folder,
+        serving(Door(f"unix:{folder / 'c.sock'}")) as address,
+        LowWatermarkService(spark, coordinator=address, job="billing") as service,
+    ):
+        feed = feeds[0]
+        feed.put(("a", 1, 100))
+        with settings(spark, {"spark.sql.streaming.noDataProgressEventInterval": "20ms"}):
+            ran = start(windows(wrapped(service, feed, "orders"), "split"), str(tmp_path / "checkpoint"))
+        for low in (100, 200, 300):
+            eventually_low(ran, low - STEP)
+            batches = ran.progress[-1].batch_id
+            wait_until(lambda: ran.progress[-1].batch_id > batches, "a sign of life", seconds=30)  # noqa: B023
+            [run] = service._runs
+            quiet_us = run.asked_at_us
+            wait_until(lambda: run.asked_at_us > quiet_us + 1_500_000, "its heartbeat asks", seconds=30)  # noqa: B023
+            feed.put(("a", 1, low + 100))
+        eventually_low(ran, 400 - STEP)
 
 
 @pytest.mark.usefixtures("queries")
