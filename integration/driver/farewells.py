@@ -44,7 +44,7 @@ class Farewells:
         Raises:
             Exception: whatever py4j and the file system raise.
         """
-        farewell = _of(run)
+        farewell = _of(run, over=True)
         if query is not None and farewell is not None:
             self._newest[run.token] = query, farewell, run.resumes
             self._writer.call(partial(self._write, run.token), "leave the last report", seconds=_WRITE_SECONDS)
@@ -81,15 +81,16 @@ class Farewells:
             )
 
 
-def _of(run: StreamRun) -> Farewell | None:
+def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:
     """The last report of a run, None if it has none that may be left.
 
     None with the claims of a plan that Spark may not have written: a restart plans anew, perhaps not so far, and the
-    rows between would be late.
+    rows between would be late. The state is left out where the offset of the last answer has it. A run that is over
+    leaves its state in any case, because Spark may have stopped before it wrote that offset.
     """
     if run.last_batch_id is None or not run.written or run.broken or run.goes_beyond_its_offset:
         return None
-    state = run.state() if run.epoch != run.told_epoch else ""
+    state = run.state() if over or run.epoch != run.told_epoch else ""
     return Farewell(run.token, run.told_epoch, run.last_batch_id, state)
 
 
@@ -110,13 +111,13 @@ def lost_report(
     if request.resumes is None:
         return None
     for query in queries:
-        files, written = query.farewells, None
-        if stream_id in query.streams():
-            written = files.newest_entry()
-        if written is None or not any(request.resumes in (offset or "") for _, offset in written.sources):
+        files = query.farewells
+        planned = files.newest_batch() if stream_id in query.streams() else None
+        written = None if planned is None else files.entry(planned)
+        if planned is None or written is None:
             continue
-        planned = files.newest_batch()
-        assert planned is not None, "its entry was read"
+        if not any(request.resumes in (offset or "") for _, offset in written.sources):
+            continue  # another query of the stream
         # A batch that a restart ran again is reported; the state in its offset is from the report before it.
         over = planned if query.newest() is None and files.committed(planned) else planned - 1
         reported = planned - 1 if left_behind is None else left_behind.batch_id
@@ -125,9 +126,10 @@ def lost_report(
 
 
 def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell | None:
-    """What the run before left in the checkpoint, if that is not older than its last offset.
+    """Return what the run before left in the checkpoint, None if that is not good on top of its last offset.
 
-    It may be newer: a reader that was answered and then stopped wrote no offset of that answer.
+    A farewell with a state may be newer than the offset, because Spark may stop before it writes the offset of an
+    answer. A farewell without a state says that the offset has it, so it is good on top of that very offset alone.
     """
     if request.resumes is None:
         return None
@@ -138,7 +140,9 @@ def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell |
         except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
             warn(stream, request.resumes, failed)
             continue
-        if farewell is not None and farewell.epoch >= request.epoch:
+        if farewell is not None and (
+            farewell.epoch == request.epoch or (farewell.state and farewell.epoch > request.epoch)
+        ):
             return farewell
     return None
 

@@ -37,7 +37,8 @@ class Farewell(msgspec.Struct, frozen=True):
 
     Attributes:
         token: the run's token, which is also in the checkpoint's last heartbeat offset.
-        epoch: epoch of the last offset the run wrote; the state is only good on top of that very offset.
+        epoch: epoch of the last answer to the run's reader. The state is good on top of the offset of that answer and
+            of older ones.
         batch_id: newest batch in the state.
         state: the coordinator's state, base64; empty: it is the one in that offset.
     """
@@ -106,7 +107,15 @@ class FarewellFiles:
             UnknownFormat: it is not as Spark writes it.
         """
         batch_id = self.newest_batch()
-        text = None if batch_id is None else self._store.read(f"offsets/{batch_id}")
+        return None if batch_id is None else self.entry(batch_id)
+
+    def entry(self, batch_id: int) -> OffsetEntry | None:
+        """Return the offsets of each source in a batch that was planned; None if Spark has removed them.
+
+        Raises:
+            CheckpointUnreadable, UnknownFormat: see `newest_entry`.
+        """
+        text = self._store.read(f"offsets/{batch_id}")
         return None if text is None else OffsetEntry.parse(text)
 
     def newest_batch(self) -> int | None:
