@@ -99,7 +99,7 @@ def told_at(stream: Mapping[str, Any], now: datetime) -> datetime:
     """When a service told of a stream, by its own clock: its times do not follow a wall clock that is set.
 
     Args:
-        stream: as `run_json` made it, in this version or another.
+        stream: the status that `run_json` of this version or of another has made.
         now: what to return where the service does not say.
     """
     return msgspec.convert(stream, _Stream).run.now or now
@@ -109,7 +109,7 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
     """How a stream is doing in its query.
 
     Args:
-        stream: as `run_json` made it, in this version or another.
+        stream: the status that `run_json` of this version or of another has made.
         now: now, UTC; the service's own time goes before it.
         patience: how long a low watermark may stand.
 

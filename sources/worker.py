@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from lowmark.watermark import LowmarkError
 
-__all__ = ["Worker", "WorkerDied"]
+__all__ = ["Worker", "WorkerDied", "described"]
 
 _log = logging.getLogger("lowmark")
 _LOOK_SECONDS = 0.1  # how soon whoever waits hears that the thread has ended
@@ -100,7 +100,7 @@ class Worker:
         """
         if self.ended:
             error = self.failed
-            raise WorkerDied(self.name, action, "" if error is None else _described(error)) from error
+            raise WorkerDied(self.name, action, "" if error is None else described(error)) from error
 
     def wait(self, done: Future[Result], action: str, *, seconds: float) -> Result:
         """Wait for a result that this thread is to bring, and return it.
@@ -140,11 +140,16 @@ class Worker:
         except BaseException as error:  # noqa: BLE001  # whatever it is, everybody is to know
             self._error = error
             try:
-                _log.critical("the thread %s was ended by an error: %s", self.name, _described(error), exc_info=error)
+                _log.critical("the thread %s was ended by an error: %s", self.name, described(error), exc_info=error)
             finally:
                 if self._told is not None:
                     self._told(error)
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """Type and text of an error.
+
+    >>> described(ValueError("no number"))
+    'ValueError: no number'
+    """
     return f"{type(error).__name__}: {error}"

@@ -74,8 +74,8 @@ class LeftOut(Enum):
     """Why a task asks to be left out of the minimum.
 
     WITHOUT_SPLITS: it has none yet. IDLE: it has some, and they are quiet and caught up; if it is patient, it is waited
-        for until others delivered meanwhile. FINISHED: all that it had have ended, and no others come, so that nobody
-        waits for it when it is away, either.
+        for until others delivered meanwhile. FINISHED: all its splits have ended, and no others come, so nobody waits
+        for the task when it is away, either.
     """
 
     WITHOUT_SPLITS = "without splits"

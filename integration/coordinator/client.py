@@ -26,7 +26,7 @@ import grpc
 from lowmark.integration.errors import CoordinatorUnreachable, MalformedMessage, RefusedByCoordinator
 from lowmark.integration.process.clock import SteadyClock
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
-from lowmark.sources.worker import Worker, WorkerDied
+from lowmark.sources.worker import Worker, WorkerDied, described
 from lowmark.watermark import (
     AlignmentParams,
     Cap,
@@ -252,7 +252,7 @@ class Member:
     def why(self) -> str:
         """Why there is no connection; empty if there is one."""
         if (error := self._worker.failed) is not None:
-            return f"the thread of this link was ended by an error: {_described(error)}"
+            return f"the thread of this link was ended by an error: {described(error)}"
         if self._worker.ended:
             return "this link was closed"
         return self._no_answer if self._state.connected and not self.connected else self._state.why
@@ -309,12 +309,12 @@ class Member:
 
     def _begin_again(self, error: Exception) -> None:
         """Drop the state, and make one of what the application holds."""
-        why = f"an error has ended the connection: {_described(error)}"
+        why = f"an error has ended the connection: {described(error)}"
         _log.error(
             "the link to the coordinator at %s begins again with what this application said last, because an error may "
             "have left its state half changed: %s",
             self.address,
-            _described(error),
+            described(error),
             exc_info=error,
         )
         state = self._holdings.resume(self._application, self._random, life=self._lives)
@@ -469,7 +469,7 @@ class _Link:
         self._channel.close()
 
     def _end(self, error: BaseException) -> None:
-        self._post(self, f"an error has ended a thread of the connection: {_described(error)}")
+        self._post(self, f"an error has ended a thread of the connection: {described(error)}")
 
     def _read(self, call: Any) -> None:
         try:
@@ -556,8 +556,4 @@ def forget_task(
 def _cause(failed: Any) -> str:
     if isinstance(failed, grpc.Call):
         return f"{failed.code().name}: {failed.details()}"
-    return _described(failed)
-
-
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return described(failed)

@@ -434,7 +434,7 @@ class MemberState:
 
 @dataclass(slots=True)
 class _Held:
-    """One task, as its application knows it.
+    """What an application knows of one task.
 
     Attributes:
         registration: under the token that the task has now.

@@ -36,6 +36,7 @@ from lowmark.integration.errors import CoordinatorFailed, JournalRefused, Malfor
 from lowmark.integration.process import sockets
 from lowmark.integration.process.method import Method
 from lowmark.sources.coordinator.failover import Failover, FailoverPolicy
+from lowmark.sources.worker import described
 from lowmark.watermark import (
     CapAnnounced,
     CorruptSnapshot,
@@ -333,7 +334,7 @@ class Coordinator:
         times = 0 if self.begun_again is None else self.begun_again.times
         while (journal := self._journal) is not None and self._failover.failed(self._now_us()) is not None:
             self._drop()
-            at_us, why = self._now_us(), f"{type(error).__name__}: {error}"
+            at_us, why = self._now_us(), described(error)
             try:
                 # The writer has one thread, so this comes after a write that is under way, which is of a sound state.
                 reading = self._writer.submit(self._restored, journal, at_us)
@@ -389,7 +390,7 @@ class Coordinator:
         return state
 
     def _hopeless(self, error: Exception) -> CoordinatorFailed:
-        cause, policy = f"{type(error).__name__}: {error}", self._failover.policy
+        cause, policy = described(error), self._failover.policy
         most = 0 if self._journal is None else policy.most
         failed = CoordinatorFailed(cause, most, str(policy.window))
         failed.__cause__ = error

@@ -511,8 +511,8 @@ class LowWatermarkService:
     def stop(self) -> None:
         """Stop serving. Queries that still run keep the watermark they have. May be called more than once.
 
-        A service that an error has ended gives back what it holds, and writes nothing. Of its queries those that still
-        run end with that error at their next heartbeat.
+        A service that an error has ended gives back what it holds, and writes nothing. Its running queries end with
+        that error at their next heartbeat.
         """
         if self._stopping:
             return

@@ -38,14 +38,14 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What is done to a checkpoint: written down there before it begins, and the backup of what was there.
+    """A change of a checkpoint. The file is written before the change begins, and is the backup for its undoing.
 
     Attributes:
         action: which command.
         entries: the entries that are changed, the newest first.
         moves: (from, to) of folders in ``sources/``, in order.
         streams: names of the streams whose heartbeats come or go.
-        undoes: number of the change that this one takes back, None for none.
+        undoes: number of the change that this change takes back; None: it takes back none.
         moved: how many of the moves are done.
         done: all of it is.
         format: of this file.

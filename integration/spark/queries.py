@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from lowmark.integration.transport.heartbeat import HeartbeatSource
@@ -78,6 +79,11 @@ class RunningQuery:
 
         From the analyzed plan, which is there before the query has begun.
         """
+        return self._heartbeats
+
+    @cached_property
+    def _heartbeats(self) -> list[tuple[str, list[int]]]:
+        # The plan does not change, a walk takes many calls into the JVM, and each run that attaches asks all queries.
         return logical_plan.heartbeats(self._query.streamingQuery().analyzedPlan())
 
     def source_kinds(self) -> list[bool]:

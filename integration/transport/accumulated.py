@@ -123,7 +123,7 @@ class BatchTrack:
 
 
 def _by_split(counted: Mapping[tuple[SplitId, int], Mapping[int, int]]) -> dict[SplitId, dict[int, int]]:
-    """What all tasks counted of each split."""
+    """Add up by split what the tasks have counted."""
     by_split: dict[SplitId, dict[int, int]] = {}
     for (split, _), by_value in counted.items():
         known = by_split.setdefault(split, {})

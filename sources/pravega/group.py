@@ -58,7 +58,7 @@ class PravegaGroup:
         self._due: Any = None
 
     def subscribe(self, cuts: Mapping[str, StreamCut]) -> None:
-        """Make the group at these StreamCuts; a group that has all of their streams stays as it is."""
+        """Make the group at these StreamCuts. An existing group of the same streams is not changed."""
         config = self._config(cuts)
         group, streams = self._make(config)
         if streams != cuts.keys():

@@ -233,7 +233,7 @@ def test_texts_that_many_rows_repeat_are_split_as_others(tmp_path: Path) -> None
 
 
 def test_a_link_in_a_folder_is_passed_over_and_told(tmp_path: Path) -> None:
-    """Whoever writes there could show a file of somebody else."""
+    """A link could lead the audit to a file that its owner did not mean to show."""
     (tmp_path / "landing").mkdir()
     parquet.write_table(pa.table({"at": timed(10)}), tmp_path / "landing/a.parquet")
     parquet.write_table(pa.table({"at": timed(5)}), tmp_path / "secret.parquet")

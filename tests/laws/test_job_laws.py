@@ -121,7 +121,7 @@ class Job:
             self.register(query)
             return
         query.sequence += 1
-        # Who has read all says so in one of its ways, or takes part.
+        # A query that has read everything may say that it is idle or finished, or go on taking part.
         left_out = None if query.unread_us is not None else self.random.choice((None, LeftOut.IDLE, LeftOut.FINISHED))
         self.tell(
             query,

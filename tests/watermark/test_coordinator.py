@@ -351,7 +351,7 @@ def test_a_task_that_is_silent_as_all_are_counts_until_others_had_rows_for_as_lo
 
 
 def silent(task: TaskId, world: World, low_us: int | None, silent_s: int, patience_s: int = 60) -> ReplyLowWatermark:
-    """What a task says whose stream has been silent for so long, and which bears so much of it."""
+    """The reply of a task after a silence, with the patience of its stream."""
     why = LeftOut.IDLE if silent_s > patience_s else None
     at_us = world.source.round_since_us or world.now_us
     reply = ReplyLowWatermark(*task.parts, at_us, low_us, "1", why, sequence=world.now_us)

@@ -1,7 +1,7 @@
 """Each split's own bound, as late as its rows were seen to come: Flink's bound, found instead of guessed.
 
 The bound of a split is the lateness that all but a share of 1 - coverage of its rows does not exceed. A row is late
-against the largest time before it, in its own batch or in an earlier one. What is seen of that depends on where:
+against the largest time before it, in its own batch or in an earlier one. Streams show different parts of it:
 
     rows          in a stream that our sources read: of every row how far it lies behind the largest before it in its
                   slice, and its time, which is held against all batches before
@@ -221,7 +221,7 @@ def _keys(counted: Mapping[int, int]) -> npt.NDArray[np.int64]:
 
 
 def _and_above(weights: _Weights) -> _Weights:
-    """What is in each column or in a later one."""
+    """Sum up each column and the columns behind it."""
     above: _Weights = weights[..., ::-1].cumsum(axis=-1)[..., ::-1]
     return above
 
