@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["ask", "explain", "status"]
 
 _NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # what a coordinator says to the question for a service
-_HANGS = ("DEADLINE_EXCEEDED", "INTERNAL")  # it is there, and hangs, or an error has ended what would answer
+_HANGS = "DEADLINE_EXCEEDED"
+_DEAD = "INTERNAL: "  # an error has ended the thread that would answer
 
 
 def status(
@@ -201,7 +202,7 @@ def ask(
         except ServiceUnreachable as other:
             if connect is not None:
                 raise
-            if other.cause.startswith(_HANGS):
+            if other.cause.startswith((_HANGS, _DEAD)):
                 silent.append(other)
             if not other.cause.startswith(_NO_SERVICE):
                 continue  # found by ourselves: it has ended since, or is ending
@@ -214,7 +215,7 @@ def ask(
     if not services and not coordinators:
         raise silent[0] if silent else NoService(tuple(map(str, sockets.folders())))
     for each in silent:
-        tell(f"the service at {each.address} is there and does not answer: its driver hangs, or is stopped")
+        tell(_told_of(each))
     if hung is not None:
         hung += [each.address for each in silent]
     if name is None:
@@ -227,6 +228,12 @@ def ask(
         [(a, only_stream(name, r)) for a, r in services if any(s["name"] == name for s in r.streams)],
         [(a, only(name, r)) for a, r in coordinators if any(s.source_id == name for s in r.coordinator.sources)],
     )
+
+
+def _told_of(silent: ServiceUnreachable) -> str:
+    if silent.cause.startswith(_DEAD):
+        return f"the service at {silent.address} has failed: {silent.cause.removeprefix(_DEAD)}"
+    return f"the service at {silent.address} is there and does not answer: its driver hangs, or is stopped"
 
 
 def _ask_coordinator(

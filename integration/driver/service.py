@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +72,7 @@ Result = TypeVar("Result")
 _RUNNING = Running()
 _MAX_SPLITS = 4_096
 _CALL_SECONDS = 60.0
+_LOOK_SECONDS = 0.5  # between two looks whether a query still runs
 
 
 class LowWatermarkService:
@@ -511,8 +513,8 @@ class LowWatermarkService:
     def stop(self) -> None:
         """Stop serving. Queries that still run keep the watermark they have. May be called more than once.
 
-        A service that an error has ended gives back what it holds, and writes nothing. Its running queries end with
-        that error at their next heartbeat.
+        A service that an error has ended gives back what it holds, and writes nothing. It answers its running queries
+        with that error, which ends each of them at its next heartbeat, and closes its socket after the last one.
         """
         if self._stopping:
             return
@@ -527,8 +529,6 @@ class LowWatermarkService:
             self._stopping = True
             atexit.unregister(self.stop)
             self._queries.close()
-            if not asked:  # else they are told why they end
-                self._server.stop()
             if self._metrics is not None:
                 self._metrics.stop()
             if self._page is not None:
@@ -539,8 +539,10 @@ class LowWatermarkService:
             self._listeners.stop()
             if self._member is not None:
                 self._member.close()
-            if not asked:
-                sockets.remove(self.address)
+            if asked:
+                threading.Thread(target=self._close_door_after_queries, name="lowmark-door", daemon=True).start()
+            else:
+                self._close_door()
 
     def __enter__(self) -> Self:
         return self
@@ -555,6 +557,16 @@ class LowWatermarkService:
     def _call(self, work: Callable[[], Result], action: str, *, seconds: float = _CALL_SECONDS) -> Result:
         self._check_open(action)
         return self._loop.call(work, action, seconds=seconds)
+
+    def _close_door_after_queries(self) -> None:
+        """Answer the queries of a service that an error has ended, until each query has ended with that error."""
+        while any(query.active for query in self._queries):
+            time.sleep(_LOOK_SECONDS)
+        self._close_door()
+
+    def _close_door(self) -> None:
+        self._server.stop()
+        sockets.remove(self.address)
 
     def _reach_coordinator(self, member: Member) -> None:
         try:

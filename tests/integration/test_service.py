@@ -108,9 +108,14 @@ def test_a_service_that_an_error_ended_says_so_to_all_and_makes_room_for_the_nex
         assert shown.exit_code == 2
         assert said in " ".join(shown.output.split())
     dead.stop()  # at once, though a query runs: it is told
+    with LowWatermarkService(spark):
+        shown = CliRunner().invoke(app, ["status"])
+    assert (shown.exit_code, shown.stderr.count("\n")) == (0, 1)
+    assert shown.stderr.startswith(f"lowmark: the service at {dead.address} has failed: cannot give the status: {said}")
     feed.put(("a", 1, 500), ("b", 1, 500))
     with pytest.raises(StreamingQueryException, match="Planted: in the middle"):
         ran.query.awaitTermination(60)
+    wait_until(lambda: not Path(dead.address.removeprefix("unix:")).exists(), "no query needs its answer")
 
     with LowWatermarkService(spark, metrics_port=port) as service:
         assert service is not dead
