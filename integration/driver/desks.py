@@ -33,7 +33,7 @@ class Desks:
 
     Attributes:
         runs: what became of the streams of the service in queries.
-        ending: queries that end when nothing is new, and whose readers do not know it.
+        ending: queries that end when nothing is new.
         plans: for planners of our own sources.
         reports: what Spark says of finished batches.
         heartbeats: for heartbeat readers.

@@ -1,4 +1,4 @@
-"""What heartbeat readers ask: the low watermark, and before their first batch whether their query may begin."""
+"""Answers heartbeat readers: the low watermark, and before the first batch whether the query may begin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Heartbeats:
     Args:
         runs: the runs of the service.
         reports: brings the progress of finished batches.
-        ending: queries that end when nothing is new, and whose readers do not know it.
+        ending: queries that end when nothing is new.
     """
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
@@ -57,7 +57,7 @@ class Heartbeats:
         self._runs.queries.find()
         beginning = [q for q in self._runs.queries if q.newest() is None and stream_id in q.streams()]
         said = {failures.conflict_of(query, self._runs.streams) for query in beginning}
-        # Of several that begin together, nobody can tell whose heartbeat it is that asks.
+        # If several queries begin together, nobody knows which query the heartbeat belongs to.
         why = said.pop() if len(said) == 1 else None
         return None if why is None else f'stream "{self._runs.streams[stream_id].name}": {why}'
 

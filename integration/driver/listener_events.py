@@ -1,4 +1,4 @@
-"""What Spark's listener brings and no heartbeat asks for: the last batch of a query, its start and its end."""
+"""Takes from Spark's listener the events that no heartbeat asks for: the last batch of a query, its start, its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ListenerEvents:
     Args:
         runs: the runs of the service.
         reports: brings the progress of finished batches.
-        ending: queries that end when nothing is new, and whose readers do not know it.
+        ending: queries that end when nothing is new.
     """
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:

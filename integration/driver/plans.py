@@ -1,4 +1,4 @@
-"""What planners of our own sources ask and say, and which planner belongs to which heartbeat."""
+"""Answers planners of our own sources, takes their plans, and finds the planner of each heartbeat."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Plans:
 
     Args:
         runs: the runs of the service.
-        ending: queries that end when nothing is new, and whose readers do not know it.
+        ending: queries that end when nothing is new.
     """
 
     def __init__(self, runs: Runs, ending: EndingQueries) -> None:

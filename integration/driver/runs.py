@@ -1,4 +1,4 @@
-"""All runs of all streams of a service, and the one door by which what changed in a run reaches others.
+"""All runs of all streams of a service, and the one door by which a change of a run reaches others.
 
 The desks beside it (`desks.py`) hold the conversations with heartbeats, planners and Spark's listener. Each changes a
 run and then calls `Runs.after`. Belongs to the loop of the service.
@@ -105,7 +105,7 @@ class Runs:
     def after(self, run: StreamRun, now_us: int) -> None:
         """Tell listeners, the group and the job of a run what a change of the run means for them.
 
-        A query that is refused ends with the next answer to its heartbeat, so it says nothing more to others.
+        A refused query says nothing more to others, because the next answer to its heartbeat ends the query.
         """
         for new_low in run.take_news():
             if not run.shares:
@@ -114,7 +114,7 @@ class Runs:
             self._notify(NotifyNewLowWatermark(run.stream.stream_id, run.stream.name, run.token, now_us, low_us))
 
     def refuse(self, task: TaskId, refused: LowmarkError) -> None:
-        """End the query whose low watermark nobody shares any more, because it would hold for ever."""
+        """End the query of a task that the coordinator refused, because its low watermark would hold for ever."""
         for run in self:
             if not run.ended and self.cooperation.is_task(run, task):
                 run.refusal = f'stream "{run.stream.name}": {refused}'

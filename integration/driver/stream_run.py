@@ -163,7 +163,7 @@ class StreamRun:
         return run
 
     def _begin_again(self) -> None:
-        """As `attach`, then everything that was taken since: what an error left half changed is dropped."""
+        """Drop the half-changed state: attach again, then take again everything that was taken since."""
         state, at_us = self._whole
         epochs, before = self.epoch + 1, self.splits
         self._feed(self.stream.coordinator(self.token, state, at_us))

@@ -1,4 +1,4 @@
-"""What the two entries that a restart reads shall be, and which folders move: decided here, and nothing is written."""
+"""Plans the two entries that a restart will read, and the moves of folders; writes nothing."""
 
 from __future__ import annotations
 

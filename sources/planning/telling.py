@@ -1,4 +1,4 @@
-"""What a planner tells its peer: each plan, and while there is none, why.
+"""Tells the peer of a planner each plan, and the reason while there is no plan.
 
 To search hundreds of splits, or to read the times of files once, may take minutes in which nobody would hear of the
 source; so may a batch of before a restart, whose reader waits for its system.

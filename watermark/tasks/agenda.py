@@ -1,4 +1,4 @@
-"""What is to be done when: for each key one moment, in order of time."""
+"""Keys in the order of the moments at which they are due."""
 
 from __future__ import annotations
 
