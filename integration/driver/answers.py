@@ -25,7 +25,7 @@ from lowmark.sources.planning.peer import Guidance
 from lowmark.sources.spark.versions import PASSES_LIMITS
 from lowmark.sources.worker import WorkerDied
 
-from .run_registry import Runs
+from .desks import Desks
 from .standing import Standing, in_words
 
 __all__ = ["Answers", "OnLoop"]
@@ -48,16 +48,16 @@ class Answers:
 
     Args:
         on_loop: the loop that owns what follows.
-        runs: the runs of the service.
+        desks: the conversations of the service.
         standing: where they stand.
         application: Spark's id of the application.
         low_heard: set when a coordinator has published a low watermark.
     """
 
     def __init__(
-        self, on_loop: OnLoop, runs: Runs, standing: Standing, application: str, low_heard: threading.Event
+        self, on_loop: OnLoop, desks: Desks, standing: Standing, application: str, low_heard: threading.Event
     ) -> None:
-        self._on_loop, self._runs, self._standing = on_loop, runs, standing
+        self._on_loop, self._desks, self._standing = on_loop, desks, standing
         self._application, self._low_heard = application, low_heard
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
@@ -71,26 +71,26 @@ class Answers:
 
     def _heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         if request.looks:
-            refusal = self._on_loop(lambda: self._runs.refuses(request.stream_id), "look at a checkpoint")
+            refusal = self._on_loop(lambda: self._desks.heartbeats.refuses(request.stream_id), "look at a checkpoint")
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=refusal)
         self._low_heard.clear()
-        reply = self._on_loop(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+        reply = self._on_loop(lambda: self._desks.heartbeats.answer(request), "answer a heartbeat")
         # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
         # round. A low watermark that the others hold does not come: that is what the time is bounded for.
         ends = request.available_now or not PASSES_LIMITS  # which does not tell the reader: the runs know
-        if ends and self._on_loop(lambda: self._runs.worth_waiting(request), "answer a heartbeat"):
+        if ends and self._on_loop(lambda: self._desks.heartbeats.worth_waiting(request), "answer a heartbeat"):
             # Asked again in any case: another stream's heartbeat may have cleared what was heard.
             self._low_heard.wait(_ROUND_SECONDS)
-            reply = self._on_loop(lambda: self._runs.heartbeat(request), "answer a heartbeat")
+            reply = self._on_loop(lambda: self._desks.heartbeats.answer(request), "answer a heartbeat")
         return reply
 
     def guide(self, request: GuideRequest) -> Guidance:
         """Tell a planner how far it may read."""
-        return self._on_loop(lambda: self._runs.guide(request), "say how far a stream may be read")
+        return self._on_loop(lambda: self._desks.plans.guide(request), "say how far a stream may be read")
 
     def planned(self, request: PlannedRequest) -> PlannedReply:
         """Hear what a planner has planned."""
-        hear = partial(self._runs.take_plan, request.stream_id, request.run, request.planned)
+        hear = partial(self._desks.plans.take, request.stream_id, request.run, request.planned)
         self._on_loop(hear, "hear of a plan")
         return PlannedReply()
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.offset_log import ahead_of_clock
+from lowmark.integration.spark.progress import Progress, SourceProgress
+from lowmark.integration.transport.measure import Measured
 from lowmark.watermark import NotifyNewLowWatermark, SplitId, format_duration_us
 from lowmark.watermark.splits.events import Effect, SplitReturnedLate, SplitStateChanged
 
@@ -15,7 +19,7 @@ from .stream import Stream
 if TYPE_CHECKING:
     from lowmark.watermark.splits.stream import StreamCoordinator
 
-__all__ = ["HolderLog", "RowsLog", "log_effect", "log_unmeasured"]
+__all__ = ["HolderLog", "RowsLog", "had_rows", "log_ahead", "log_effect"]
 
 log = logging.getLogger("lowmark")
 
@@ -46,18 +50,6 @@ def log_effect(stream: Stream, effect: Effect) -> None:
             pass  # once per batch: metrics and status show it
 
 
-def log_unmeasured(stream: Stream, query: str, batch_id: int) -> None:
-    """A batch had rows and no measurement."""
-    log.warning(
-        'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. '
-        "Hint: a foreachBatch function must read the whole batch it is given, in every branch; take, limit and isEmpty "
-        "read a part.",
-        stream.name,
-        query,
-        batch_id,
-    )
-
-
 def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
     """Spark's watermark in the first batch is what the checkpoint says, and a native query's may be anywhere."""
     where = None if watermark_us is None else ahead_of_clock(watermark_us, now_us)
@@ -72,28 +64,50 @@ def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
 
 @dataclass
 class RowsLog:
-    """Two warnings, each logged once in a run: event times that cannot be meant, and a batch that was read in part."""
+    """Warnings of what is wrong with the rows of a batch; the first two are logged once in a run.
+
+    Event times that cannot be meant; a batch that was read in part; a batch that was not measured at all.
+    """
 
     _times: bool = False
     _part: bool = False
 
-    def look_at_times(self, stream: Stream, coordinator: StreamCoordinator) -> None:
-        """Log event times that cannot be meant."""
+    def look(
+        self,
+        stream: Stream,
+        coordinator: StreamCoordinator,
+        progress: Progress,
+        sources: Sequence[SourceProgress],
+        measured: Measured | None,
+    ) -> None:
+        """Look at the report of a batch that was taken.
+
+        Args:
+            stream: what was read.
+            coordinator: of its run.
+            progress: the batch's progress event.
+            sources: the stream's own in it.
+            measured: what the transport says of the batch; None: nothing.
+        """
         said = None if self._times else coordinator.unusable_times
         if said is not None:
             self._times = True
             log.warning('stream "%s": %s', stream.name, said)
+        if measured is not None:
+            # Not every offset is a row: markers of transactions and compacted records are none.
+            self._look_at_part(stream, progress.batch_id, measured.counts.rows, sum(kafka_rows(sources).values()))
+        elif had_rows(sources):
+            log.warning(
+                'stream "%s", query %s, batch %d: the batch was not measured, so the watermark holds. '
+                "Hint: a foreachBatch function must read the whole batch it is given, in every branch; take, limit and "
+                "isEmpty read a part.",
+                stream.name,
+                progress.id if progress.name is None else progress.name,
+                progress.batch_id,
+            )
 
-    def look_at_part(self, stream: Stream, batch_id: int, measured_rows: int, offsets: int) -> None:
-        """Log that a batch was read in part: its rows that were not read move no watermark.
-
-        Args:
-            stream: what was read.
-            batch_id: the batch.
-            measured_rows: how many rows of it were measured.
-            offsets: how many offsets Kafka's partitions moved in it. Not every offset is a row: markers of transactions
-                and compacted records are none.
-        """
+    def _look_at_part(self, stream: Stream, batch_id: int, measured_rows: int, offsets: int) -> None:
+        """Log that a batch was read in part, because rows that are not read move no watermark."""
         if self._part or not stream.keeps_rows or not 0 < measured_rows * 2 < offsets:
             return
         self._part = True
@@ -107,6 +121,11 @@ class RowsLog:
             f"{measured_rows:,}",
             f"{offsets:,}",
         )
+
+
+def had_rows(sources: Sequence[SourceProgress]) -> bool:
+    """Whether Spark read rows of these sources in a batch."""
+    return any(source.num_input_rows > 0 for source in sources)
 
 
 @dataclass

@@ -50,8 +50,8 @@ from lowmark.watermark.tasks.alignment import GroupStatus
 from . import check, stream_factory, wrap
 from .answers import Answers
 from .audited import Audits
+from .desks import Desks
 from .listeners import Listeners
-from .run_registry import Runs
 from .running import Running
 from .standing import Standing
 from .stream import Stream
@@ -176,11 +176,12 @@ class LowWatermarkService:
         self._stopping = False
         self._listeners = Listeners()
         self._queries = Queries(self._enqueue_event, self._enqueue_available_now)
-        self._runs = Runs(self._queries, self._listeners.notify, self._member, job, job_queries, job_away_us)
+        self._desks = Desks(self._queries, self._listeners.notify, self._member, job, job_queries, job_away_us)
+        self._runs = self._desks.runs
         self._audits = Audits(self._queries, self._runs.clock)
         self._standing = Standing(self._runs, self._audits)
         self._loop = Loop("lowmark-loop")
-        answers = Answers(self._call, self._runs, self._standing, spark.sparkContext.applicationId, self._low_heard)
+        answers = Answers(self._call, self._desks, self._standing, spark.sparkContext.applicationId, self._low_heard)
         self._server = Server(
             self.address,
             heartbeat=answers.heartbeat,
@@ -521,7 +522,7 @@ class LowWatermarkService:
         _RUNNING.remove(self)
         asked = False
         try:
-            self._call(self._runs.say_farewells, "stop")
+            self._call(self._desks.reports.say_farewells, "stop")
         except WorkerDied as died:
             log.error("the service stops, and leaves no last report: %s", died)
             asked = self._queries.any_active()
@@ -534,7 +535,7 @@ class LowWatermarkService:
             if self._page is not None:
                 self._page.stop()
             self._loop.stop()
-            self._runs.farewells.close()
+            self._desks.reports.farewells.close()
             self._runs.streams.close()
             self._listeners.stop()
             if self._member is not None:
@@ -587,7 +588,7 @@ class LowWatermarkService:
         self._loop.post(lambda: self._take_event(kind, event))
 
     def _enqueue_available_now(self, streams: Sequence[str], fault: str | None) -> None:
-        self._loop.post(lambda: self._runs.ending.expect(streams, fault))
+        self._loop.post(lambda: self._desks.ending.expect(streams, fault))
 
     # -- on the loop
 
@@ -596,7 +597,7 @@ class LowWatermarkService:
 
         A second error is logged, for nobody waits: a report that was not taken is read again by the next heartbeat.
         """
-        for taker in (self._audits, self._runs):
+        for taker in (self._audits, self._desks.events):
             for last in (False, True):
                 try:
                     taker.take_event(kind, event)

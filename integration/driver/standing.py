@@ -13,7 +13,7 @@ from lowmark.watermark.printable import printable
 
 from .audited import AuditedRun, Audits
 from .known_planner import KnownPlanner
-from .run_registry import Runs
+from .runs import Runs
 from .stream import Stream
 from .stream_run import StreamRun
 

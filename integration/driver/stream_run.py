@@ -17,23 +17,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lowmark.integration.errors import TooManySplits, UnreadableReport
 from lowmark.integration.run_status import ReportGaps
-from lowmark.integration.spark.kafka_offsets import kafka_rows
 from lowmark.integration.spark.progress import Progress, SourceProgress
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.integration.transport.measure import Measure, Measured
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import StreamStatus, format_duration_us
+from lowmark.watermark import NotifyNewLowWatermark, StreamStatus, format_duration_us
 from lowmark.watermark.splits.events import Effect, Event, ReportLost, SplitsDiscovered
 from lowmark.watermark.splits.status import utc
 from lowmark.watermark.splits.stream import StreamCoordinator
 
 from .kafka_partitions import KafkaPartitions
 from .planned_splits import PlannedSplits
-from .run_log import HolderLog, RowsLog, log_effect, log_unmeasured
+from .run_log import HolderLog, RowsLog, had_rows, log_effect
 from .splits import Splits
 from .stream import Stream
 
@@ -122,6 +121,7 @@ class StreamRun:
     _told_plan: int | None = None  # that was not reported when the low watermark was told; None: there was none
     _answered_plan: int | None = None  # the same, once the answer was made
     _sure_low_us: int | None = None
+    _news: list[NotifyNewLowWatermark] = field(default_factory=list)  # not told to others yet
     _shared_low_watermark_us: int | None = None
     _shared_rises: int = 0
     _past_epochs: int = 0  # of coordinators that an error left half changed
@@ -163,7 +163,7 @@ class StreamRun:
         return run
 
     def _begin_again(self) -> None:
-        """As `attach`, then everything that was taken since: what an error left half changed is dropped."""
+        """Drop the half-changed state: attach again, then take again everything that was taken since."""
         state, at_us = self._whole
         epochs, before = self.epoch + 1, self.splits
         self._feed(self.stream.coordinator(self.token, state, at_us))
@@ -175,7 +175,7 @@ class StreamRun:
         for change in self._since:
             change()
 
-    def _take_whole(self, change: Callable[[], list[Effect]], what: str) -> list[Effect] | None:
+    def _take_whole(self, change: Callable[[], list[Effect]], what: str) -> bool:
         """Make a change as a whole, or none of it.
 
         Args:
@@ -183,10 +183,10 @@ class StreamRun:
             what: what it takes, for a person.
 
         Returns:
-            What comes of it; None after it failed twice.
+            Whether it was taken: it was not if it failed twice.
         """
         try:
-            return self._kept(change)
+            return self._took_whole(change)
         except BaseException as failed:  # whatever it is, the state may be half changed
             if self.refusal is None:
                 log.warning(
@@ -199,19 +199,20 @@ class StreamRun:
                 )
         try:
             self._begin_again()
-            return self._kept(change)
+            return self._took_whole(change)
         except BaseException as failed:  # noqa: BLE001
             with suppress(Exception):
                 self._begin_again()  # what is shown until the query has ended is whole
             self.give_up(what, failed)
-            return None
+            return False
 
-    def _kept(self, change: Callable[[], list[Effect]]) -> list[Effect]:
-        done = change()
+    def _took_whole(self, change: Callable[[], list[Effect]]) -> Literal[True]:
+        effects = change()
         self._since = [*self._since, change]
         if len(self._since) > _SINCE_KEPT:
             self._begin_from(self.stream.state_of(self.coordinator), self.seen_at_us)
-        return done
+        self._news += [effect for effect in effects if isinstance(effect, NotifyNewLowWatermark)]
+        return True
 
     def _begin_from(self, state: str, now_us: int) -> None:
         """After an error, begin again from this state."""
@@ -304,7 +305,12 @@ class StreamRun:
         """Remember which query this run belongs to."""
         self.query_id, self.run_id, self.query_name = query_id, run_id, query_name
 
-    def report(self, progress: Progress, heartbeat: int, *, planned_at_us: int, now_us: int) -> list[Effect]:
+    def take_news(self) -> list[NotifyNewLowWatermark]:
+        """The low watermarks since the last call, the first one first."""
+        news, self._news = self._news, []
+        return news
+
+    def report(self, progress: Progress, heartbeat: int, *, planned_at_us: int, now_us: int) -> None:
         """Take the report of one batch, as a whole. A batch that was taken before changes nothing.
 
         Args:
@@ -314,7 +320,7 @@ class StreamRun:
             now_us: now, on the service's clock.
         """
         if self.broken or (self.last_batch_id is not None and progress.batch_id <= self.last_batch_id):
-            return []
+            return
         sources = self.sources_in(progress, heartbeat)
 
         @cache  # what passed through Python is dropped with the next report, and this one may be taken again
@@ -325,11 +331,8 @@ class StreamRun:
             known = measured()
             return self._report(progress, sources, Measured() if known is None else known, planned_at_us, now_us)
 
-        effects = self._take_whole(change, f"the report of batch {progress.batch_id}")
-        if effects is None:
-            return []
-        self._took(progress, sources, measured(), now_us)
-        return effects
+        if self._take_whole(change, f"the report of batch {progress.batch_id}"):
+            self._took(progress, sources, measured(), now_us)
 
     def _report(
         self,
@@ -343,9 +346,6 @@ class StreamRun:
         self.stream.names.update(measured.names)
         reported = self.splits.report(measured, progress, sources, planned_at_us=planned_at_us)
         effects += self.handle(reported, now_us)
-        self._rows_log.look_at_times(self.stream, self.coordinator)
-        offsets = sum(kafka_rows(sources).values())
-        self._rows_log.look_at_part(self.stream, progress.batch_id, measured.counts.rows, offsets)
         return effects + self._take(self.splits.conclude(sources), now_us)
 
     def _took(
@@ -356,8 +356,10 @@ class StreamRun:
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
             gaps = gaps.longer(now_us - self.reported_at_us, missed_batches=missed_batches)
+        self._rows_log.look(self.stream, self.coordinator, progress, sources, measured)
         if measured is None:
-            self._note_unmeasured(progress, sources)
+            # `foreachBatch` read a part, or the plan lost the observation.
+            self.unmeasured_batches += had_rows(sources)
         else:
             self.splits.pass_on(measured)  # after all that may raise: what is passed on twice counts twice
         if measured is not None and measured.counts.rows > 0:
@@ -369,21 +371,19 @@ class StreamRun:
         """Of the query's sources those of its stream; none, where the query was over before its plan was looked at."""
         return [progress.sources[place] for place in self.places.get(heartbeat, ())]
 
-    def plan(self, planned: Planned, now_us: int) -> list[Effect]:
+    def plan(self, planned: Planned, now_us: int) -> None:
         """Take what the planner of its source says of a batch that is not read yet, as a whole."""
-        if self.broken:
-            return []
-        return self._take_whole(partial(self._plan, planned, now_us), f"plan {planned.checkpoint}") or []
+        if not self.broken:
+            self._take_whole(partial(self._plan, planned, now_us), f"plan {planned.checkpoint}")
 
     def _plan(self, planned: Planned, now_us: int) -> list[Effect]:
         assert isinstance(self.splits, PlannedSplits), "a wrapped stream has no planner of ours"
         return self._take(self.splits.plan(planned, now_us), now_us)
 
-    def hear(self, event: Event, now_us: int) -> list[Effect]:
+    def hear(self, event: Event, now_us: int) -> None:
         """Take what a question of the reader says by itself, as a whole: the sources had nothing, or time passed."""
-        if self.broken:
-            return []
-        return self._take_whole(partial(self.handle, event, now_us), "the question of its heartbeat") or []
+        if not self.broken:
+            self._take_whole(partial(self.handle, event, now_us), "the question of its heartbeat")
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
         """Give the coordinator an event; log what a person should know of."""
@@ -408,11 +408,3 @@ class StreamRun:
             format_duration_us(self.coordinator.grace_us),
         )
         self.hear(ReportLost(batch_id), now_us)
-
-    def _note_unmeasured(self, progress: Progress, sources: Sequence[SourceProgress]) -> None:
-        """Its sources had rows, and none was measured: `foreachBatch` read a part, or the plan lost the observation."""
-        if any(source.num_input_rows > 0 for source in sources):
-            self.unmeasured_batches += 1
-            log_unmeasured(
-                self.stream, self.query_name if self.query_name is not None else progress.id, progress.batch_id
-            )

@@ -21,22 +21,22 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Generic
 
 from lowmark.sources.api import Source, SourceEvent, SplitPlanner, SplitT
 from lowmark.sources.coordinator import SourceCoordinator, SourceFailed
-from lowmark.sources.slicing import NextRow, NoRowsReason, PlannedSlice, SliceLimits, SlicePlan, next_row, plan_slices
-from lowmark.watermark import LowmarkError, format_duration_us, format_time_us
+from lowmark.sources.slicing import NextRow, NoRowsReason, SliceLimits, SlicePlan, next_row, plan_slices
+from lowmark.watermark import LowmarkError, format_duration_us
 
-from .first_batch import saying_again
 from .induced import InducedBatches
 from .offset import BatchOffset, BatchState, Placed, UnreadableOffset
 from .options import PlanOptions
 from .peer import Guidance, Planned, PlanPeer
 from .rate import RateBudget, RateLimiterStrategy
 from .slots import Slots, Task
+from .telling import SAY_AGAIN_SECONDS, Telling
 
 __all__ = ["BatchPlanner", "NoSplits", "PlanningFailed"]
 
@@ -46,8 +46,6 @@ log = logging.getLogger("lowmark")
 _EMPTY_PLAN_LASTS_US = 100_000
 _LOOK_AGAIN_SECONDS = 0.05
 _SAY_AGAIN_SECONDS = 60.0
-_SAY_SPLITS_MISSING_SECONDS = 10.0
-_SAY_PLANNING_SECONDS = 1.0
 _LATEST_US = 2**53
 _HELD_BACK = frozenset({NoRowsReason.CAP, NoRowsReason.CHECKPOINT})
 _CLOSE_SECONDS = 10.0
@@ -116,14 +114,12 @@ class BatchPlanner(Generic[SplitT]):
         self._previous_span_us: int | None = None
         self._tasks: dict[int, dict[int, tuple[SourceEvent, ...]]] = {}
         self._requested: Future[None] | None = None
-        self._searched_us: int | None = None  # since when, while no split was ever found
         self._targets: dict[str, int] | None = None
         self._available_now = False
         self._waits = False  # the newest plan left rows unread that alignment or the rate held back
         self._empty_until_us: int | None = None  # by the steady clock
         self._budget = RateBudget(options.rate if options.rate is not None else RateLimiterStrategy.no_op())
-        self._told: Planned | None = None
-        self._reading_again = ExitStack()  # what is told of the batch of a query that was started again
+        self._telling = Telling(peer, self._token, now_us)
         self._induced: InducedBatches[SplitT] | None = None  # its system decides when a batch ends
 
     def initial(self) -> BatchOffset:
@@ -165,7 +161,7 @@ class BatchPlanner(Generic[SplitT]):
         return end
 
     def _plan(self, start: BatchOffset, max_rows: int | None) -> BatchOffset:
-        self._reading_again.close()
+        self._telling.planning()
         now_us, steady_us = self._now_us(), self._steady_us()
         if self._at is None or start.checkpoint != self._at.checkpoint:
             self._restore(start)
@@ -178,13 +174,13 @@ class BatchPlanner(Generic[SplitT]):
         self._ask_for_splits()
         candidates = self._live | self._slots.arrived()
         if candidates:
-            self._searched_us = None
+            self._telling.found()
         rated = self._budget.grant(steady_us)
         self._waits = rated == 0
         if rated == 0:
             return start
         try:
-            with self._saying_so(start, candidates, now_us):
+            with nullcontext() if start.checkpoint else self._telling.planning_first(len(candidates)):
                 plan, next_us = self._slice(candidates, self._limits(guidance, max_rows, rated, now_us), guidance)
         except SourceFailed:
             raise  # it names the source itself
@@ -220,7 +216,7 @@ class BatchPlanner(Generic[SplitT]):
         for placed in end.decode(self._source.split_serializer).slices:
             by_slot.setdefault(placed.subtask % self._options.slots, []).append(placed.split)
         if self._at is None and by_slot:
-            self._say_read_again(sum(map(len, by_slot.values())))
+            self._telling.reading_again(sum(map(len, by_slot.values())))
         events = self._tasks.get(end.checkpoint, {})
         return [
             Task(subtask, end.checkpoint, tuple(by_slot.get(subtask, ())), events.get(subtask, ()))
@@ -247,7 +243,7 @@ class BatchPlanner(Generic[SplitT]):
 
     def close(self) -> None:
         """Let go of threads and connections."""
-        self._reading_again.close()
+        self._telling.planning()
         if self._induced is not None:
             self._induced.close()
         if self._planner is not None:
@@ -269,7 +265,10 @@ class BatchPlanner(Generic[SplitT]):
             for placed in state.live
         }
         self._slots.settle(self._live)
-        self._searched_us = None if state.live or start.checkpoint else self._now_us()
+        if state.live or start.checkpoint:
+            self._telling.found()
+        else:
+            self._telling.search()
         self._previous_time_us, self._previous_span_us, self._targets = state.time_us, None, None
         coordinator = SourceCoordinator(
             self._source,
@@ -296,22 +295,21 @@ class BatchPlanner(Generic[SplitT]):
         coordinator.run("start the enumerator and register its readers", lambda: None)
         coordinator.wait(self._ask_for_splits(), "hand out the splits that readers ask for")
         began = time.monotonic()
-        say_at, until = began + _SAY_SPLITS_MISSING_SECONDS, began + self._options.start_seconds
+        say_at, until = began + SAY_AGAIN_SECONDS, began + self._options.start_seconds
         while not self._slots.wait(_LOOK_AGAIN_SECONDS) and not self._live and coordinator.failure is None:
             self._ask_for_splits()
             # An enumerator that says how often it looked has found nothing; another one may be waiting for something.
             if coordinator.metric_values().get("discoveries", 0) > 0:
                 return
             if time.monotonic() > say_at:
-                if say_at == began + _SAY_SPLITS_MISSING_SECONDS:
+                if say_at == began + SAY_AGAIN_SECONDS:
                     log.warning(
                         'source "%s": no split was found for %g seconds, and it is waited for %g: is the system '
-                        "reachable?", self._name, _SAY_SPLITS_MISSING_SECONDS, self._options.start_seconds,
+                        "reachable?", self._name, SAY_AGAIN_SECONDS, self._options.start_seconds,
                     )  # fmt: skip
-                say_at += _SAY_SPLITS_MISSING_SECONDS
-                missing = self._missing(coordinator)
-                if self._peer is not None and missing is not None:
-                    self._peer.tell(self._token, Planned(0, {}, missing=missing))
+                say_at += SAY_AGAIN_SECONDS
+                if (why := self._telling.why_no_splits(looked=False)) is not None:
+                    self._telling.tell_missing(why)
             if time.monotonic() > until:
                 late = NoSplits(self._name, self._options.start_seconds)
                 if self._available_now:
@@ -334,38 +332,6 @@ class BatchPlanner(Generic[SplitT]):
                 self._coordinator.handle_source_event(subtask, serializer.deserialize(version, data))
 
     # -- what is read
-
-    def _saying_so(
-        self, start: BatchOffset, candidates: Mapping[str, Placed[SplitT]], now_us: int
-    ) -> AbstractContextManager[None]:
-        """Of a stream of which nothing was read yet, its status says that its first batch is being planned."""
-        if self._peer is None or start.checkpoint or self._told is not None or not candidates:
-            return nullcontext()
-        peer, token = self._peer, self._token
-        missing = f"its first batch is being planned since {format_time_us(now_us)}, from {len(candidates)} splits."
-        return saying_again(
-            lambda: peer.tell(token, Planned(0, {}, missing=missing)),
-            first_seconds=_SAY_PLANNING_SECONDS,
-            again_seconds=_SAY_SPLITS_MISSING_SECONDS,
-        )
-
-    def _say_read_again(self, slices: int) -> None:
-        """Of a query that was started again, its status says that a batch is read which nobody has planned since."""
-        self._reading_again.close()
-        if self._peer is None:
-            return
-        peer, token = self._peer, self._token
-        missing = (
-            f"the batch that was planned before the restart is being read since {format_time_us(self._now_us())}, "
-            f"{slices} slices. A reader that waits for its system says so in the log of its executor."
-        )
-        self._reading_again.enter_context(
-            saying_again(
-                lambda: peer.tell(token, Planned(0, {}, missing=missing)),
-                first_seconds=_SAY_PLANNING_SECONDS,
-                again_seconds=_SAY_SPLITS_MISSING_SECONDS,
-            )
-        )
 
     def _limits(self, guidance: Guidance, max_rows: int | None, rated: int | None, now_us: int) -> SliceLimits:
         budgets = [rows for rows in (max_rows, rated) if rows is not None]
@@ -493,11 +459,9 @@ class BatchPlanner(Generic[SplitT]):
         plan: SlicePlan,
         next_us: int | None,
     ) -> None:
-        if self._peer is None:
-            return
         assert self._planner is not None, "restored before"
         assert self._coordinator is not None, "restored before"
-        slices: Mapping[str, PlannedSlice] = plan.slices
+        slices, metrics = plan.slices, self._coordinator.metric_values()
         planned = Planned(
             checkpoint=checkpoint,
             splits={name: placed.split.parents for name, placed in candidates.items()},
@@ -507,18 +471,9 @@ class BatchPlanner(Generic[SplitT]):
             finished=tuple(sorted(name for name, cut in slices.items() if cut.finished)),
             paused=frozenset(name for name, why in plan.without_rows.items() if why is NoRowsReason.CAP),
             next_us=next_us,
-            metrics={**self._coordinator.metric_values(), **self._planner.metric_values()},
-            missing=self._missing(self._coordinator),
+            metrics={**metrics, **self._planner.metric_values()},
+            missing=self._telling.why_no_splits(looked=metrics.get("discoveries", 0) > 0),
             trouble=self._planner.trouble() or (None if self._induced is None else self._induced.trouble()),
             complete=self._slots.complete,
         )
-        if replace(planned, metrics={}) != self._told:
-            self._peer.tell(self._token, planned)
-            self._told = replace(planned, metrics={})
-
-    def _missing(self, coordinator: SourceCoordinator[SplitT, Any]) -> str | None:
-        if self._searched_us is None:
-            return None
-        looked = coordinator.metric_values().get("discoveries", 0) > 0
-        found = "the enumerator found none" if looked else "the enumerator has not said what there is"
-        return f"{found} since {format_time_us(self._searched_us)}. Does it exist, and can it be reached?"
+        self._telling.tell(planned)

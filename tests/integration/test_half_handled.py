@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import lowmark
 import pytest
 from lowmark.integration.driver.audited import Audits
+from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.farewells import Farewells
 from lowmark.integration.driver.known_planner import KnownPlanner
-from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
@@ -209,9 +209,9 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed, queries = Fed("wrapped"), cast("Any", _NoQueries())
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(fed.stream)
-    runs._runs["t"] = fed.run
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(fed.stream)
+    desks.runs._runs["t"] = fed.run
     handle = StreamCoordinator.handle
 
     def poisoned(self: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
@@ -222,8 +222,8 @@ def test_a_query_whose_report_cannot_be_taken_is_refused_and_its_status_says_why
     monkeypatch.setattr(StreamCoordinator, "handle", poisoned)
     low_us = fed.run.low_watermark_us
     fed.report(3, a=90, b=90)
-    reply = runs.heartbeat(HeartbeatRequest("s", "t"))
-    standing = Standing(runs, Audits(queries, runs.clock))
+    reply = desks.heartbeats.answer(HeartbeatRequest("s", "t"))
+    standing = Standing(desks.runs, Audits(queries, desks.runs.clock))
 
     assert reply.refusal is not None
     assert "the report of batch 3 could not be taken, twice (Planted: in the middle)" in reply.refusal

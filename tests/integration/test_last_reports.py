@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from lowmark.integration.driver.audited import Audits
-from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
@@ -74,8 +74,8 @@ class Driver:
             name="orders", stream_id="s", key=KEY, measurement=None, sources=1,
             tracks=TrackShelf(cast("Any", SimpleNamespace(value=self.tracks))), **(settings | of_stream),
         )  # fmt: skip
-        self.runs = Runs(cast("Any", self), notify=lambda _: None)
-        self.runs.add(self.stream)
+        self.desks = Desks(cast("Any", self), notify=lambda _: None)
+        self.desks.runs.add(self.stream)
         self.asked = False
 
     # as Queries
@@ -107,7 +107,7 @@ class Driver:
     # what happens
     @property
     def run(self) -> StreamRun:
-        return self.runs._runs[self.token]
+        return self.desks.runs._runs[self.token]
 
     def ask(self) -> HeartbeatReply:
         """The heartbeat asks, for the next batch."""
@@ -119,7 +119,7 @@ class Driver:
                 "low_watermark_us": resumes.low_us,
             }  # fmt: skip
         self.asked = True
-        self.reply = self.runs.heartbeat(HeartbeatRequest("s", self.token, **first))
+        self.reply = self.desks.heartbeats.answer(HeartbeatRequest("s", self.token, **first))
         return self.reply
 
     def plan(self) -> int:
@@ -154,10 +154,10 @@ class Driver:
         java = SimpleNamespace(
             runId=lambda: SimpleNamespace(toString=lambda: self.run_id), batchId=lambda: newest.batch_id
         )
-        self.runs.take_event("progress", cast("Any", SimpleNamespace(progress=lambda: java)))
+        self.desks.events.take_event("progress", cast("Any", SimpleNamespace(progress=lambda: java)))
 
     def splits(self) -> set[str]:
-        return set(self.run.status(self.runs.clock.now_us()).splits)
+        return set(self.run.status(self.desks.runs.clock.now_us()).splits)
 
 
 @pytest.fixture
@@ -191,8 +191,8 @@ def test_a_report_without_news_leaves_only_that_nothing_is_missing(
     driver.ask()  # the report of the batch before is told; this one has no news
     driver.run.told_epoch = driver.run.epoch
     driver.commit(last, a=10)
-    driver.runs.farewells.keep(cast("Any", driver), driver.run)
-    driver.runs.farewells.close()  # which waits until it is left
+    driver.desks.reports.farewells.keep(cast("Any", driver), driver.run)
+    driver.desks.reports.farewells.close()  # which waits until it is left
     [left] = checkpoint.left.values()
     assert (left.batch_id, left.state) == (last, "")
     checkpoint.offsets[-1] = HeartbeatOffset("orders", 10 * SECOND, driver.token, left.epoch, driver.run.state())
@@ -245,7 +245,7 @@ def test_a_batch_that_was_committed_and_never_heard_of_holds_where_its_splits_ha
     again = Driver(checkpoint, **of_stream)
     with caplog.at_level(logging.WARNING, "lowmark"):
         again.ask()
-    standing = Standing(again.runs, Audits(cast("Any", again), again.runs.clock))
+    standing = Standing(again.desks.runs, Audits(cast("Any", again), again.desks.runs.clock))
     [status] = standing.run_statuses()
     said = "The report of batch 1 was lost when its query was killed"
 
@@ -277,7 +277,7 @@ def test_reports_that_nobody_brought_are_taken_from_the_history_each_once(checkp
         checkpoint.offsets.append(offset)
         driver.commit(n, **{"a": 10 + n, f"new-{n}": 5 + n})
     driver.ask()
-    driver.run.report(driver.progress[-1], 1, planned_at_us=0, now_us=driver.runs.clock.now_us())
+    driver.run.report(driver.progress[-1], 1, planned_at_us=0, now_us=driver.desks.runs.clock.now_us())
 
     assert driver.splits() == {"a", "new-1", "new-2", "new-3"}
     assert driver.run.status(0).batches == 4
@@ -298,7 +298,7 @@ def test_after_an_end_in_order_nothing_is_missing(checkpoint: Checkpoint) -> Non
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20, new=15)
-    driver.runs.say_farewells()
+    driver.desks.reports.say_farewells()
     again = Driver(checkpoint)
     again.ask()
 
@@ -310,7 +310,7 @@ def test_after_an_answer_that_spark_never_wrote_and_an_end_in_order_nothing_is_m
     driver.batch(a=10)
     driver.batch(a=20, new=15)
     driver.ask()  # which takes the report; the query is stopped before the offset of the answer is in the checkpoint
-    driver.runs.say_farewells()
+    driver.desks.reports.say_farewells()
     again = Driver(checkpoint)
     again.ask()
 
@@ -343,7 +343,7 @@ def test_what_was_not_heard_while_no_service_ran_is_missing(checkpoint: Checkpoi
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20)
-    driver.runs.say_farewells()  # the service stops, and the query goes on with the watermark that it has
+    driver.desks.reports.say_farewells()  # the service stops, and the query goes on with the watermark that it has
     for _ in range(2):
         checkpoint.offsets.append(checkpoint.offsets[-1])
     checkpoint.commits = 2
@@ -358,12 +358,12 @@ def test_a_run_that_wrote_no_offset_leaves_what_the_one_before_left(checkpoint: 
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.batch(a=20, new=15)
-    driver.runs.say_farewells()
+    driver.desks.reports.say_farewells()
     between = Driver(checkpoint)
     between.ask()
     between.run.tie("q", between.run_id, None)
     between.run.last_batch_id = 1  # as after a batch that was run again: the offset is still the one of before
-    between.runs.say_farewells()
+    between.desks.reports.say_farewells()
     assert [*checkpoint.left] == [driver.token]
     again = Driver(checkpoint)
     again.ask()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from lowmark.integration import LowWatermarkService, ship
-from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.listener_events import ListenerEvents
 from lowmark.integration.driver.wrap import check_arguments
 from lowmark.integration.errors import WrapRefused
 from lowmark.integration.spark.adoption import adopt, leave
@@ -332,7 +332,7 @@ def test_pitfall_25_missed_progress_is_filled_in_from_the_history(
     deaf = [True]
     newest = RunningQuery.newest
     monkeypatch.setattr(RunningQuery, "newest", lambda *given: None if deaf[0] else newest(*given))
-    monkeypatch.setattr(Runs, "_take_progress", lambda *_: None)
+    monkeypatch.setattr(ListenerEvents, "_take_progress", lambda *_: None)
     for at, split in ((200, "a"), (300, "b"), (400, "c")):
         feed.put((split, 1, at))
         ran.settle()

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from lowmark.integration.driver.answers import Answers
 from lowmark.integration.driver.audited import Audits
+from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
-from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
@@ -259,17 +259,21 @@ class Wire:
     def __init__(self, address: str) -> None:
         self.tracks: Tracks = {}
         spark: Any = _InSpark(self.tracks)
-        self.runs = Runs(spark, notify=lambda notice: None)
-        self.runs.add(stream_of(self.tracks))
-        self.standing = Standing(self.runs, Audits(spark, self.runs.clock))
+        self.desks = Desks(spark, notify=lambda notice: None)
+        self.desks.runs.add(stream_of(self.tracks))
+        self.standing = Standing(self.desks.runs, Audits(spark, self.desks.runs.clock))
         self.server = Server(
-            address, heartbeat=self.runs.heartbeat, guide=self.runs.guide, planned=self._planned, status=_never_asked
+            address,
+            heartbeat=self.desks.heartbeats.answer,
+            guide=self.desks.plans.guide,
+            planned=self._planned,
+            status=_never_asked,
         )
         self.client = Client(address)
         self.client.heartbeat(HeartbeatRequest("s", "t", first=True))
 
     def _planned(self, request: PlannedRequest) -> PlannedReply:
-        self.runs.take_plan(request.stream_id, request.run, request.planned)
+        self.desks.plans.take(request.stream_id, request.run, request.planned)
         return PlannedReply()
 
     def plan(self, checkpoint: int, **known: Any) -> None:
@@ -280,7 +284,7 @@ class Wire:
         """The batch was read, and Spark says so."""
         self.tracks["q", checkpoint - 1] = BatchTrack()
         event: Any = SimpleNamespace(progress=lambda: JavaProgress(checkpoint))
-        self.runs.take_event("progress", event)
+        self.desks.events.take_event("progress", event)
 
     @property
     def status(self) -> RunStatus:
@@ -349,15 +353,15 @@ def test_a_plan_goes_into_the_last_report_of_a_query_once_an_offset_has_it(writt
     # Else a restart plans anew from the offset before, perhaps not so far, and the rows between would be late.
     tracks: Tracks = {}
     spark: Any = _InSpark(tracks)
-    runs = Runs(spark, notify=lambda _: None)
-    runs.add(stream_of(tracks))
-    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    desks = Desks(spark, notify=lambda _: None)
+    desks.runs.add(stream_of(tracks))
+    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
     for checkpoint in (1, 2):
-        runs.take_plan("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
+        desks.plans.take("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
         if checkpoint == 1 or written:
-            runs.heartbeat(HeartbeatRequest("s", "t"))  # and Spark writes what the planner and this one said
+            desks.heartbeats.answer(HeartbeatRequest("s", "t"))  # and Spark writes what the planner and this one said
             spark.report(checkpoint, a=100 * checkpoint + 1)
-    runs.say_farewells()
+    desks.reports.say_farewells()
 
     assert [stream_of({}).coordinator("t", left.state, 0).low_watermark_us for left in spark.left] == (
         [201 * SECOND - BOUND] if written else []
@@ -369,17 +373,17 @@ def test_a_job_hears_of_a_plan_once_spark_has_written_it() -> None:
     tracks: Tracks = {}
     spark: Any = _InSpark(tracks)
     member: Any = FakeMember()
-    runs = Runs(spark, lambda _: None, member, "billing")
-    runs.add(stream_of(tracks))
-    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    desks = Desks(spark, lambda _: None, member, "billing")
+    desks.runs.add(stream_of(tracks))
+    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
     said = list[tuple[int, int | None]]()
     for checkpoint in (1, 2, 3, 4):
-        runs.take_plan("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
-        runs.heartbeat(HeartbeatRequest("s", "t"))
+        desks.plans.take("s", "reader", Planned(checkpoint, {"a": ()}, claims_us={"a": 100 * checkpoint * SECOND}))
+        desks.heartbeats.answer(HeartbeatRequest("s", "t"))
         lows_us = [at_us for what, _, at_us, *_ in member.said if what == "report" and at_us is not None]
         said.append((checkpoint, max(lows_us, default=None)))
         spark.report(checkpoint, a=100 * checkpoint - 1)
-    runs.heartbeat(HeartbeatRequest("s", "t"))
+    desks.heartbeats.answer(HeartbeatRequest("s", "t"))
 
     assert said == [(1, None), (2, None), (3, 200 * SECOND - BOUND), (4, 300 * SECOND - BOUND)]
     assert member.said[-1][2] == 400 * SECOND - BOUND, "all of it was read"
@@ -410,14 +414,14 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -> None:
     """Spark asks no heartbeat before that batch is over: until then its planner alone was heard."""
     no_queries: Any = _NoQueries()
-    runs = Runs(no_queries, notify=lambda notice: None)
-    runs.add(stream_of({}))
-    standing = Standing(runs, Audits(no_queries, runs.clock))
-    answers = Answers(lambda work, action: work(), runs, standing, "app-1", threading.Event())
+    desks = Desks(no_queries, notify=lambda notice: None)
+    desks.runs.add(stream_of({}))
+    standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))
+    answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
     assert answers.status(StatusRequest(ended=True)).streams == []
     said = "the batch that was planned before the restart is being read since 2026-01-01 12:00:00.000 UTC, 2 slices."
     for _ in range(2):
-        runs.take_plan("s", "reader", Planned(0, {}, missing=said))
+        desks.plans.take("s", "reader", Planned(0, {}, missing=said))
 
     told = answers.status(StatusRequest(ended=True, limit=10))
     [stream] = told.streams
@@ -430,20 +434,20 @@ def test_a_batch_that_a_restart_reads_again_is_told_to_command_line_and_page() -
     assert standing.run_statuses() == [], "metrics have no series of a query that nobody knows the name of"
     assert answers.status(StatusRequest(stream="returns")).streams == []
 
-    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
     assert [each["run"]["token"] for each in answers.status(StatusRequest()).streams] == [run_mark("t")]
 
 
 def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page asks each second, of every split: a hundred runs of AvailableNow would take the loop for seconds."""
     no_queries: Any = _NoQueries()
-    runs = Runs(no_queries, notify=lambda notice: None)
-    runs.add(stream_of({}))
-    standing = Standing(runs, Audits(no_queries, runs.clock))
-    answers = Answers(lambda work, action: work(), runs, standing, "app-1", threading.Event())
+    desks = Desks(no_queries, notify=lambda notice: None)
+    desks.runs.add(stream_of({}))
+    standing = Standing(desks.runs, Audits(no_queries, desks.runs.clock))
+    answers = Answers(lambda work, action: work(), desks, standing, "app-1", threading.Event())
     for token, query in [("t1", "q"), ("t2", "q"), ("t3", "other"), ("t4", "q")]:
-        runs.heartbeat(HeartbeatRequest("s", token, first=True))
-        [*_, run] = runs
+        desks.heartbeats.answer(HeartbeatRequest("s", token, first=True))
+        [*_, run] = desks.runs
         run.tie(query, f"r-{token}", None)
         run.ended = token != "t4"
     looked: list[str] = []
@@ -462,7 +466,7 @@ def test_of_a_query_that_ended_often_its_newest_run_alone_is_told(monkeypatch: p
 
     assert (told(ended=True), looked) == (["t3", "t4"], ["t3", "t4"])
     assert told() == ["t4"]
-    [*_, run] = runs
+    [*_, run] = desks.runs
     run.ended = True
     assert told(ended=True, stream="orders") == ["t3", "t4"]
     assert [each.token for each in standing.run_statuses(without={"t1"})] == ["t2", "t3", "t4"], "metrics count all"
@@ -522,17 +526,17 @@ def test_what_the_source_waits_for_stands_in_the_status_as_long_as_it_does(wire:
 
 def test_a_batch_that_lasts_stands_in_the_status_until_it_is_reported(wire: Wire) -> None:
     """Its reader may wait for a server that is away: of that the driver hears nothing before the task's end."""
-    before_us = wire.runs.clock.now_us()
+    before_us = wire.desks.runs.clock.now_us()
     wire.plan(1, **OLDER)
     since_us = wire.status.batch_since_us
     assert since_us is not None
-    assert before_us <= since_us <= wire.runs.clock.now_us()
+    assert before_us <= since_us <= wire.desks.runs.clock.now_us()
     assert "A batch has" not in wire.status.status.why, "not of one that has just begun"
     wire.plan(1, **OLDER)  # it got no answer, and says it again
     assert wire.status.batch_since_us == since_us
 
     said = f"A batch has been read since {format_time_us(since_us - 40 * SECOND)} (rows: 10; splits: 2). Hint: a reader"
-    [planner] = wire.runs.planners._planners.values()
+    [planner] = wire.desks.runs.planners._planners.values()
     planner.planned_us -= 40 * SECOND
     planner.heard_us -= 40 * SECOND  # nobody asks it meanwhile
     assert said in wire.status.status.why

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from lowmark.integration.driver import failures
 from lowmark.integration.driver.audited import AuditedRun, Audits
-from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
@@ -201,10 +201,10 @@ class Queries:
 
 def attach(query: Query, **of_offset: Any) -> tuple[Any, StreamRun]:
     queries: Any = Queries([query])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
-    reply = runs.heartbeat(HeartbeatRequest("s", "new", resumes="old", first=True, epoch=3, **of_offset))
-    return reply, runs._runs["new"]
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    reply = desks.heartbeats.answer(HeartbeatRequest("s", "new", resumes="old", first=True, epoch=3, **of_offset))
+    return reply, desks.runs._runs["new"]
 
 
 def state_of(*topics: str) -> str:
@@ -295,12 +295,12 @@ class Unreadable(Query):
 @pytest.mark.parametrize("failure", [None, "Connection reset"])
 def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(failure: str | None) -> None:
     queries: Any = Queries([Unreadable()])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
-    run = runs._runs["t"] = begun(stream())
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    run = desks.runs._runs["t"] = begun(stream())
     run.tie("q", "r", None)
     with suppress(UnreadableReport):  # the service logs it
-        runs.take_event("terminated", terminated(failure))
+        desks.events.take_event("terminated", terminated(failure))
 
     assert (run.ended, run.failed) == (True, failure is not None)
     assert queries.running == []
@@ -308,22 +308,22 @@ def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(fa
 
 def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
     queries: Any = Queries([])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
     for n in range(1_000):
-        runs.guide(GuideRequest("s", f"planner-{n}"))
+        desks.plans.guide(GuideRequest("s", f"planner-{n}"))
 
-    known = [n for n in range(1_000) if runs.planners.get(f"planner-{n}") is not None]
+    known = [n for n in range(1_000) if desks.runs.planners.get(f"planner-{n}") is not None]
     assert known == list(range(1_000 - len(known), 1_000))
     assert len(known) <= 200
 
 
 def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_its_coordinator() -> None:
     queries: Any = Queries([])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
-    runs.heartbeat(HeartbeatRequest("s", "a token", first=True))
-    [status] = Standing(runs, Audits(queries, runs.clock)).run_statuses()
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    desks.heartbeats.answer(HeartbeatRequest("s", "a token", first=True))
+    [status] = Standing(desks.runs, Audits(queries, desks.runs.clock)).run_statuses()
 
     assert "a token" not in json.dumps(run_json(status))
 
@@ -333,38 +333,38 @@ def test_no_status_tells_the_token_with_which_others_could_speak_for_a_run_at_it
 
 def test_a_query_that_ends_by_itself_is_known_by_the_readers_that_ask_next() -> None:
     queries: Any = Queries([])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
-    before = runs.heartbeat(HeartbeatRequest("s", "before", first=True))
-    runs.ending.expect(["s"], None)
-    runs.heartbeat(HeartbeatRequest("s", "ends", first=True))
-    runs.heartbeat(HeartbeatRequest("s", "after", first=True))
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    before = desks.heartbeats.answer(HeartbeatRequest("s", "before", first=True))
+    desks.ending.expect(["s"], None)
+    desks.heartbeats.answer(HeartbeatRequest("s", "ends", first=True))
+    desks.heartbeats.answer(HeartbeatRequest("s", "after", first=True))
 
     assert before.refusal is None
-    assert {token: run.available_now for token, run in runs._runs.items()} == {
+    assert {token: run.available_now for token, run in desks.runs._runs.items()} == {
         "before": False, "ends": True, "after": False,
     }  # fmt: skip
-    assert [runs.guide(GuideRequest("s", planner)).available_now for planner in "aab"] == [True, True, False]
+    assert [desks.plans.guide(GuideRequest("s", planner)).available_now for planner in "aab"] == [True, True, False]
 
 
 def test_a_query_that_never_began_leaves_the_next_one_on_its_stream_to_go_on() -> None:
     queries: Any = Queries([Query()])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
-    runs.ending.expect(["s"], None)
-    runs.take_event("terminated", terminated("its checkpoint is another's"))
-    runs.heartbeat(HeartbeatRequest("s", "next", first=True))
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    desks.ending.expect(["s"], None)
+    desks.events.take_event("terminated", terminated("its checkpoint is another's"))
+    desks.heartbeats.answer(HeartbeatRequest("s", "next", first=True))
 
-    assert not runs._runs["next"].available_now
-    assert not runs.guide(GuideRequest("s", "planner")).available_now
+    assert not desks.runs._runs["next"].available_now
+    assert not desks.plans.guide(GuideRequest("s", "planner")).available_now
 
 
 def test_a_query_that_cannot_end_by_itself_is_refused_instead_of_emitting_nothing() -> None:
     queries: Any = Queries([])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
-    runs.ending.expect(["s"], "AssertionError: the plan is made in another thread")
-    refusal = runs.heartbeat(HeartbeatRequest("s", "ends", first=True)).refusal
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    desks.ending.expect(["s"], "AssertionError: the plan is made in another thread")
+    refusal = desks.heartbeats.answer(HeartbeatRequest("s", "ends", first=True)).refusal
 
     assert refusal is not None
     assert 'stream "orders": Trigger.AvailableNow would run one batch and emit nothing' in refusal

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.cli.main import app
-from lowmark.integration.driver import run_registry
+from lowmark.integration.driver import runs
 from lowmark.integration.errors import CoordinatorUnreachable
 from lowmark.sources.worker import WorkerDied
 from lowmark.watermark import WatermarkStrategy
@@ -26,7 +26,7 @@ from tests.live.servers import free_ports, wait_until
 def test_runs_that_ended_long_ago_are_forgotten(
     spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_registry, "_ENDED_RUNS_KEPT", 1)
+    monkeypatch.setattr(runs, "_ENDED_RUNS_KEPT", 1)
     feed.put(("a", 1, 100))
     with LowWatermarkService(spark) as kept:
         df = kept.wrap(feed.df, name="orders", event_time="ts", split="split").select("v")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from lowmark.integration.cli.check import _because
 from lowmark.integration.driver.audited import AuditedRun, Audits
-from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.desks import Desks
 from lowmark.integration.driver.standing import Standing, in_words
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.run_status import RunStatus, run_json
@@ -48,23 +48,23 @@ class Shared:
         self.world, self.clock = World(job), Clock()
         self.member: FakeMember = self.world.member
         queries: Any = Queries([])
-        self.runs = Runs(queries, lambda _: None, cast("Member", self.member), job)
-        self.runs.clock = cast("Any", self.clock)
-        self.runs.cooperation._now_us = self.clock.now_us
-        self.standing = Standing(self.runs, Audits(queries, self.runs.clock))
+        self.desks = Desks(queries, lambda _: None, cast("Member", self.member), job)
+        self.desks.runs.clock = cast("Any", self.clock)
+        self.desks.runs.cooperation._now_us = self.clock.now_us
+        self.standing = Standing(self.desks.runs, Audits(queries, self.desks.runs.clock))
 
     def run(self, **settings: Any) -> StreamRun:
         self.world.now_us = self.clock.us
         run = self.world.run(**settings)
         run.tie("query-1", "r", "nightly")
-        self.runs._runs[run.token] = run
+        self.desks.runs._runs[run.token] = run
         return run
 
     def reach(self, run: StreamRun, us: int) -> None:
         batch_id = 0 if run.last_batch_id is None else run.last_batch_id + 1
         run.last_batch_id = batch_id
         run.handle(BatchReported(batch_id, self.clock.us, {1: us}), self.clock.us)
-        self.runs.cooperation.report(run)
+        self.desks.runs.cooperation.report(run)
 
     def shown(self) -> RunStatus:
         [run] = self.standing.run_statuses()
@@ -79,7 +79,7 @@ def test_a_coordinator_that_is_away_is_the_cause_before_any_split() -> None:
     shared = Shared()
     run = shared.run()
     shared.reach(run, T0_US)
-    shared.member.lows_us = dict.fromkeys(shared.runs.cooperation._tasks.values(), T0_US - S)
+    shared.member.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US - S)
     shared.reach(run, T0_US)
     assert shared.shown().status.low_watermark_us == T0_US - S
     shared.clock.us += MINUTE_US
@@ -110,7 +110,7 @@ def test_a_coordinator_that_went_away_a_moment_ago_holds_and_does_not_move() -> 
     shared = Shared()
     run = shared.run()
     shared.reach(run, T0_US)
-    shared.member.lows_us = dict.fromkeys(shared.runs.cooperation._tasks.values(), T0_US)
+    shared.member.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US)
     shared.reach(run, T0_US)
     shared.member.connected = False
 
@@ -121,7 +121,7 @@ def test_a_low_watermark_that_other_queries_hold_is_held_by_no_split_of_this_one
     shared = Shared()
     run = shared.run()
     shared.reach(run, T0_US)
-    shared.member.lows_us = dict.fromkeys(shared.runs.cooperation._tasks.values(), T0_US - 60 * S)
+    shared.member.lows_us = dict.fromkeys(shared.desks.runs.cooperation._tasks.values(), T0_US - 60 * S)
     shared.reach(run, T0_US)
     assert shared.shown().status.holder is not None, "a round takes a moment"
     shared.clock.us += 10 * S
@@ -152,16 +152,16 @@ def test_a_wrapped_stream_of_a_group_goes_on_without_its_coordinator_and_says_wh
 # -- queries that fail, and their names
 
 
-def begun(query: Query) -> tuple[Runs, Standing]:
+def begun(query: Query) -> tuple[Desks, Standing]:
     queries: Any = Queries([query])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
-    return runs, Standing(runs, Audits(queries, runs.clock))
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    return desks, Standing(desks.runs, Audits(queries, desks.runs.clock))
 
 
 def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason() -> None:
-    runs, standing = begun(Query(name="nightly"))
-    runs.take_event(
+    desks, standing = begun(Query(name="nightly"))
+    desks.events.take_event(
         "terminated",
         terminated(
             "org.apache.spark.sql.streaming.StreamingQueryException: [STREAM_FAILED] Query [id = q, runId = r] "
@@ -183,18 +183,18 @@ def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason()
 
 
 def test_a_query_that_is_started_again_after_a_failed_start_is_not_shown_as_failed() -> None:
-    runs, standing = begun(Query(name="nightly"))
-    runs.take_event("terminated", terminated("no disk"))
-    cast("Any", runs._queries).running = [Query(run_id="r2", name="nightly")]
-    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    desks, standing = begun(Query(name="nightly"))
+    desks.events.take_event("terminated", terminated("no disk"))
+    cast("Any", desks.runs.queries).running = [Query(run_id="r2", name="nightly")]
+    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
     [shown] = standing.shown(stream=None, ended=True, limit=0)
 
     assert (shown.query, shown.failed) == ("nightly", False)
 
 
 def test_a_query_has_its_name_before_its_first_batch() -> None:
-    runs, standing = begun(Query(name="nightly"))
-    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
+    desks, standing = begun(Query(name="nightly"))
+    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
     [seen] = standing.run_statuses()
 
     assert (seen.query, seen.reported_at_us) == ("nightly", None)
@@ -202,10 +202,10 @@ def test_a_query_has_its_name_before_its_first_batch() -> None:
 
 def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_batch() -> None:
     queries: Any = Queries([Query(name="one"), Query(run_id="r2", name="two")])
-    runs = Runs(queries, notify=lambda _: None)
-    runs.add(stream())
-    runs.heartbeat(HeartbeatRequest("s", "t", first=True))
-    [seen] = Standing(runs, Audits(queries, runs.clock)).run_statuses()
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    desks.heartbeats.answer(HeartbeatRequest("s", "t", first=True))
+    [seen] = Standing(desks.runs, Audits(queries, desks.runs.clock)).run_statuses()
 
     assert seen.query is None
 
@@ -213,11 +213,11 @@ def test_of_two_queries_that_begin_together_none_has_a_name_before_its_first_bat
 def test_a_query_that_failed_in_its_first_batch_is_told_from_another_that_begins() -> None:
     """Two queries began one after the other, and neither has reported a batch. Their names tell which one failed."""
     first = Query(name="one")
-    runs, standing = begun(first)
-    runs.heartbeat(HeartbeatRequest("s", "t1", first=True))
+    desks, standing = begun(first)
+    desks.heartbeats.answer(HeartbeatRequest("s", "t1", first=True))
     other = Query(run_id="r2", query_id="q2", name="two")
-    cast("Any", runs._queries).running.append(other)
-    runs.take_event("terminated", terminated("no disk"))
+    cast("Any", desks.runs.queries).running.append(other)
+    desks.events.take_event("terminated", terminated("no disk"))
     ended = {run.query: run.failed for run in standing.run_statuses()}
 
     assert ended == {"one": True}
@@ -262,12 +262,12 @@ def test_a_batch_that_was_read_in_part_is_warned_of_once(
 
 def test_an_audited_query_that_fails_says_why() -> None:
     queries: Any = Queries([])
-    audits = Audits(queries, Runs(queries, notify=lambda _: None).clock)
+    audits = Audits(queries, Desks(queries, notify=lambda _: None).runs.clock)
     run = AuditedRun.attach(stream(), token="t", resumes=None, state=None, now_us=T0_US)
     run.tie("q", "r", "nightly")
     audits.add(run.stream)
     audits._runs["m", "r"] = run
     audits.take_event("terminated", terminated("Query [id = q] terminated with exception: no disk"))
-    [seen] = Standing(Runs(queries, notify=lambda _: None), audits).run_statuses()
+    [seen] = Standing(Desks(queries, notify=lambda _: None).runs, audits).run_statuses()
 
     assert (seen.failed, seen.status.cause, seen.status.why) == (True, Cause.QUERY_FAILED, "the query failed: no disk")

@@ -162,8 +162,8 @@ def test_batches_hold_every_row_once_and_up_to_one_time(make: Any) -> None:
 
 
 def test_a_first_batch_that_takes_long_to_plan_is_told_of_meanwhile(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_PLANNING_SECONDS", 0)
-    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_SPLITS_MISSING_SECONDS", 0.001)
+    monkeypatch.setattr("lowmark.sources.planning.telling._SAY_FIRST_SECONDS", 0)
+    monkeypatch.setattr("lowmark.sources.planning.telling.SAY_AGAIN_SECONDS", 0.001)
     heard = threading.Event()
 
     class Slow(Rows):
@@ -185,8 +185,8 @@ def test_a_first_batch_that_takes_long_to_plan_is_told_of_meanwhile(make: Any, m
 def test_a_batch_that_is_read_again_after_a_restart_is_told_of_until_the_next_one_is_planned(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_PLANNING_SECONDS", 0)
-    monkeypatch.setattr("lowmark.sources.planning.planner._SAY_SPLITS_MISSING_SECONDS", 0.001)
+    monkeypatch.setattr("lowmark.sources.planning.telling._SAY_FIRST_SECONDS", 0)
+    monkeypatch.setattr("lowmark.sources.planning.telling.SAY_AGAIN_SECONDS", 0.001)
     source, start = Rows(a=range(5), b=range(5)), BatchOffset("rows")
     end = make(source).plan(start, None)
     heard = threading.Event()

@@ -43,9 +43,10 @@ from lowmark.watermark.protocol import (
 )
 from lowmark.watermark.splits.events import Tick
 from lowmark.watermark.state import SplitState
-from sortedcontainers import SortedList
 
+from .agenda import Agenda
 from .alignment import AlignmentGroup
+from .beats import Beats
 from .cap import CapAnnounced
 from .membership import Membership
 from .message_check import MOST_LEASE_US, MOST_TASKS, check_registration, check_reply, check_sender, check_task
@@ -61,7 +62,6 @@ EMPTY_SOURCE_KEPT_US = 3_600_000_000
 in which the coordinator was called.
 """
 
-_MOMENTS = (0, 4, 2, 6, 1, 5, 3, 7)  # in an interval, when rounds are begun; of few sources or many they lie evenly
 _ANNOUNCEMENTS = 20  # of one group in an interval, at most
 _ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups in a call that is about time, and in one that is not
 
@@ -120,16 +120,10 @@ class LowWatermarkCoordinator:
         self._encoded_sources: EncodedParts[tuple[str, str]] = EncodedParts(self._encoded_source)
         self._encoded_group_of: EncodedParts[TaskId] = EncodedParts(self._encoded_group_of_task, _BY_PARTS)
         self._encoded_spoke_us: EncodedParts[TaskId] = EncodedParts(self._encoded_spoke, _BY_PARTS)
-        self._announce_us: dict[str, int] = {}  # when a group announces its cap
-        self._announcements: SortedList[tuple[int, str]] = SortedList()  # `_announce_us`, in order of time
+        self._announcements = Agenda[str]()  # of the caps of groups
         self._announced_us: dict[str, int] = {}  # when a group announced its cap last
-        self._beats_us: dict[tuple[str, str], int] = {}  # when a source begins its next round, if a task of it lives
-        self._beat_zero_us = 0  # when the coordinator began
-        self._next_beat = 0  # of the moments in an interval at which rounds begin, the one that the next source gets
-        self._look_us: dict[
-            tuple[str, str], int
-        ] = {}  # when a source is looked at: its `_beats_us`, or the deadline of its open round
-        self._looks: SortedList[tuple[int, tuple[str, str]]] = SortedList()  # `_look_us`, in order of time
+        self._beats = Beats(interval_us=interval_us)
+        self._looks = Agenda[tuple[str, str]]()  # at sources: at the beat, or at the deadline of the open round
         self._now_us: int | None = None
         self._lost = 0
         self._clock_steps_back = 0
@@ -181,9 +175,8 @@ class LowWatermarkCoordinator:
 
     def wake_at_us(self, now_us: int) -> int | None:
         """When to call ``handle(Tick(), ...)`` if nothing happens before; None while there is nothing to do."""
-        look_us = self._looks[0][0] if self._looks else None
-        announce_us = self._announcements[0][0] if self._announcements else None
-        moments = (look_us, self._members.next_deadline_us(self._time(now_us)), announce_us)
+        deadline_us = self._members.next_deadline_us(self._time(now_us))
+        moments = (self._looks.next_us, deadline_us, self._announcements.next_us)
         return min((us for us in moments if us is not None), default=None)
 
     def low_watermark_us(self, job_id: str, source_id: str) -> int | None:
@@ -290,7 +283,8 @@ class LowWatermarkCoordinator:
             rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
             self._sources[key] = rounds
             self._note(key)
-            self._begin_beat(key, now_us - self._interval_us)  # so that its first one is not ahead of now
+            self._beats.begin(key, now_us - self._interval_us)  # so that its first one is not ahead of now
+            self._plan_look(key)
         for group in saved["groups"]:
             due_us = group["next_us"]
             if due_us is not None:  # no later than an interval from now, even if the clock went back meanwhile
@@ -351,8 +345,8 @@ class LowWatermarkCoordinator:
         self._note(key)
         self._tell_group(task, now_us)
         self._epoch += 1
-        if key not in self._beats_us:
-            self._begin_beat(key, now_us)
+        if key not in self._beats:
+            self._beats.begin(key, now_us)
         questions = rounds.ask_newcomer(task.task_id)
         self._plan_look(key)
         return [*_late(task, behind_us, why), *self._tell(task, now_us), *questions]
@@ -432,9 +426,8 @@ class LowWatermarkCoordinator:
         """Let the groups whose moment has come announce, some in a call: it may have nothing to do with them."""
         effects: list[CoordinatorEffect] = []
         for _ in range(most):
-            if not self._announcements or now_us < self._announcements[0][0]:
+            if (name := self._announcements.take_due(now_us)) is None:
                 break
-            _, name = self._announcements[0]
             effects += self._groups[name].announce(now_us)
             self._announced_us[name] = now_us
             self._plan_announcement(name)
@@ -446,12 +439,7 @@ class LowWatermarkCoordinator:
         us = None if group is None else group.wake_at_us
         if us is not None and name in self._announced_us:
             us = max(us, self._announced_us[name] + self._interval_us // _ANNOUNCEMENTS)
-        before_us = self._announce_us.pop(name, None)
-        if before_us is not None:
-            self._announcements.remove((before_us, name))
-        if us is not None:
-            self._announce_us[name] = us
-            self._announcements.add((us, name))
+        self._announcements.put(name, us)
 
     def _check_room(self, task: TaskId) -> None:
         """Raises TooManyTasks."""
@@ -480,16 +468,14 @@ class LowWatermarkCoordinator:
     def _look(self, now_us: int) -> list[CoordinatorEffect]:
         """Look at the sources whose moment has come. Others cost nothing."""
         effects: list[CoordinatorEffect] = []
-        while self._looks and self._looks[0][0] <= now_us:
-            _, key = self._looks[0]
-            self._stop_looking(key)
+        while (key := self._looks.take_due(now_us)) is not None:
             effects += self._look_at(key, now_us)
         return effects
 
     def _look_at(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:
         """End the round of a source if its deadline is over; at its beat begin one, or ask again in the open one."""
         effects: list[CoordinatorEffect] = []
-        rounds, beat_us = self._sources[key], self._beats_us[key]
+        rounds, beat_us = self._sources[key], self._beats[key]
         if rounds.deadline_us is not None and now_us >= rounds.deadline_us:
             effects += self._end(rounds, now_us)
         if now_us >= beat_us and not rounds.idles:
@@ -497,35 +483,16 @@ class LowWatermarkCoordinator:
             if rounds.complete:  # nobody to ask: they have all left
                 effects += self._end(rounds, now_us)
         if rounds.idles:
-            del self._beats_us[key]
+            self._beats.end(key)
             return effects
         if now_us >= beat_us:
-            self._beats_us[key] += self._interval_us * ((now_us - beat_us) // self._interval_us + 1)
+            self._beats.go_on(key, now_us)
         self._plan_look(key)
         return effects
 
-    def _begin_beat(self, key: tuple[str, str], now_us: int) -> None:
-        """Give a source its moment in the interval, so that not all are asked at once. The first one has all of it."""
-        if not self._beats_us:
-            self._beat_zero_us, self._next_beat = now_us, 0
-        own_us = self._beat_zero_us + _MOMENTS[self._next_beat] * self._interval_us // len(_MOMENTS)
-        self._next_beat = (self._next_beat + 1) % len(_MOMENTS)
-        self._beats_us[key] = now_us + self._interval_us - (now_us - own_us) % self._interval_us
-        self._plan_look(key)
-
     def _plan_look(self, key: tuple[str, str]) -> None:
-        deadline_us, us = self._sources[key].deadline_us, self._beats_us[key]
-        if deadline_us is not None:
-            us = min(us, deadline_us)
-        if key not in self._look_us or us < self._look_us[key]:
-            self._stop_looking(key)
-            self._look_us[key] = us
-            self._looks.add((us, key))
-
-    def _stop_looking(self, key: tuple[str, str]) -> None:
-        us = self._look_us.pop(key, None)
-        if us is not None:
-            self._looks.remove((us, key))
+        deadline_us, beat_us = self._sources[key].deadline_us, self._beats[key]
+        self._looks.put_earlier(key, beat_us if deadline_us is None else min(beat_us, deadline_us))
 
     def _forget_empty(self) -> None:
         """Forget the sources that have had no task for long enough."""
@@ -536,8 +503,8 @@ class LowWatermarkCoordinator:
             del self._emptied_us[key], self._sources[key]
             self._kept -= self._kept_in.pop(key)
             self._encoded_sources.changed(key)
-            self._beats_us.pop(key, None)
-            self._stop_looking(key)
+            self._beats.end(key)
+            self._looks.put(key, None)
             self._epoch += 1
 
     def _end_if_complete(self, key: tuple[str, str], now_us: int) -> list[CoordinatorEffect]:

@@ -1,0 +1,58 @@
+"""The conversations of a service, each at a desk of its own over the same runs: heartbeats, plans, Spark's events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lowmark.integration.process.clock import SteadyClock
+from lowmark.integration.spark.queries import Queries
+from lowmark.watermark import NotifyNewLowWatermark
+
+from .cooperation import Cooperation
+from .ending_queries import EndingQueries
+from .heartbeats import Heartbeats
+from .listener_events import ListenerEvents
+from .plans import Plans
+from .reports import Reports
+from .runs import Runs
+
+if TYPE_CHECKING:
+    from lowmark.integration.coordinator.client import Member
+
+__all__ = ["Desks"]
+
+
+class Desks:
+    """What a service's loop calls. Belongs to that loop.
+
+    Args:
+        queries: Spark's running queries.
+        notify: called with every new low watermark; must not block.
+        member, job, job_queries, job_away_us: see `Cooperation`.
+
+    Attributes:
+        runs: what became of the streams of the service in queries.
+        ending: queries that end when nothing is new.
+        plans: for planners of our own sources.
+        reports: what Spark says of finished batches.
+        heartbeats: for heartbeat readers.
+        events: what Spark's listener brings.
+    """
+
+    def __init__(
+        self,
+        queries: Queries,
+        notify: Callable[[NotifyNewLowWatermark], None],
+        member: Member | None = None,
+        job: str | None = None,
+        job_queries: int = 1,
+        job_away_us: int | None = None,
+    ) -> None:
+        clock = SteadyClock()
+        cooperation = Cooperation(clock.now_us, member, job, job_queries, job_away_us)
+        self.runs, self.ending = Runs(queries, clock, cooperation, notify), EndingQueries()
+        self.plans = Plans(self.runs, self.ending)
+        self.reports = Reports(self.runs, self.plans)
+        self.heartbeats = Heartbeats(self.runs, self.reports, self.ending)
+        self.events = ListenerEvents(self.runs, self.reports, self.ending)

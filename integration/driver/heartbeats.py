@@ -1,0 +1,101 @@
+"""Answers heartbeat readers: the low watermark, and before the first batch whether the query may begin."""
+
+from __future__ import annotations
+
+from lowmark.integration.errors import UnknownStream
+from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
+from lowmark.watermark import Tick
+from lowmark.watermark.splits.events import Polled
+
+from . import beginning, failures
+from .ending_queries import EndingQueries
+from .reports import Reports
+from .runs import Runs
+from .stream_run import StreamRun
+
+__all__ = ["Heartbeats"]
+
+
+class Heartbeats:
+    """The conversations with heartbeat readers.
+
+    Args:
+        runs: the runs of the service.
+        reports: brings the progress of finished batches.
+        ending: queries that end when nothing is new.
+    """
+
+    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
+        self._runs, self._reports, self._ending = runs, reports, ending
+
+    def answer(self, request: HeartbeatRequest) -> HeartbeatReply:
+        """Answer a heartbeat reader, after taking the reports of all batches that are over.
+
+        Raises:
+            UnknownStream: the reader's stream or run is not of this service.
+        """
+        now_us = self._runs.clock.now_us()
+        run = self._runs.get(request.run)
+        if run is None:
+            run = self._attach(request, now_us)
+        self._reports.catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
+        run.asked_at_us = now_us
+        polled = request.polled_until_us is not None and not run.stream.withholds
+        run.hear(Polled(self._own_time(request.polled_until_us)) if polled else Tick(), now_us)
+        run.tell()
+        self._runs.after(run, now_us)
+        if run.refusal is not None:  # nothing of the run is written any more
+            return HeartbeatReply(low_watermark_us=None, epoch=run.told_epoch, state="", refusal=run.refusal)
+        wake_at_us = self._wake_at_us(run, now_us)
+        state = run.answer(now_us)
+        return HeartbeatReply(run.low_watermark_us, run.told_epoch, state, wake_at_us)
+
+    def refuses(self, stream_id: str) -> str | None:
+        """Say why the query that is about to begin with a stream cannot, None if it can for all that is known."""
+        if (released := self._runs.streams.why_released(stream_id)) is not None:
+            return released
+        self._runs.queries.find()
+        beginning = [q for q in self._runs.queries if q.newest() is None and stream_id in q.streams()]
+        said = {failures.conflict_of(query, self._runs.streams) for query in beginning}
+        # If several queries begin together, nobody knows which query the heartbeat belongs to.
+        why = said.pop() if len(said) == 1 else None
+        return None if why is None else f'stream "{self._runs.streams[stream_id].name}": {why}'
+
+    def worth_waiting(self, request: HeartbeatRequest) -> bool:
+        """Whether the answer to a reader that will not ask again may soon be a better one."""
+        run = self._runs.get(request.run)
+        ends = run is not None and (request.available_now or run.available_now)
+        return run is not None and ends and self._runs.cooperation.worth_waiting(run)
+
+    def _wake_at_us(self, run: StreamRun, now_us: int) -> int | None:
+        """When the reader has to ask again though its query has nothing to do, on the monotonic clock; None: never."""
+        wake_at_us = self._runs.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
+        if wake_at_us is None or (run.stream.withholds and wake_at_us <= now_us):
+            return None  # the latter is a silence that only a batch can settle, because polls show nothing here
+        return self._runs.clock.to_monotonic_us(wake_at_us)
+
+    def _own_time(self, monotonic_us: int | None) -> int:
+        clock = self._runs.clock
+        return clock.now_us() if monotonic_us is None else clock.from_monotonic_us(monotonic_us)
+
+    def _attach(self, request: HeartbeatRequest, now_us: int) -> StreamRun:
+        stream = self._runs.streams.get(request.stream_id)
+        if stream is None or not request.first:
+            raise UnknownStream(request.stream_id, self._runs.streams.names())
+        before = self._runs.get(request.resumes)
+        if before is not None and not before.ended:  # it was restarted before the news of its end came
+            self._reports.leave_last(before)
+        ending = self._ending.of_heartbeat(stream.stream_id)
+        run = beginning.begin(stream, request, self._runs.queries, ending, now_us)
+        run.begun_as = self._begins_as(stream.stream_id)
+        run.shares = self._runs.cooperation.shares(stream)
+        self._runs.keep(run)
+        return run
+
+    def _begins_as(self, stream_id: str) -> str | None:
+        """The name, or else the id, of the one query that is about to begin with a stream; None of several."""
+        self._runs.queries.find()
+        tied = {run.run_id for run in self._runs}
+        beginning = [q for q in self._runs.queries if q.run_id not in tied and stream_id in q.streams()]
+        names = {query.query_id if query.name is None else query.name for query in beginning}
+        return names.pop() if len(names) == 1 else None

@@ -1,0 +1,124 @@
+"""Takes from Spark's listener the events that no heartbeat asks for: the last batch of a query, its start, its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.spark.queries import RunningQuery
+
+from . import failures
+from .ending_queries import EndingQueries
+from .reports import Reports
+from .runs import Runs
+from .stream_run import StreamRun
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+__all__ = ["ListenerEvents"]
+
+
+class ListenerEvents:
+    """Takes the events of Spark's listener.
+
+    Args:
+        runs: the runs of the service.
+        reports: brings the progress of finished batches.
+        ending: queries that end when nothing is new.
+    """
+
+    def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
+        self._runs, self._reports, self._ending = runs, reports, ending
+        self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
+
+    def take_event(self, kind: str, event: JavaObject) -> None:
+        """Take an event: "started", "progress", "idle" or "terminated"."""
+        match kind:
+            case "started":
+                self._runs.queries.find()
+            case "progress":
+                self._take_progress(event.progress())
+            case "idle":
+                self._take_sign_of_life(event)
+            case "terminated":
+                self._take_end(event)
+
+    def _take_progress(self, java_progress: JavaObject) -> None:
+        run_id, batch_id = java_progress.runId().toString(), java_progress.batchId()
+        runs = [run for run in self._runs if run.run_id in (run_id, None) and not run.ended]
+        behind = [run for run in runs if run.last_batch_id is None or run.last_batch_id < batch_id]
+        if behind:  # between two batches, and at the end of a query; else the heartbeat was faster
+            progress = Progress.from_java(java_progress)
+            for run in behind:
+                self._reports.take(run, progress, planned_at_us=run.asked_at_us)
+                self._runs.after(run, self._runs.clock.now_us())
+                if run.last_batch_id == batch_id:
+                    self._reports.keep_last(run)
+
+    def _take_sign_of_life(self, event: JavaObject) -> None:
+        """Spark says every ten seconds that a query lives and has nothing to do."""
+        for run in self._runs.of_query(event.runId().toString()):
+            run.seen_at_us = self._runs.clock.now_us()
+
+    def _take_end(self, event: JavaObject) -> None:
+        query_id, run_id = event.id().toString(), event.runId().toString()
+        failure = event.exception().get() if event.exception().isDefined() else ""
+        query = self._runs.queries.get(run_id)
+        told = failures.brief(failure)
+        for run in self._runs:
+            if query is not None and run.run_id is None and run.begun_as in (query.query_id, query.name or ""):
+                run.tie(query.query_id, run_id, query.name)
+        tied = self._runs.of_query(run_id)
+        names = {run.stream.name for run in tied}
+        for run in tied:
+            if not run.ended:
+                self._end(run, failed=bool(failure), told=told)
+        if not tied:
+            ended = query_id, run_id, None if query is None else query.name
+            self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
+        self._runs.queries.forget(run_id)
+        self._end_untied(told)
+        # Last, for both ask Spark.
+        if not tied and query is not None:
+            self._ending.forget(query.streams())
+        if failure:
+            known = failures.explain(failure, query, query_id=query_id, names=names, streams=self._runs.streams)
+            self._runs.could_not_begin |= known
+            if query is not None:
+                self._keep_failed(query, told, known)
+
+    def _end(self, run: StreamRun, *, failed: bool, told: str | None) -> None:
+        self._reports.leave_last(run)
+        run.ended, run.failed, run.failure = True, failed, told
+        self._runs.cooperation.end(run)
+        if run.stream.tracks is not None and run.query_id is not None and run.last_batch_id is not None:
+            run.stream.tracks.forget(run.query_id, run.last_batch_id)
+
+    def _keep_failed(self, query: RunningQuery, told: str | None, known: Mapping[str, str]) -> None:
+        """Keep a failed query for status and metrics, also one that failed before its heartbeat asked for anything."""
+        now_us = self._runs.clock.now_us()
+        of_query = {run.stream.stream_id: run for run in self._runs.of_query(query.run_id)}
+        for stream_id in () if of_query else query.streams():
+            if (stream := self._runs.streams.get(stream_id)) is not None:
+                token = f"{stream_id}-{query.run_id}"
+                run = StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=now_us)
+                run.tie(query.query_id, query.run_id, query.name)
+                run.ended = run.failed = True
+                of_query[stream_id] = run
+                self._runs.keep(run)
+        for run in of_query.values():
+            run.failure = known.get(run.stream.name, told)
+
+    def _end_untied(self, failure: str | None) -> None:
+        """End the run of a query that failed in its first batch: it was never tied, and no query is left to own it."""
+        tied = {run.run_id for run in self._runs}
+        if any(query.run_id not in tied for query in self._runs.queries):
+            return
+        for run in self._runs:
+            if run.run_id is None and not run.ended:
+                run.ended, run.failed, run.failure = True, failure is not None, failure
+                if len(self._ended_untied) == 1:
+                    run.tie(*self._ended_untied[0])
+        self._ended_untied.clear()

@@ -1,0 +1,89 @@
+"""Answers planners of our own sources, takes their plans, and finds the planner of each heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lowmark.integration.errors import UnknownStream
+from lowmark.integration.spark.progress import SourceProgress
+from lowmark.integration.transport.driver_rpc import GuideRequest
+from lowmark.sources.planning.peer import Guidance, Planned
+
+from .ending_queries import EndingQueries
+from .known_planner import KnownPlanner
+from .planned_splits import PlannedSplits, planned_to
+from .runs import Runs
+from .stream_run import StreamRun
+
+__all__ = ["Plans"]
+
+
+class Plans:
+    """The conversations with planners.
+
+    Args:
+        runs: the runs of the service.
+        ending: queries that end when nothing is new.
+    """
+
+    def __init__(self, runs: Runs, ending: EndingQueries) -> None:
+        self._runs, self._ending = runs, ending
+
+    def guide(self, request: GuideRequest) -> Guidance:
+        """Say how far a planner may read.
+
+        Raises:
+            UnknownStream: it reads no stream of this service.
+        """
+        planner = self._planner(request.stream_id, request.run)
+        run = self._runs.get(planner.run)
+        guidance = self._runs.cooperation.guidance(self._runs.streams[request.stream_id], run)
+        observed_us = {} if run is None else dict(run.splits.observed_us)
+        return replace(
+            guidance, observed_us=observed_us, events=planner.take_events(), available_now=planner.available_now
+        )
+
+    def take(self, stream_id: str, token: str, planned: Planned) -> None:
+        """Hear what a planner has planned. Its run is known once a batch showed planner and heartbeat together.
+
+        Raises:
+            UnknownStream: it reads no stream of this service.
+        """
+        planner = self._planner(stream_id, token)
+        run, now_us = self._runs.get(planner.run), self._runs.clock.now_us()
+        news = run is not None and not run.ended and planner.is_news(planned)
+        if run is not None and news:
+            run.plan(planned, now_us)
+        planner.keep(planned)  # after the run took it, because a planner that gets no answer says it again
+        if run is not None and news:
+            self._runs.after(run, now_us)
+
+    def tie(self, run: StreamRun, sources: Sequence[SourceProgress]) -> None:
+        """Find the planner of a run by the sources of a batch, whose offsets show planner and heartbeat together."""
+        splits = run.splits
+        if not isinstance(splits, PlannedSplits) or splits.planner is not None:
+            return  # once is enough: a planner and a heartbeat live as long as their query's run
+        offset = planned_to(sources)
+        planner = None if offset is None else self._runs.planners.get(offset.run)
+        if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:
+            return
+        now_us = self._runs.clock.now_us()
+        for planned in planner.plans.values():
+            run.plan(planned, now_us)
+        planner.run, splits.planner = run.token, planner
+
+    def _planner(self, stream_id: str, token: str) -> KnownPlanner:
+        if stream_id not in self._runs.streams:
+            raise UnknownStream(stream_id, self._runs.streams.names())
+        planner = self._runs.planners.get(token)
+        if planner is None:
+            ends = self._ending.of_planner(stream_id) is not None
+            planner = KnownPlanner(stream_id, available_now=ends)
+            self._runs.planners.add(token, planner, self._is_over)
+        planner.heard_us = self._runs.clock.now_us()
+        return planner
+
+    def _is_over(self, token: str) -> bool:
+        run = self._runs.get(token)
+        return run is None or run.ended

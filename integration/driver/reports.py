@@ -1,0 +1,133 @@
+"""What Spark says of finished batches, taken in order; and the last report of a run, left in its checkpoint.
+
+When a heartbeat reader asks, Spark has just finished a batch and put its progress where `Queries` finds it, so the
+progress is taken before the answer is given: the report of batch N is in the heartbeat of batch N + 1 without waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from lowmark.integration.spark.kafka_offsets import kafka_positions
+from lowmark.integration.spark.progress import Progress
+
+from .farewells import Farewells
+from .plans import Plans
+from .run_log import log_ahead
+from .runs import Runs
+from .stream_run import StreamRun
+
+__all__ = ["Reports"]
+
+log = logging.getLogger("lowmark")
+
+
+class Reports:
+    """Brings the progress of queries to their runs.
+
+    Args:
+        runs: the runs of the service.
+        plans: ties a planner to a run by the offsets of a batch.
+
+    Attributes:
+        farewells: leaves last reports in checkpoints.
+    """
+
+    def __init__(self, runs: Runs, plans: Plans) -> None:
+        self._runs, self._plans = runs, plans
+        self.farewells = Farewells()
+
+    def catch_up(self, run: StreamRun, *, planned_at_us: int) -> None:
+        """Take the reports of all batches that are over: the newest as a rule, missed ones from the history."""
+        queries = self._runs.queries
+        query = queries.get(run.run_id)
+        if query is None and run.run_id is None:
+            queries.find()
+            query = next((q for q in queries if _belongs(run, q.newest())), None)
+        newest = None if query is None else query.newest(run.last_batch_id)
+        if query is None or newest is None:
+            return
+        missed = 0 if run.last_batch_id is None else newest.batch_id - run.last_batch_id - 1
+        for progress in [*(query.history() if missed > 0 else ()), newest]:
+            self.take(run, progress, planned_at_us=planned_at_us)
+
+    def take(self, run: StreamRun, progress: Progress, *, planned_at_us: int) -> None:
+        """Take the report of one batch, if the batch is one of this run."""
+        if not _belongs(run, progress):
+            return
+        if run.run_id is None:
+            run.tie(progress.id, progress.run_id, progress.name)
+            self._runs.could_not_begin.pop(run.stream.name, None)
+        self._check_plan(run, progress)
+        progress = self._with_starts(run, progress)
+        known = len(run.coordinator.splits)
+        for index, offset in progress.heartbeats():
+            if run.wrote(offset):
+                run.written |= offset.run == run.token
+                self._plans.tie(run, run.sources_in(progress, index))
+                run.report(progress, index, planned_at_us=planned_at_us, now_us=self._runs.clock.now_us())
+        if len(run.coordinator.splits) > known:
+            self.keep_last(run)  # a heartbeat carries it soon, and a kill may come before
+
+    def _check_plan(self, run: StreamRun, progress: Progress) -> None:
+        """Look at the plan of the running query, once: where its sources are, and what in the plan lowmark refuses."""
+        query = None if run.checked else self._runs.running(run)
+        if query is None:
+            return
+        run.places, fault = query.stream_sources(), query.fault()
+        run.checked = True
+        if fault is not None:
+            run.refuse(f'stream "{run.stream.name}": {fault}')
+        log_ahead(run.stream, progress.watermark_us, self._runs.clock.now_us())
+
+    def _with_starts(self, run: StreamRun, progress: Progress) -> Progress:
+        """Add where Kafka's sources began in their first batch, which the checkpoint has and Spark does not say."""
+        query = self._runs.queries.get(run.run_id)
+        if not run.stream.kafka or query is None:
+            return progress
+        sources = list(progress.sources)
+        for index, source in enumerate(sources):
+            if source.start_offset is None and kafka_positions(source.end_offset):
+                try:
+                    start = query.farewells.kafka_start(index)
+                except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+                    log.warning('stream "%s": rows of the first batch are not counted (%s)', run.stream.name, failed)
+                    continue
+                sources[index] = msgspec.structs.replace(source, start_offset=start)
+        return msgspec.structs.replace(progress, sources=sources)
+
+    def keep_last(self, run: StreamRun) -> None:
+        """Leave the last report of a run that goes on, soon, where a new split is known by its rows alone."""
+        if run.stream.finds_splits:
+            self.farewells.keep(self._runs.queries.get(run.run_id), run)
+
+    def leave_last(self, run: StreamRun) -> None:
+        """Leave the last report of a run that is over in its checkpoint, where no heartbeat carried it."""
+        try:
+            # When the service stops right after its query, Spark's listener has not brought the last batch yet.
+            self.catch_up(run, planned_at_us=run.asked_at_us)
+            self.farewells.leave(self._runs.queries.get(run.run_id), run)
+        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+            log.warning(
+                'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '
+                "wait for one more row of each split",
+                run.stream.name,
+                failed,
+            )
+
+    def say_farewells(self) -> None:
+        """Leave the last reports in the checkpoints, and say which queries go on without a service."""
+        live = [run for run in self._runs if not run.ended]
+        for run in live:
+            self.leave_last(run)
+        running = {run.stream.name for run in live if (query := self._runs.queries.get(run.run_id)) and query.active}
+        if running:
+            names = ", ".join(sorted(running))
+            log.warning("the service stops while queries on %s run: their watermark holds from now on", names)
+
+
+def _belongs(run: StreamRun, progress: Progress | None) -> bool:
+    if progress is None or run.run_id not in (None, progress.run_id):
+        return False
+    return any(run.wrote(offset) for _, offset in progress.heartbeats())

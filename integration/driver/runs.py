@@ -1,0 +1,120 @@
+"""All runs of all streams of a service, and the one door by which a change of a run reaches others.
+
+The desks beside it (`desks.py`) hold the conversations with heartbeats, planners and Spark's listener. Each changes a
+run and then calls `Runs.after`. Belongs to the loop of the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lowmark.integration.process.clock import SteadyClock
+from lowmark.integration.spark.queries import Queries, RunningQuery
+from lowmark.watermark import LowmarkError, NotifyNewLowWatermark, TaskId
+
+from .cooperation import Cooperation
+from .known_planner import Planners
+from .stream import Stream
+from .stream_run import StreamRun
+from .streams import Streams
+
+__all__ = ["Runs"]
+
+_ENDED_RUNS_KEPT = 100
+
+
+class Runs:
+    """The runs of a service; iterates over them in the order in which they attached.
+
+    Args:
+        queries: Spark's running queries.
+        clock: the service's.
+        cooperation: what the runs have to do with others.
+        notify: called with every new low watermark; must not block.
+
+    Attributes:
+        streams: those that were wrapped or read.
+        planners: of the sources of ours.
+        could_not_begin: why no query has begun, by the name of the stream; until one does.
+    """
+
+    def __init__(
+        self,
+        queries: Queries,
+        clock: SteadyClock,
+        cooperation: Cooperation,
+        notify: Callable[[NotifyNewLowWatermark], None],
+    ) -> None:
+        self.queries, self.clock, self.cooperation = queries, clock, cooperation
+        self.streams, self.planners = Streams(), Planners()
+        self.could_not_begin: dict[str, str] = {}
+        self._notify = notify
+        self._runs: dict[str, StreamRun] = {}  # by token, in order of attachment
+
+    # -- streams --------------------------------------------------------------------------------------------------
+
+    def add(self, stream: Stream) -> None:
+        """Know a wrapped stream, before its first heartbeat asks.
+
+        Raises:
+            DisagreeingGroup: its alignment group has other parameters.
+        """
+        self.cooperation.check(stream)
+        self.streams.add(stream)
+
+    def readers(self, name: str) -> tuple[str, ...]:
+        """Names, or ids, of the queries that read a stream now."""
+        mine = {stream.stream_id for stream in self.streams.named(name)}
+        if not mine:
+            return ()
+        self.queries.find()
+        reading = [query for query in self.queries if query.active and not mine.isdisjoint(query.streams())]
+        return tuple(query.query_id if query.name is None else query.name for query in reading)
+
+    def release(self, name: str) -> None:
+        """Forget the streams of a name."""
+        for stream in self.streams.release(name):
+            self.cooperation.forget(stream, self.streams.values())
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[StreamRun]:
+        return iter(tuple(self._runs.values()))
+
+    def get(self, token: str | None) -> StreamRun | None:
+        """The run of a heartbeat reader, None where it is not known."""
+        return None if token is None else self._runs.get(token)
+
+    def of_query(self, run_id: str) -> list[StreamRun]:
+        """The runs that are tied to a run of Spark's."""
+        return [run for run in self if run.run_id == run_id]
+
+    def keep(self, run: StreamRun) -> None:
+        """Know a run. The oldest that have ended are forgotten, because a driver may start queries for months."""
+        self._runs[run.token] = run
+        ended = [token for token, each in self._runs.items() if each.ended]
+        for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
+            del self._runs[token]
+
+    def running(self, run: StreamRun) -> RunningQuery | None:
+        """The query of a run; None where the query is over and was never asked for."""
+        if self.queries.get(run.run_id) is None:
+            self.queries.find()
+        return self.queries.get(run.run_id)
+
+    def after(self, run: StreamRun, now_us: int) -> None:
+        """Tell listeners, the group and the job of a run what a change of the run means for them.
+
+        A refused query says nothing more to others, because the next answer to its heartbeat ends the query.
+        """
+        for new_low in run.take_news():
+            if not run.shares:
+                self._notify(new_low)
+        if run.refusal is None and self.cooperation.report(run) and (low_us := run.low_watermark_us) is not None:
+            self._notify(NotifyNewLowWatermark(run.stream.stream_id, run.stream.name, run.token, now_us, low_us))
+
+    def refuse(self, task: TaskId, refused: LowmarkError) -> None:
+        """End the query of a task that the coordinator refused, because its low watermark would hold for ever."""
+        for run in self:
+            if not run.ended and self.cooperation.is_task(run, task):
+                run.refusal = f'stream "{run.stream.name}": {refused}'

@@ -1,0 +1,187 @@
+"""Plans the two entries that a restart will read, and the moves of folders; writes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from lowmark.integration.errors import AdoptionRefused
+from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.sources.planning.offset import BatchOffset
+
+from .changes import Action, Change, Entry, layout, pairs, spots, without_heartbeats
+from .offset_log import LEFT_OUT, OffsetEntry
+
+__all__ = ["AdoptionPlan"]
+
+_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+
+
+class AdoptionPlan:
+    """Plans one `adopt` or `leave`.
+
+    Args:
+        action: which.
+        entries: the newest entry of the offset log and the one before, by name, in this order.
+        folders: numbers of the folders in ``sources/`` that hold something.
+        refused: makes the error of a fact and a hint.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        entries: Mapping[str, OffsetEntry],
+        folders: frozenset[int],
+        refused: Callable[[str, str], AdoptionRefused],
+    ) -> None:
+        self._action, self._entries, self._folders, self._refused = action, entries, folders, refused
+        self._newest = next(iter(entries.values()))
+
+    def change(self, streams: Mapping[str, Sequence[int] | None] | None) -> Change | str:
+        """Return what is to be done; a text says why nothing is.
+
+        Args:
+            streams: name -> numbers of its sources, None where the order says it; None: all heartbeats go.
+
+        Raises:
+            AdoptionRefused: with the reason and what to do.
+        """
+        entries, newest = self._entries, self._newest
+        if newest.named:
+            return (
+                "its sources have names (source evolution), so Spark lets it gain and lose sources. Start the query "
+                "with `wrap`, or without"
+            )
+        native = {name: without_heartbeats(entry) for name, entry in entries.items()}
+        counts = {len(entry.sources) for entry in native.values()}
+        if len(counts) > 1:
+            raise self._refused(
+                f"offsets/{' and offsets/'.join(entries)} are of another number of sources each",
+                LEFT_OUT
+                if newest.version == 2
+                else "was a query started that was then changed? Use a copy of the checkpoint from before.",
+            )
+        layouts = {layout(entry) for entry in entries.values()}
+        if streams is None:
+            wanted: dict[int, str] = {}
+            self._check_readers(newest)
+            if layouts == {()}:
+                return "no heartbeat is in it, so it is of a query without lowmark"
+            self._check_distinct(newest)
+        else:
+            wanted = self._places(native, streams)
+            if layouts == {tuple(sorted(wanted.items()))}:
+                return "the heartbeat is there already"
+            if layouts - {(), tuple(sorted(wanted.items()))}:
+                names = ", ".join(f'"{heartbeat.stream}"' for heartbeat in newest.heartbeats.values())
+                raise self._refused(f"it is of a query with lowmark already ({names})", "run `lowmark leave` first.")
+        before = dict(next(iter(layouts))) if len(layouts) == 1 else {}
+        moves = self._moves(counts.pop(), before, wanted)
+        if moves and len(layouts) > 1:
+            raise self._refused("its newest entries disagree about where heartbeats stand", "use a copy from before.")
+        changed = []
+        for name, entry in entries.items():
+            count = len(native[name].sources)
+            after = native[name].renumbered(
+                {str(place): spot for place, spot in enumerate(spots(count, wanted))},
+                {place: _first(stream) for place, stream in wanted.items()},
+            )
+            changed.append(Entry(name, entry.text(), after.text()))
+        streams_ = list(wanted.values()) or [heartbeat.stream for heartbeat in newest.heartbeats.values()]
+        return Change(self._action, tuple(changed), tuple(moves), tuple(streams_))
+
+    def _places(self, native: Mapping[str, OffsetEntry], streams: Mapping[str, Sequence[int] | None]) -> dict[int, str]:
+        """Place -> stream of each heartbeat that shall be there: behind the last source of its stream."""
+        newest = next(iter(native.values()))
+        count = len(newest.sources)
+        self._check_distinct(newest)
+        if len(streams) > 1 and newest.conf.get(_POLICY) == "max":
+            raise self._refused(
+                f"{_POLICY} is max in it, so the stream that is ahead would decide",
+                "several wrapped streams need min, which only a new checkpoint can have.",
+            )
+        if len(streams) > count:
+            raise self._refused(
+                f"{len(streams)} streams are named ({', '.join(streams)}), and it has {_sources(count)}",
+                "name the streams that the query wraps, each once.",
+            )
+        numbered = " ".join(f"--stream {name}={n}" for n, name in enumerate(streams))
+        unsaid = [name for name, numbers in streams.items() if numbers is None]
+        if unsaid and not (len(unsaid) == len(streams) and len(streams) == count):
+            raise self._refused(
+                f"it has {_sources(count)}, and it is not said which of them are those of {', '.join(unsaid)}",
+                f"pass their numbers, such as {numbered}; several are separated by commas, and sources/ has a folder "
+                "for each.",
+            )
+        last: dict[int, str] = {}
+        taken: set[int] = set()
+        for n, (name, numbers) in enumerate(streams.items()):
+            mine = sorted({n} if numbers is None else set(numbers))
+            if not mine or mine != list(range(mine[0], mine[0] + len(mine))) or mine[0] < 0 or mine[-1] >= count:
+                raise self._refused(
+                    f"the sources of {name} are {', '.join(map(str, mine)) or 'none'}, and it has 0 to {count - 1}",
+                    "a stream is made of sources that follow each other in the query."
+                    + (f" {LEFT_OUT.capitalize()}" if newest.version == 2 else ""),
+                )
+            if taken & set(mine):
+                raise self._refused(f"source {min(taken & set(mine))} is of two streams", "give each to one.")
+            taken |= set(mine)
+            last[mine[-1]] = name
+        return {source + 1 + n: last[source] for n, source in enumerate(sorted(last))}
+
+    def _check_distinct(self, entry: OffsetEntry) -> None:
+        """A source that a query reads twice has two lines and one folder, so folders do not follow lines.
+
+        If the last line that is no heartbeat's has its folder, each line has a number of its own.
+        """
+        heartbeats = entry.heartbeats
+        lines = [(int(id_), offset) for id_, offset in entry.sources if id_ not in heartbeats]
+        lines.sort()
+        offsets = [offset for _, offset in lines]
+        twice = [place for n, (place, offset) in enumerate(lines) if offset is not None and offset in offsets[:n]]
+        if not twice:
+            return
+        folders = self._folders
+        if lines[-1][0] in folders:
+            return
+        if folders and (self._action == "adopt" or max(folders) >= twice[0]):
+            raise self._refused(
+                "its query seems to read one source twice (a self-join, or a union with itself)",
+                f"that cannot be {'adopted' if self._action == 'adopt' else 'left'}; start with a new checkpoint, see "
+                "`lowmark offsets`.",
+            )
+
+    def _check_readers(self, newest: OffsetEntry) -> None:
+        streams = {heartbeat.stream for heartbeat in newest.heartbeats.values()}
+        for _, offset in newest.sources:
+            found = BatchOffset.find(json.loads(offset)) if offset is not None else None
+            if found is not None and found.source in streams:
+                raise self._refused(
+                    f'stream "{found.source}" is read by service.read, and no source of Spark\'s knows its offsets',
+                    "start with a new checkpoint; `lowmark offsets` prints where.",
+                )
+
+    def _moves(self, count: int, before: Mapping[int, str], wanted: Mapping[int, str]) -> list[tuple[str, str]]:
+        """Folders of sources whose place changes, in an order in which none is in another's way."""
+        needed = pairs(count, before, wanted)
+        folders = set(self._folders)
+        moves = []
+        for old, new in needed:
+            if new in folders:
+                raise self._refused(
+                    f"sources/{new} is there and of no source that is known",
+                    f"a query that was started on it by mistake may have left it; look into it, move it away, and run "
+                    f"`lowmark {self._action}` again.",
+                )
+            if old in folders:
+                moves.append((str(old), str(new)))
+                folders = folders - {old} | {new}
+        return moves
+
+
+def _sources(count: int) -> str:
+    return "1 source" if count == 1 else f"{count} sources"
+
+
+def _first(stream: str) -> str:
+    return json.dumps(HeartbeatOffset(stream).to_json())

@@ -1,0 +1,118 @@
+"""Tells the peer of a planner each plan, and the reason while there is no plan.
+
+To search hundreds of splits, or to read the times of files once, may take minutes in which nobody would hear of the
+source; so may a batch of before a restart, whose reader waits for its system.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+
+from lowmark.sources.worker import Worker
+from lowmark.watermark import format_time_us
+
+from .peer import Planned, PlanPeer
+
+__all__ = ["SAY_AGAIN_SECONDS", "Telling"]
+
+SAY_AGAIN_SECONDS = 10.0
+"""How often the peer hears of a planner that has no plan yet."""
+_SAY_FIRST_SECONDS = 1.0
+
+
+class Telling:
+    """Tells the peer of one planner.
+
+    Args:
+        peer: who hears it; None: nobody.
+        token: of the planner.
+        now_us: the wall clock, microseconds since the epoch, because people read it.
+    """
+
+    def __init__(self, peer: PlanPeer | None, token: str, now_us: Callable[[], int]) -> None:
+        self._peer, self._token, self._now_us = peer, token, now_us
+        self._told: Planned | None = None
+        self._searched_us: int | None = None
+        self._reading_again = ExitStack()
+
+    def search(self) -> None:
+        """No split was ever found: from now on the peer hears since when they are searched."""
+        self._searched_us = self._now_us()
+
+    def found(self) -> None:
+        """There are splits."""
+        self._searched_us = None
+
+    def why_no_splits(self, *, looked: bool) -> str | None:
+        """Say since when splits are searched in vain; None: they are not.
+
+        Args:
+            looked: whether the enumerator says that it has looked.
+        """
+        if self._searched_us is None:
+            return None
+        found = "the enumerator found none" if looked else "the enumerator has not said what there is"
+        return f"{found} since {format_time_us(self._searched_us)}. Does it exist, and can it be reached?"
+
+    def tell(self, planned: Planned) -> None:
+        """Tell a plan, unless it says nothing new."""
+        if self._peer is not None and replace(planned, metrics={}) != self._told:
+            self._peer.tell(self._token, planned)
+            self._told = replace(planned, metrics={})
+
+    def tell_missing(self, why: str) -> None:
+        """Tell why there is no plan."""
+        if self._peer is not None:
+            self._peer.tell(self._token, Planned(0, {}, missing=why))
+
+    def planning_first(self, splits: int) -> AbstractContextManager[None]:
+        """Say, while the block lasts, that the first batch of a stream is being planned; nothing where it is told of.
+
+        Args:
+            splits: how many there are.
+        """
+        if self._peer is None or self._told is not None or not splits:
+            return nullcontext()
+        return self._saying(
+            f"its first batch is being planned since {format_time_us(self._now_us())}, from {splits} splits."
+        )
+
+    def reading_again(self, slices: int) -> None:
+        """Say until the next plan that a batch is read which was planned before a restart.
+
+        Args:
+            slices: how many of it are read.
+        """
+        self.planning()
+        if self._peer is not None:
+            why = (
+                f"the batch that was planned before the restart is being read since {format_time_us(self._now_us())}, "
+                f"{slices} slices. A reader that waits for its system says so in the log of its executor."
+            )
+            self._reading_again.enter_context(self._saying(why))
+
+    def planning(self) -> None:
+        """The next batch is being planned, so the one before was read."""
+        self._reading_again.close()
+
+    @contextmanager
+    def _saying(self, why: str) -> Iterator[None]:
+        """Tell from a thread of its own why there is no plan, until the block is left, which waits for a call."""
+        over = threading.Event()
+
+        def repeat() -> None:
+            seconds = _SAY_FIRST_SECONDS
+            while not over.wait(seconds):
+                self.tell_missing(why)
+                seconds = SAY_AGAIN_SECONDS
+
+        worker = Worker("lowmark-first-batch", repeat)
+        worker.start()
+        try:
+            yield
+        finally:
+            over.set()
+            worker.join(threading.TIMEOUT_MAX)

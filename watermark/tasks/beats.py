@@ -1,0 +1,55 @@
+"""When each source begins a round: once in an interval, at a moment of its own, so that not all are asked at once."""
+
+from __future__ import annotations
+
+__all__ = ["Beats"]
+
+# The eighths of an interval, in the order in which sources get them: 0 to 7 with their three bits reversed, so that the
+# moments of few sources, too, lie evenly.
+_EIGHTHS = (0, 4, 2, 6, 1, 5, 3, 7)
+
+
+class Beats:
+    """The beat of each source that has a task.
+
+    Args:
+        interval_us: from one beat of a source to its next.
+
+    >>> beats = Beats(interval_us=80)
+    >>> beats.begin(("job", "a"), 1_000), beats.begin(("job", "b"), 1_000)
+    (None, None)
+    >>> beats["job", "a"], beats["job", "b"]
+    (1080, 1040)
+    >>> beats.go_on(("job", "b"), 1_300); beats["job", "b"]
+    1360
+    """
+
+    def __init__(self, *, interval_us: int) -> None:
+        self._interval_us = interval_us
+        self._next_us: dict[tuple[str, str], int] = {}
+        self._zero_us = 0  # when the first source came
+        self._next_eighth = 0
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._next_us
+
+    def __getitem__(self, key: tuple[str, str]) -> int:
+        """When a source begins its next round."""
+        return self._next_us[key]
+
+    def begin(self, key: tuple[str, str], now_us: int) -> None:
+        """Give a source its moment in the interval. The first one has a whole interval from now."""
+        if not self._next_us:
+            self._zero_us, self._next_eighth = now_us, 0
+        own_us = self._zero_us + _EIGHTHS[self._next_eighth] * self._interval_us // len(_EIGHTHS)
+        self._next_eighth = (self._next_eighth + 1) % len(_EIGHTHS)
+        self._next_us[key] = now_us + self._interval_us - (now_us - own_us) % self._interval_us
+
+    def go_on(self, key: tuple[str, str], now_us: int) -> None:
+        """A source has begun a round: its next beat is the first one after now."""
+        missed = (now_us - self._next_us[key]) // self._interval_us
+        self._next_us[key] += self._interval_us * (missed + 1)
+
+    def end(self, key: tuple[str, str]) -> None:
+        """A source needs no rounds any more; it need not have had any."""
+        self._next_us.pop(key, None)
