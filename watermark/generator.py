@@ -60,18 +60,14 @@ def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
 
 
 class WatermarkOutput(Protocol):
-    """Where a generator puts what it finds. Its caller, not the generator, makes the watermark monotone."""
+    """Where a generator puts what it finds. Its caller, not the generator, makes the watermark monotone.
+
+    Flink's ``markIdle`` and ``markActive`` are refused: a generator sees one split in one task, and whether to wait for
+    a silent split depends on the others and on what waits unread. ``WatermarkStrategy.with_idleness`` decides it.
+    """
 
     def emit_watermark(self, watermark_us: int) -> None:
         """Publish a watermark of this split, microseconds since the epoch."""
-        ...
-
-    def mark_idle(self) -> None:
-        """Say that this split delivers nothing at present and should not be waited for."""
-        ...
-
-    def mark_active(self) -> None:
-        """Take back ``mark_idle``."""
         ...
 
 

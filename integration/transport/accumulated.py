@@ -15,10 +15,10 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lowmark.integration.errors import NoEventTime
-from lowmark.watermark import SplitId, WatermarkGenerator, WatermarkStrategy
+from lowmark.watermark import InvalidStrategy, SplitId, WatermarkGenerator, WatermarkStrategy
 from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
@@ -214,11 +214,18 @@ class _LatestWatermark:
         if self.watermark_us is None or watermark_us > self.watermark_us:
             self.watermark_us = watermark_us
 
-    def mark_idle(self) -> None:
-        """Idleness is the coordinator's to decide: it sees all tasks and the backlog."""
+    def mark_idle(self) -> NoReturn:
+        """Refuse Flink's call: a generator sees neither the other splits nor the rows that wait.
 
-    def mark_active(self) -> None:
-        """See `mark_idle`."""
+        Raises:
+            InvalidStrategy: always; it says what to use instead.
+        """
+        raise InvalidStrategy(
+            "for_generator", "mark_idle() or mark_active()", "a generator that only emits watermarks",
+            "leave the call out: with_idleness() of the strategy says when a silent split is not waited for.",
+        )  # fmt: skip
+
+    mark_active = mark_idle
 
 
 def map_in_arrow(
