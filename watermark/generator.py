@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-MILLISECOND_US = 1_000
-_LEAST_US, _MOST_US = -(2**63), 2**63 - 1
-LOWEST_US = _LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
+from .moment import LEAST_US, MILLISECOND_US, MOST_US
+
+LOWEST_US = LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
 """The smallest watermark: where a bound would lead below it, the watermark stays there."""
 
 
@@ -55,8 +55,8 @@ def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
     (1326000, 1327000)
     """
     if watermark_us < LOWEST_US:
-        return _LEAST_US
-    return min(bound_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, _MOST_US)
+        return LEAST_US
+    return min(bound_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, MOST_US)
 
 
 class WatermarkOutput(Protocol):

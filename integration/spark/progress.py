@@ -13,6 +13,7 @@ import msgspec
 from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.sources.spark.versions import NEWEST_TRIED
+from lowmark.watermark.moment import us_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "SourceProgress", "java_text"]
 _PART_CHARS = 7_000  # and 8 KiB with the line ends that py4j escapes
 _LAST_SINGLE = 0xFFFF  # the last character that Java keeps in one piece
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,7 +93,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         if text is None:
             return None
         try:
-            return (dt.datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) // dt.timedelta(microseconds=1)
+            return us_of(dt.datetime.fromisoformat(text.replace("Z", "+00:00")))
         except (ValueError, TypeError) as wrong:  # TypeError: without a time zone
             raise UnreadableReport(f"batch {self.batch_id}", f"expected a time in UTC, got {text!r:.80}") from wrong
 

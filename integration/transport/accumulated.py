@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lowmark.integration.errors import NoEventTime
 from lowmark.watermark import InvalidStrategy, SplitId, WatermarkGenerator, WatermarkStrategy
+from lowmark.watermark.moment import MILLISECOND_US, us_of
 from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
@@ -44,10 +45,6 @@ __all__ = [
     "assigned_us",
     "map_in_arrow",
 ]
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_MICROSECOND = dt.timedelta(microseconds=1)
-_MILLISECOND_US = 1_000  # Spark's watermark counts these
 
 
 @dataclass(slots=True)
@@ -193,7 +190,7 @@ class AccumulatedMeasure:
         track = self.tracks.take(query_id, batch_id)
         if track is None:
             return None
-        watermarks_us = {s: us // _MILLISECOND_US * _MILLISECOND_US for s, us in track.watermarks_us.items()}
+        watermarks_us = {s: us // MILLISECOND_US * MILLISECOND_US for s, us in track.watermarks_us.items()}
         return track.measured(watermarks_us)
 
 
@@ -253,7 +250,7 @@ def assigned_us(stream: str, assigner: Assigner, row: Mapping[str, Any], row_us:
     if assigned is None or (isinstance(assigned, int) and not isinstance(assigned, bool)):
         return assigned
     if isinstance(assigned, dt.datetime) and assigned.tzinfo is not None:
-        return (assigned - _EPOCH) // _MICROSECOND
+        return us_of(assigned)
     raise NoEventTime(stream, f"{assigned!r:.200}", f"{row!r:.200}")
 
 

@@ -14,6 +14,7 @@ from lowmark.sources.kit.asked import AskedAbout
 from lowmark.sources.kit.trouble import Trouble
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import format_time_us
+from lowmark.watermark.moment import first_ms_from
 
 from .client import KinesisClient, KinesisSettings, PlaceRefused, ShardGone
 from .errors import KinesisStreamMissing, KinesisStreamReplaced, KinesisUnavailable
@@ -328,7 +329,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         """
         if not self._searchable:
             return None
-        time_ms = max(0, -(-time_us // 1_000))
+        time_ms = first_ms_from(time_us)
         found: dict[str, int | None] = {}
         for split in splits:
             look = None if split.split_id in self._asking else self._looks.get(split.split_id)
