@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .hybrid import DeferredSource, HybridSource
     from .kit.discovery import DiscoveringEnumerator
     from .kit.simple import SimpleSource
+    from .kit.unanswered import SourceUnavailable
     from .reading.slices import read_slices
     from .testing import SourceBroken, check_source
 
@@ -74,6 +75,7 @@ __all__ = [
     "SourceReader",
     "SourceReaderContext",
     "SourceSplit",
+    "SourceUnavailable",
     "SplitEnd",
     "SplitEnumerator",
     "SplitEnumeratorContext",
@@ -94,6 +96,7 @@ _LATER = {
     "hybrid": ("DeferredSource", "HybridSource"),
     "kit.discovery": ("DiscoveringEnumerator",),
     "kit.simple": ("SimpleSource",),
+    "kit.unanswered": ("SourceUnavailable",),
     "reading.slices": ("read_slices",),
     "testing": ("SourceBroken", "check_source"),
 }

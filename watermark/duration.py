@@ -12,8 +12,9 @@ from datetime import timedelta
 from fractions import Fraction
 
 from .errors import InvalidDuration, shown
+from .moment import MOST_US
 
-LONGEST_US = 2**63 - 1
+LONGEST_US = MOST_US
 """The longest duration: Spark keeps intervals in 64 bits of microseconds (292,271 years)."""
 
 _SECOND_US = 1_000_000

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-MILLISECOND_US = 1_000
-_LEAST_US, _MOST_US = -(2**63), 2**63 - 1
-LOWEST_US = _LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
+from .moment import LEAST_US, MILLISECOND_US, MOST_US
+
+LOWEST_US = LEAST_US // MILLISECOND_US * MILLISECOND_US + MILLISECOND_US
 """The smallest watermark: where a bound would lead below it, the watermark stays there."""
 
 
@@ -55,23 +55,19 @@ def first_time_beyond_us(watermark_us: int, bound_us: int) -> int:
     (1326000, 1327000)
     """
     if watermark_us < LOWEST_US:
-        return _LEAST_US
-    return min(bound_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, _MOST_US)
+        return LEAST_US
+    return min(bound_us + (watermark_us // MILLISECOND_US + 2) * MILLISECOND_US, MOST_US)
 
 
 class WatermarkOutput(Protocol):
-    """Where a generator puts what it finds. Its caller, not the generator, makes the watermark monotone."""
+    """Where a generator puts what it finds. Its caller, not the generator, makes the watermark monotone.
+
+    Flink's ``markIdle`` and ``markActive`` are refused: a generator sees one split in one task, and whether to wait for
+    a silent split depends on the others and on what waits unread. ``WatermarkStrategy.with_idleness`` decides it.
+    """
 
     def emit_watermark(self, watermark_us: int) -> None:
         """Publish a watermark of this split, microseconds since the epoch."""
-        ...
-
-    def mark_idle(self) -> None:
-        """Say that this split delivers nothing at present and should not be waited for."""
-        ...
-
-    def mark_active(self) -> None:
-        """Take back ``mark_idle``."""
         ...
 
 

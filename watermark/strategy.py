@@ -17,7 +17,6 @@ import numpy.typing as npt
 from .duration import duration_us, format_duration_us
 from .errors import InvalidStrategy
 from .generator import (
-    MILLISECOND_US,
     BoundedOutOfOrderness,
     NoWatermarks,
     WatermarkGenerator,
@@ -25,6 +24,7 @@ from .generator import (
     bounded_watermarks_us,
     first_time_beyond_us,
 )
+from .moment import MILLISECOND_US
 from .names import unfit_character
 from .state import AllIdle, IdleClock
 

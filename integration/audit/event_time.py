@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from lowmark.integration.errors import AuditImpossible
+from lowmark.watermark.moment import us_of
 
 __all__ = [
     "EventTimes",
@@ -39,7 +40,6 @@ __all__ = [
 Micros = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]|\[\s*(\d{1,6})\s*\]")
 _NUMBER_TEXT = r"^-?\d{1,300}(\.\d{0,300})?$"
 _NUMBER = re.compile(_NUMBER_TEXT)
@@ -293,14 +293,14 @@ class TimeReader:
         """One value by itself, where not all of a column are of a kind."""
         try:
             if isinstance(value, dt.datetime):
-                return (value - _EPOCH) // dt.timedelta(microseconds=1)
+                return us_of(value)
             if isinstance(value, str):
                 if self.pattern is not None:
                     at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC where no zone is said
                 else:
                     at = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value))
                 at = at.replace(tzinfo=dt.timezone.utc) if at.tzinfo is None else at
-                return (at - _EPOCH) // dt.timedelta(microseconds=1)
+                return us_of(at)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 size = abs(float(value))
                 if self.unit is None:

@@ -105,7 +105,7 @@ class KafkaAudit:
             ) from missing
         except KafkaUnavailable as away:
             raise AuditImpossible(
-                f"Kafka at {away.brokers}: cannot {away.action}, tried for {away.after_seconds:.0f} s: {away.cause}",
+                f"Kafka at {away.place}: cannot {away.action}, tried for {away.after_seconds:.0f} s: {away.cause}",
                 away.hint,
             ) from away
         finally:

@@ -9,7 +9,6 @@ Source: Confluent's documentation of the wire format.
 
 from __future__ import annotations
 
-import datetime as dt
 import io
 import json
 import struct
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lowmark.integration.errors import AuditImpossible, ExtraMissing
+from lowmark.watermark.moment import datetime_of
 
 from .event_time import JsonPath
 
@@ -26,7 +26,6 @@ __all__ = ["Schema", "schema_id", "unframed"]
 
 _HEAD = struct.Struct(">bI")
 _JSON = b"{["
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def schema_id(value: bytes) -> int | None:
@@ -168,7 +167,7 @@ class _Protobuf(Schema):
                     return None
             found = found[step] if isinstance(step, int) else getattr(found, step)
         if getattr(getattr(found, "DESCRIPTOR", None), "full_name", "") == "google.protobuf.Timestamp":
-            return _EPOCH + dt.timedelta(seconds=found.seconds, microseconds=found.nanos // 1_000)
+            return datetime_of(found.seconds * 1_000_000 + found.nanos // 1_000)
         return found
 
 

@@ -125,7 +125,7 @@ def _group_in_words(group: GroupStatus) -> str:
 
 def _source_table(source: SourceStatus, now_us: int) -> Sheet:
     rows = []
-    for task in sorted(source.tasks, key=_need):
+    for task in sorted(source.tasks, key=lambda task: need(task.state, task.low_watermark_us)):
         low_us, group = task.low_watermark_us, "" if task.group is None else task.group
         at, behind = format_time_us(low_us).removesuffix(" UTC"), ago(low_us, now_us)
         state = "away" if _is_away(task) else task.state.value
@@ -143,10 +143,6 @@ def _source_table(source: SourceStatus, now_us: int) -> Sheet:
 def _is_away(task: TaskStatus) -> bool:
     """Whether it is away, and waited for."""
     return task.away_since_us is not None and task.state is not SplitState.FINISHED
-
-
-def _need(task: TaskStatus) -> tuple[int, bool, int]:
-    return need(task.state, task.low_watermark_us)
 
 
 def _group_table(group: GroupStatus) -> Sheet:

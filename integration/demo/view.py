@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from lowmark.integration.console import one_below_the_other
+from lowmark.watermark.moment import datetime_of
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
@@ -25,7 +25,6 @@ __all__ = ["DemoBars", "show"]
 
 TITLES = {NATIVE: "native Spark", LOWMARK: "lowmark"}
 _ANY_WIDTH = 1_000  # more than the table takes
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class DemoBars:
@@ -157,5 +156,5 @@ def _count(number: int) -> str:
 
 def _clock(at_us: int, start_us: int) -> str:
     """A time of day, with the date where it is not the stream's day."""
-    at, start = (_EPOCH + dt.timedelta(microseconds=us) for us in (at_us, start_us))
+    at, start = (datetime_of(us) for us in (at_us, start_us))
     return f"{at:%H:%M:%S}" if at.date() == start.date() else f"{at:%Y-%m-%d}"

@@ -10,6 +10,7 @@ from lowmark.integration.run_status import RunStatus
 from lowmark.watermark import Cause, StreamStatus, explain, format_time_us
 from lowmark.watermark.duration import rough_duration_us
 from lowmark.watermark.printable import printable
+from lowmark.watermark.splits.status import behind
 
 from .audited import AuditedRun, Audits
 from .known_planner import KnownPlanner
@@ -53,7 +54,7 @@ class Standing:
         waiting = [] if live else [stream for stream in streams if self._heard(stream, now_us)]
         if waiting or not candidates:
             return self._status_before((waiting or streams)[0], now_us)
-        return min((self._status(run, now_us) for run in candidates), key=_furthest_behind)
+        return min((self._status(run, now_us) for run in candidates), key=behind)
 
     def explain(self, name: str, query: str | None) -> str:
         """Return who holds the low watermark, why, since when and what would move it, in words.
@@ -228,8 +229,3 @@ class Standing:
 def in_words(status: StreamStatus, *others: str | None) -> str:
     """Return the explanation of a status, and below it what its run has to do with others."""
     return "\n".join([explain(status), *(printable(each) for each in others if each is not None)])
-
-
-def _furthest_behind(status: StreamStatus) -> tuple[bool, int]:
-    low_watermark_us = status.low_watermark_us
-    return low_watermark_us is not None, low_watermark_us or 0

@@ -31,6 +31,7 @@ from lowmark.integration.process.clock import monotonic_us
 from lowmark.integration.process.loop import LoopTimes
 from lowmark.integration.run_status import GAP_BOUNDS_SECONDS, RunStatus
 from lowmark.watermark import SplitState, SplitStatus
+from lowmark.watermark.splits.status import behind, by_need
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -188,7 +189,7 @@ class StreamCollector(Collector):
         self._forget(live)
         # Two sessions may each have a query of the same name, and a series can be there only once: what is counted is
         # added up, and of what is now the one furthest behind is shown.
-        shown = {labels: min(same, key=_furthest_behind) for labels, same in live.items()}
+        shown = {labels: min(same, key=lambda run: behind(run.status)) for labels, same in live.items()}
         return [
             *self._query_families(live),
             *self._counter_families(live),
@@ -349,20 +350,9 @@ def _shown(run: RunStatus, *, max_splits: int, top: int) -> Mapping[str, SplitSt
     splits = run.status.splits
     if len(splits) <= max_splits:
         return splits
-    names = heapq.nsmallest(top, splits, key=lambda name: _need(splits[name]))
+    names = heapq.nsmallest(top, splits, key=lambda name: by_need(splits[name]))
     holder = run.status.holder
     return {name: splits[name] for name in ([] if holder is None else [holder]) + names}
-
-
-def _need(split: SplitStatus) -> tuple[int, bool, int]:
-    """Smallest first: who holds without having spoken, then who is furthest behind, then who is left out."""
-    left_out = {SplitState.IDLE: 1, SplitState.FINISHED: 2}.get(split.state, 0)
-    return left_out, split.watermark_us is not None, 0 if split.watermark_us is None else split.watermark_us
-
-
-def _furthest_behind(run: RunStatus) -> tuple[bool, int]:
-    low_us = run.status.low_watermark_us
-    return low_us is not None, 0 if low_us is None else low_us
 
 
 def _labels(run: RunStatus) -> Labels:

@@ -19,6 +19,7 @@ from typing import Any
 
 from lowmark.integration.transport.driver_rpc import StatusReply, StatusRequest
 from lowmark.integration.verdict import VERDICTS, newest, verdict
+from lowmark.watermark.moment import none_first
 from lowmark.watermark.printable import printable
 
 from .look import Look
@@ -265,5 +266,4 @@ def _shown(text: str, most: int = _SHOWN_MOST) -> str:
 
 
 def _by_need(run: Mapping[str, Any]) -> tuple[int, bool, int, str]:
-    low_us = run["low_watermark_us"]
-    return _ORDER.index(run["verdict"]), low_us is not None, 0 if low_us is None else low_us, run["id"]
+    return _ORDER.index(run["verdict"]), *none_first(run["low_watermark_us"]), run["id"]

@@ -11,13 +11,13 @@ no row of that window was in batch k or before.
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lowmark.integration.errors import CheckpointUnreadable, UnknownFormat
+from lowmark.watermark.moment import datetime_of
 
 from .checkpoint import initial_offset, kafka_starting_offsets
 from .checkpoint_store import LocalStore, batches, local_path
@@ -27,7 +27,6 @@ from .offset_log import OffsetEntry, ahead_of_clock, json_object
 __all__ = ["Beside", "reach_back"]
 
 Starting = dict[str, dict[str, int]]
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Beside:
         """The watermark as a person reads it, in UTC."""
         if self.watermark_us is None:
             return None
-        at = _EPOCH + dt.timedelta(microseconds=self.watermark_us)
+        at = datetime_of(self.watermark_us)
         return at.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from lowmark.integration.errors import UnreadableReport
 from lowmark.integration.transport.heartbeat import HeartbeatOffset
+from lowmark.sources.spark.versions import NEWEST_TRIED
+from lowmark.watermark.moment import us_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -19,42 +21,44 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "SourceProgress", "java_text"]
 _PART_CHARS = 7_000  # and 8 KiB with the line ends that py4j escapes
 _LAST_SINGLE = 0xFFFF  # the last character that Java keeps in one piece
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
     """One source in one batch. Offsets are whatever that source writes as JSON."""
 
+    start_offset: Any
+    end_offset: Any
+    latest_offset: Any
+    num_input_rows: int
     description: str = ""
-    start_offset: Any = None
-    end_offset: Any = None
-    latest_offset: Any = None
-    num_input_rows: int = 0
 
 
 class StateOperator(msgspec.Struct, frozen=True, rename="camel"):
     """One stateful operator in one batch."""
 
+    num_rows_dropped_by_watermark: int
     num_rows_total: int = 0
-    num_rows_dropped_by_watermark: int = 0
 
 
 class Progress(msgspec.Struct, frozen=True, rename="camel"):
     """One batch of one query.
 
-    >>> Progress.from_json('{"id": "q", "runId": "r", "batchId": 3, "numInputRows": 2}').batch_id
+    A field without a default is in every progress event, and the low watermark or what is told of it needs that field.
+    Spark leaves `eventTime` out of a query without a watermark, and `observedMetrics` where nothing was observed.
+
+    >>> text = '{"id": "q", "runId": "r", "batchId": 3, "numInputRows": 2, "sources": [], "stateOperators": []}'
+    >>> Progress.from_json(text).batch_id
     3
     """
 
     id: str
     run_id: str
     batch_id: int
+    num_input_rows: int
+    state_operators: list[StateOperator]
+    sources: list[SourceProgress]
     name: str | None = None
-    timestamp: str = ""
-    num_input_rows: int = 0
     event_time: dict[str, str] = {}
-    state_operators: list[StateOperator] = []
-    sources: list[SourceProgress] = []
     observed_metrics: dict[str, Any] = {}
 
     @classmethod
@@ -62,19 +66,19 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         """Decode Spark's JSON.
 
         Raises:
-            UnreadableReport: it is no progress event, or a field is not what it can be.
+            UnreadableReport: it is no progress event, a field is missing, or a field is not what it can be.
         """
         try:
             return _decode(text)
         except (ValueError, RecursionError) as wrong:
-            raise UnreadableReport("a batch's progress", f"Spark's JSON cannot be read: {wrong}") from wrong
+            raise _unreadable(str(wrong)) from wrong
 
     @classmethod
     def from_java(cls, progress: JavaObject) -> Progress:
         """Read one of Spark's progress objects.
 
         Raises:
-            UnreadableReport: a field is not what it can be.
+            UnreadableReport: a field is missing, or is not what it can be.
         """
         return cls.from_json(java_text(progress))
 
@@ -89,7 +93,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         if text is None:
             return None
         try:
-            return (dt.datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) // dt.timedelta(microseconds=1)
+            return us_of(dt.datetime.fromisoformat(text.replace("Z", "+00:00")))
         except (ValueError, TypeError) as wrong:  # TypeError: without a time zone
             raise UnreadableReport(f"batch {self.batch_id}", f"expected a time in UTC, got {text!r:.80}") from wrong
 
@@ -99,12 +103,28 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         return sum(operator.num_rows_dropped_by_watermark for operator in self.state_operators)
 
     def heartbeats(self) -> list[tuple[int, HeartbeatOffset]]:
-        """The heartbeats among the sources: (index of the source, its end offset)."""
-        found = ((i, HeartbeatOffset.find(source.end_offset)) for i, source in enumerate(self.sources))
-        return [(i, offset) for i, offset in found if offset is not None]
+        """The heartbeats among the sources: (index of the source, its end offset).
+
+        Raises:
+            UnreadableReport: a heartbeat is there, and the watermark that Spark used is missing.
+        """
+        offsets = ((i, HeartbeatOffset.find(source.end_offset)) for i, source in enumerate(self.sources))
+        found = [(i, offset) for i, offset in offsets if offset is not None]
+        if found and "watermark" not in self.event_time:  # a heartbeat always stands under a withWatermark
+            raise _unreadable("Object missing required field `watermark` - at `$.eventTime`")
+        return found
 
 
 _decode = msgspec.json.Decoder(Progress).decode
+
+
+def _unreadable(wrong: str) -> UnreadableReport:
+    import pyspark
+
+    return UnreadableReport(
+        f"a batch's progress, as Spark {pyspark.__version__} writes it",
+        f"Spark's JSON cannot be read: {wrong}. lowmark was tried with Spark 4.0 to {'.'.join(map(str, NEWEST_TRIED))}",
+    )
 
 
 def java_text(value: JavaObject) -> str:

@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from lowmark.integration.errors import WrapRefused
-from lowmark.sources.spark.versions import arrow_schema, check_version, major_minor
+from lowmark.sources.spark.versions import NEWEST_TRIED, arrow_schema, check_version, major_minor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,16 +28,24 @@ log = logging.getLogger("lowmark")
 # The newest that is published for each line: there is none for every release, and none yet for 4.3, which runs 4.2's.
 _CONNECTORS = {(4, 0): "4.0.1", (4, 1): "4.1.1", (4, 2): "4.2.0", (4, 3): "4.2.0"}
 _SKETCH = "tuple_sketch_agg_double"
-_told: set[str] = set()  # applications that were told what the second transport costs
+# Applications that were told what the second transport costs, and versions of Spark that were warned of.
+_told: set[str] = set()
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuse a session of a Spark outside the range.
+    """Refuse a session of a Spark outside the range, and warn once of a Spark that lowmark was never tried with.
 
     Raises:
         UnsupportedSpark: with the range.
     """
     check_version(spark.version, "the session's Spark")
+    if major_minor(spark.version) > NEWEST_TRIED and spark.version not in _told:
+        _told.add(spark.version)
+        log.warning(
+            "Spark %s is newer than %d.%d, the newest that lowmark was tried with. Hint: try the query on rows whose "
+            "result you know, and look at lowmark status, because Spark's reports may have changed.",
+            spark.version, *NEWEST_TRIED,
+        )  # fmt: skip
 
 
 def kafka_connector() -> str:

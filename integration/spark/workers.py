@@ -44,7 +44,7 @@ PACKAGES = {
     "boto3": "boto3",
     "jpype": "JPype1",
 }
-"""Modules that workers import -> the package that has them. What is pure Python `ship` brings, the others it cannot."""
+"""Modules that workers import -> the package that has them."""
 
 _ALWAYS = ("pyarrow", "numpy", "lowmark.integration.transport.heartbeat")
 _TO_MEASURE = ("mmh3", "xxhash")

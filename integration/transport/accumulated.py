@@ -15,10 +15,11 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lowmark.integration.errors import NoEventTime
-from lowmark.watermark import SplitId, WatermarkGenerator, WatermarkStrategy
+from lowmark.watermark import InvalidStrategy, SplitId, WatermarkGenerator, WatermarkStrategy
+from lowmark.watermark.moment import MILLISECOND_US, us_of
 from lowmark.watermark.splits.events import BatchCounts
 from lowmark.watermark.splits.tracker import SplitTracker
 from pyspark.accumulators import AccumulatorParam
@@ -44,10 +45,6 @@ __all__ = [
     "assigned_us",
     "map_in_arrow",
 ]
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_MICROSECOND = dt.timedelta(microseconds=1)
-_MILLISECOND_US = 1_000  # Spark's watermark counts these
 
 
 @dataclass(slots=True)
@@ -193,7 +190,7 @@ class AccumulatedMeasure:
         track = self.tracks.take(query_id, batch_id)
         if track is None:
             return None
-        watermarks_us = {s: us // _MILLISECOND_US * _MILLISECOND_US for s, us in track.watermarks_us.items()}
+        watermarks_us = {s: us // MILLISECOND_US * MILLISECOND_US for s, us in track.watermarks_us.items()}
         return track.measured(watermarks_us)
 
 
@@ -214,11 +211,18 @@ class _LatestWatermark:
         if self.watermark_us is None or watermark_us > self.watermark_us:
             self.watermark_us = watermark_us
 
-    def mark_idle(self) -> None:
-        """Idleness is the coordinator's to decide: it sees all tasks and the backlog."""
+    def mark_idle(self) -> NoReturn:
+        """Refuse Flink's call: a generator sees neither the other splits nor the rows that wait.
 
-    def mark_active(self) -> None:
-        """See `mark_idle`."""
+        Raises:
+            InvalidStrategy: always; it says what to use instead.
+        """
+        raise InvalidStrategy(
+            "for_generator", "mark_idle() or mark_active()", "a generator that only emits watermarks",
+            "leave the call out: with_idleness() of the strategy says when a silent split is not waited for.",
+        )  # fmt: skip
+
+    mark_active = mark_idle
 
 
 def map_in_arrow(
@@ -246,7 +250,7 @@ def assigned_us(stream: str, assigner: Assigner, row: Mapping[str, Any], row_us:
     if assigned is None or (isinstance(assigned, int) and not isinstance(assigned, bool)):
         return assigned
     if isinstance(assigned, dt.datetime) and assigned.tzinfo is not None:
-        return (assigned - _EPOCH) // _MICROSECOND
+        return us_of(assigned)
     raise NoEventTime(stream, f"{assigned!r:.200}", f"{row!r:.200}")
 
 

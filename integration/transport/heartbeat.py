@@ -21,7 +21,6 @@ Executors import this module, so it imports gRPC only where it calls.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import sys
 import uuid
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from lowmark.integration.errors import QueryRefused, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.process.clock import monotonic_us
 from lowmark.watermark.errors import shown
+from lowmark.watermark.moment import INT64, MILLISECOND_US, datetime_of
 from lowmark.watermark.printable import printable
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDataSourceStreamReader
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
@@ -54,15 +54,13 @@ FORMAT = "lowmark_heartbeat"
 # `row` is always 0. As a column it keeps the optimizer from folding the nulls that stand for the user's columns.
 COLUMNS = ("lowmark_time", "lowmark_heartbeat", "lowmark_row")
 _SCHEMA = "lowmark_time timestamp, lowmark_heartbeat boolean, lowmark_row int"
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 # After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
 _RETRY_US = 1_000_000
 _IS_ASKED_FOR_LIMITS = hasattr(_SimpleStreamReaderWrapper, "getDefaultReadLimit")  # since Spark 4.2
-_INT64 = range(-(2**63), 2**63)
 
 
 def _is_whole(value: object) -> bool:
-    return type(value) is int and value in _INT64
+    return type(value) is int and value in INT64
 
 
 # Of an offset in a checkpoint: field, what it holds, whether a value can be that.
@@ -250,7 +248,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         if end.low_us is None or end.low_us < 0:  # Spark's watermark begins at 1970, and Python's years at 1
             return []
         try:
-            time = _EPOCH + dt.timedelta(microseconds=end.low_us, milliseconds=self._delay_ms)
+            time = datetime_of(end.low_us + self._delay_ms * MILLISECOND_US)
         except OverflowError:
             expected = "a time before the year 10000, which is the last that Spark's Python sources can write"
             raise UnreadableHeartbeat(self._stream, "low_us", str(end.low_us), expected) from None

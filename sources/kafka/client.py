@@ -16,6 +16,8 @@ from concurrent.futures import TimeoutError as FuturesTimeout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lowmark.watermark.moment import first_ms_from
+
 from .errors import KafkaTopicMissing, KafkaUnavailable
 from .librdkafka import ClientErrors, LibrdkafkaLog, created, may_pass
 from .offsets import KafkaOffsets, TopicPartitionId
@@ -177,7 +179,7 @@ class KafkaClient:
         def spec(position: KafkaOffsets) -> Any:
             if position.kind == "timestamp" and position.time_us is not None:
                 # A negative number would mean "earliest" or "latest" to a broker; no record has one.
-                return OffsetSpec.for_timestamp(max(0, -(-position.time_us // 1_000)))
+                return OffsetSpec.for_timestamp(first_ms_from(position.time_us))
             return OffsetSpec.earliest() if position.kind == "earliest" else OffsetSpec.latest()
 
         def ask(seconds: float) -> dict[tuple[int, TopicPartitionId], Future[Any]]:

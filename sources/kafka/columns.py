@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from lowmark.watermark.moment import MILLISECOND_US, MOST_US
 
 from .errors import InvalidKafkaOption, InvalidUtf8
 
@@ -36,7 +37,7 @@ COLUMNS: dict[str, pa.DataType] = {
 DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 CONSTANT = frozenset({"topic", "partition"})
 _TIMED = frozenset({"timestamp", "timestampType"})
-LATEST_MS = (2**63 - 1) // 1_000
+LATEST_MS = MOST_US // MILLISECOND_US
 
 
 class KafkaColumns:

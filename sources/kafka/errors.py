@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from lowmark.sources.coordinator import SuppressRestarts
 from lowmark.sources.kit.options import InvalidSourceOption
+from lowmark.sources.kit.unanswered import SourceUnavailable
 from lowmark.watermark import LowmarkError
 
 __all__ = ["InvalidKafkaOption", "InvalidUtf8", "KafkaDataLost", "KafkaTopicMissing", "KafkaUnavailable"]
@@ -39,18 +40,12 @@ class KafkaTopicMissing(SuppressRestarts, LookupError):
         return ", ".join(map(repr, self.missing))
 
 
-class KafkaUnavailable(SuppressRestarts, RuntimeError):
+class KafkaUnavailable(SourceUnavailable):
     """The brokers did not answer in time, or refused."""
 
-    brokers: str  # the bootstrap servers
-    action: str  # what was asked
-    after_seconds: float  # for how long it was tried
-    cause: str  # the last error
     hint: str  # what to do
-    _fact = (
-        "Kafka at {brokers}: cannot {action}, tried for {after_seconds:.0f} s: {cause}. Nothing was lost: the query "
-        "goes on from its checkpoint"
-    )
+    _hint = "{hint}"
+    _system = "Kafka"
 
 
 class KafkaDataLost(LowmarkError, RuntimeError):

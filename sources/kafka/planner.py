@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
 from lowmark.sources.kit.asked import AskedAbout
-from lowmark.sources.kit.trouble import Trouble
+from lowmark.sources.kit.unanswered import Unanswered
 from lowmark.sources.metric_group import MetricGroup
 
 from .client import KafkaClient, Topic
@@ -68,17 +68,16 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         self._settings, self._searchable = settings, searchable
         self._client = client if client is not None else KafkaClient(settings)
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
-        self._unanswered = self.metrics.counter("unanswered_partitions")
         self._transactional, self._subscribes = transactional, subscribes
         self._dropped: set[str] = set()
         self._asked = AskedAbout(now_seconds)
-        self._trouble = Trouble(f"Kafka at {settings.place}", "partitions")
+        self._unanswered = Unanswered(f"Kafka at {settings.place}", "partitions", self.metrics, now_seconds=now_seconds)
         self._first_rows = FirstRows(settings, consumers=consumers, now_seconds=now_seconds)
         self._no_rows: dict[str, int] = {}  # split id -> the last offset that was found by time and hides older rows
         self.metrics.gauge("transactional_partitions", lambda: len(self._no_rows))
 
     def trouble(self) -> str | None:
-        return self._trouble.text
+        return self._unanswered.text
 
     def metric_values(self) -> Mapping[str, float]:
         return self.metrics.values()
@@ -117,8 +116,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
                 break
             doubts -= 1
             self._client.pause(DOUBT_SECONDS)
-        self._complain(failed)
-        self._trouble.see(len(failed), len(partitions), *self._example(failed))
+        self._unanswered.see(len(failed), len(partitions), *self._example(failed))
         plan: dict[str, SplitEnd] = {}
         for split in splits:
             key = (split.topic, split.partition)
@@ -149,7 +147,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
         position, action = KafkaOffsets.timestamp(time_us), f"find a time in {len(splits)} partitions"
         wanted = dict.fromkeys(((split.topic, split.partition) for split in splits), position)
         found, failed = self._client.positions(wanted, action, patience_seconds=PATIENCE_SECONDS)
-        self._complain(failed)
+        self._unanswered.tell(len(failed), *self._example(failed))
         answers: dict[str, int | None] = {}
         for split in splits:
             key, name = (split.topic, split.partition), split.split_id
@@ -241,7 +239,7 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
     def _look(self, splits: Sequence[KafkaSplit]) -> Mapping[str, FirstRow]:
         wanted = {split.split_id: ((split.topic, split.partition), split.start) for split in splits}
         rows, failed = self._first_rows.find(wanted)
-        self._complain(failed)
+        self._unanswered.tell(len(failed), *self._example(failed))
         return rows
 
     def _hide(self, splits: Sequence[KafkaSplit]) -> None:
@@ -264,12 +262,3 @@ class KafkaPlanner(SplitPlanner[KafkaSplit]):
             return "", ""
         (topic, partition), error = next(iter(failed.items()))
         return f"{topic}/{partition}", self._settings.redact(str(error))
-
-    def _complain(self, failed: Mapping[TopicPartitionId, Exception]) -> None:
-        if not failed:
-            return
-        self._unanswered.inc(len(failed))
-        _log.warning(
-            "Kafka at %s: %d partitions cannot be read at present and are asked about again, such as %s: %s",
-            self._settings.place, len(failed), *self._example(failed),
-        )  # fmt: skip

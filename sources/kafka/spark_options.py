@@ -26,7 +26,7 @@ from typing import Any
 
 from lowmark.watermark.errors import shown
 
-from .columns import DEFAULT_COLUMNS
+from .columns import DEFAULT_COLUMNS, LATEST_MS
 from .errors import InvalidKafkaOption
 from .offsets import KafkaOffsets, TopicPartitionId
 
@@ -46,7 +46,6 @@ KNOWN = (
     "discoverEvery", "giveUpAfter", "columns", "keyType", "valueType", "transactional",
 )  # fmt: skip
 _EARLIEST, _LATEST = -2, -1
-_MOST_MS = 2**63 // 1_000
 _NUMBER = re.compile(r"\s*[+-]?[0-9]{1,19}\s*", re.ASCII)
 
 
@@ -147,7 +146,7 @@ def _spark_offset(option: str, at: Any) -> int | KafkaOffsets:
 def _milliseconds(option: str, at: Any) -> int:
     """Milliseconds as a number of JSON, or as the text of one."""
     given = at if type(at) is int else _whole(at)
-    if given is None or given not in range(-_MOST_MS, _MOST_MS):
+    if given is None or given not in range(-LATEST_MS, LATEST_MS):
         raise InvalidKafkaOption(option, shown(at), "milliseconds since the epoch", "write a whole number.")
     return given
 

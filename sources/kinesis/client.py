@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any
 
 from lowmark.watermark import LowmarkError
 from lowmark.watermark.errors import without_login
+from lowmark.watermark.moment import MILLISECOND_US, datetime_of, us_of
 
 from .clock import ServiceClock
 from .errors import KinesisRefused, KinesisStreamMissing, KinesisUnavailable
@@ -49,8 +50,6 @@ REFUSED = frozenset(
 PASSING = frozenset({"InternalFailure", "ServiceUnavailable", "RequestTimeout", "ResourceInUseException"})
 """The last one: a stream is being made, or changed."""
 _log = logging.getLogger("lowmark")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -211,7 +210,7 @@ class KinesisClient:
         kind, _, where = cursor.partition(" ")
         asked = {**_stream(stream), "ShardId": shard, "ShardIteratorType": kind}
         if kind == "AT_TIMESTAMP":
-            asked["Timestamp"] = _EPOCH + int(where) * _MILLISECOND
+            asked["Timestamp"] = datetime_of(int(where) * MILLISECOND_US)
         elif kind != TRIM_HORIZON:
             asked["StartingSequenceNumber"] = where
         action = f"find a place in {stream_name(stream)}/{shard}"
@@ -362,7 +361,7 @@ def milliseconds(time_of: datetime) -> int:
     >>> milliseconds(datetime(2026, 1, 1, microsecond=7_999, tzinfo=timezone.utc))
     1767225600007
     """
-    return (time_of - _EPOCH) // _MILLISECOND
+    return us_of(time_of) // MILLISECOND_US
 
 
 def _stream(stream: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from lowmark.sources.api import SplitEnumeratorContext
 from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveringEnumerator
 from lowmark.watermark import format_time_us
+from lowmark.watermark.moment import first_ms_from
 
 from .client import KinesisClient, KinesisSettings
 from .errors import InvalidKinesisOption, KinesisStreamMissing
@@ -173,7 +174,7 @@ def _cursors(
         return {split.split_id: at_time(present_ms) for split in splits}, frozenset()
     if start.kind == "AT_TIMESTAMP":
         # Half milliseconds do not exist in Kinesis: the first one at the time or later.
-        return {split.split_id: at_time(max(0, -(-start.time_us // 1_000))) for split in splits}, frozenset()
+        return {split.split_id: at_time(first_ms_from(start.time_us)) for split in splits}, frozenset()
     cursors = {split.split_id: TRIM_HORIZON for split in splits}
     read = {split_id(*key): sequence for key, sequence in start.after}
     cursors.update((name, after(int(sequence))) for name, sequence in read.items() if name in cursors)

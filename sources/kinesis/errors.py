@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from lowmark.sources.coordinator import SuppressRestarts
 from lowmark.sources.kit.options import InvalidSourceOption
+from lowmark.sources.kit.unanswered import SourceUnavailable
 from lowmark.watermark import LowmarkError
 
 __all__ = [
@@ -71,17 +72,10 @@ class KinesisRefused(SuppressRestarts, RuntimeError):
     )
 
 
-class KinesisUnavailable(SuppressRestarts, RuntimeError):
+class KinesisUnavailable(SourceUnavailable):
     """The service did not answer in time, or refused for as long to answer more often."""
 
-    place: str  # endpoint or region
-    action: str  # what was asked
-    after_seconds: float  # for how long it was tried
-    cause: str  # the last error
-    _fact = (
-        "Kinesis at {place}: cannot {action}, tried for {after_seconds:.0f} s: {cause}. Nothing was lost: the query "
-        "goes on from its checkpoint"
-    )
+    _system = "Kinesis"
     _hint = (
         "is the endpoint reachable? If reading is throttled, others read the same shards: five reads a second and "
         "2 MB/s of a shard are for all of them together."

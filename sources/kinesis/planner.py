@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from lowmark.sources.api import SplitEnd, SplitPlanner
 from lowmark.sources.kit.asked import AskedAbout
-from lowmark.sources.kit.trouble import Trouble
+from lowmark.sources.kit.unanswered import Unanswered
 from lowmark.sources.metric_group import MetricGroup
 from lowmark.watermark import format_time_us
+from lowmark.watermark.moment import first_ms_from
 
 from .client import KinesisClient, KinesisSettings, PlaceRefused, ShardGone
 from .errors import KinesisStreamMissing, KinesisStreamReplaced, KinesisUnavailable
@@ -33,7 +34,6 @@ MARGIN_MS = 2_000
 """How long after a time it is taken for over, in a shard in which nothing has arrived since. Times of
 the service are no further off than that."""
 RETENTION_SECONDS = 300.0
-COMPLAIN_SECONDS = 10.0
 
 _log = logging.getLogger("lowmark")
 
@@ -98,11 +98,8 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         self._retention: dict[str, tuple[float, int]] = {}
         self._dropped: set[str] = set()
         self._asked = AskedAbout(now_seconds)
-        self._silent_since_seconds: float | None = None  # nobody has answered since, of those that were asked
-        self._complained_seconds: float | None = None
-        self._trouble = Trouble(f"Kinesis at {settings.place}", "shards")
         self._pool: ThreadPoolExecutor | None = None
-        self._unanswered = self.metrics.counter("unanswered_shards")
+        self._unanswered = Unanswered(f"Kinesis at {settings.place}", "shards", self.metrics, now_seconds=now_seconds)
         self.metrics.gauge("throttled_requests", lambda: self._client.throttled)
         self.metrics.gauge(
             "millis_behind_latest", lambda: max((look.behind_ms for look in self._looks.values()), default=0)
@@ -112,7 +109,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         return self.metrics.values()
 
     def trouble(self) -> str | None:
-        return self._trouble.text
+        return self._unanswered.text
 
     # -- how far shards can be read
 
@@ -128,9 +125,8 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         """
         ends: dict[str, SplitEnd] = {}
         asked = [split for split in splits if not self._is_over(split, ends)]
-        began_seconds = self._now_seconds()
         failures = self._look_at(asked)
-        self._check_failures(failures, len(asked), began_seconds)
+        self._check_failures(failures, len(asked))
         failed = {name for name, _ in failures}
         known = {split.split_id for split in splits}
         self._forget(known)
@@ -285,29 +281,15 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         rows = 0 if position == split.start else look.rows_before(position)
         return SplitEnd(position, rows=rows, size_bytes=look.bytes_before(position), finished=finished)
 
-    def _check_failures(
-        self, failures: Sequence[tuple[str, KinesisUnavailable]], asked: int, began_seconds: float
-    ) -> None:
-        now = self._now_seconds()
-        if len(failures) < asked or not asked:
-            self._silent_since_seconds = None
-        elif self._silent_since_seconds is None:  # not since the last answer: a batch may have taken long meanwhile
-            self._silent_since_seconds = began_seconds
+    def _check_failures(self, failures: Sequence[tuple[str, KinesisUnavailable]], asked: int) -> None:
         if not failures:
-            self._trouble.see(0, asked)
+            self._unanswered.see(0, asked)
             return
         name, error = failures[0]
-        self._trouble.see(len(failures), asked, name, error.cause)
-        self._unanswered.inc(len(failures))
-        silent_seconds = 0.0 if self._silent_since_seconds is None else now - self._silent_since_seconds
+        self._unanswered.see(len(failures), asked, name, error.cause)
+        silent_seconds = self._unanswered.all_silent_seconds
         if silent_seconds > self._settings.give_up_seconds:
             raise KinesisUnavailable(error.place, error.action, silent_seconds, error.cause)
-        if self._complained_seconds is None or now > self._complained_seconds + COMPLAIN_SECONDS:
-            self._complained_seconds = now
-            _log.warning(
-                "Kinesis at %s: %d shards cannot be read at present and are asked about again, such as %s: %s",
-                self._settings.place, len(failures), name, error,
-            )  # fmt: skip
 
     # -- how many rows, and where a time begins
 
@@ -328,7 +310,7 @@ class KinesisPlanner(SplitPlanner[KinesisSplit]):
         """
         if not self._searchable:
             return None
-        time_ms = max(0, -(-time_us // 1_000))
+        time_ms = first_ms_from(time_us)
         found: dict[str, int | None] = {}
         for split in splits:
             look = None if split.split_id in self._asking else self._looks.get(split.split_id)

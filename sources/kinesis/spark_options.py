@@ -36,18 +36,18 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
 from lowmark.watermark.errors import shown
+from lowmark.watermark.moment import datetime_of
 
 from .errors import InvalidKinesisOption
 from .positions import KinesisPosition
 
 __all__ = ["arguments"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 TEXTS = {
     "streamPattern": "stream_pattern",
@@ -169,7 +169,7 @@ def _position(option: str, text: str) -> KinesisPosition:
         text_of: str = found["at_timestamp"]
         seconds = re.fullmatch(r"\d{1,11}(\.\d{1,6})?", text_of)
         time_of = (
-            _EPOCH + timedelta(seconds=float(text_of))
+            datetime_of(0) + timedelta(seconds=float(text_of))
             if seconds
             else datetime.fromisoformat(text_of.replace("Z", "+00:00"))
         )

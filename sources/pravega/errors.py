@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from lowmark.sources.coordinator import SuppressRestarts
 from lowmark.sources.kit.options import InvalidSourceOption
+from lowmark.sources.kit.unanswered import SourceUnavailable
 from lowmark.watermark import LowmarkError
 
 __all__ = [
@@ -71,17 +72,10 @@ class PravegaAccessDenied(SuppressRestarts, RuntimeError):
     _hint = "check username and password, and the user's right to READ the scope and its streams."
 
 
-class PravegaUnavailable(SuppressRestarts, RuntimeError):
+class PravegaUnavailable(SourceUnavailable):
     """Pravega did not answer in time."""
 
-    controller: str  # the controller
-    action: str  # what was asked
-    after_seconds: float  # for how long it was tried
-    cause: str  # the last error
-    _fact = (
-        "Pravega at {controller}: cannot {action}, tried for {after_seconds:.0f} s: {cause:.300}. Nothing was lost: "
-        "the query goes on from its checkpoint"
-    )
+    _system = "Pravega"
     _hint = (
         "is the address right, and the controller and every segment store reachable? give_up_after= waits longer; of "
         "tls://, trust_store= names the authority of the certificate."

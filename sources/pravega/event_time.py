@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lowmark.watermark.moment import LEAST_US
 
 from .errors import InvalidPravegaOption
 
@@ -27,7 +28,7 @@ __all__ = ["NO_TIME", "TIME", "EventTime", "unit_us"]
 
 TIME = pa.timestamp("us", tz="UTC")
 _UNITS_US = {"s": 1_000_000, "ms": 1_000, "us": 1}
-NO_TIME = -(2**63)
+NO_TIME = LEAST_US
 _NUMBER = re.compile(r"-?\d{1,25}(\.\d{1,25})?", re.ASCII)
 _NUMBERS_US = range(-(2**62), 2**62)
 

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from lowmark.sources.api import EARLIEST_US, SplitEnd, SplitPlanner
 from lowmark.sources.kit.asked import AskedAbout
-from lowmark.sources.kit.trouble import Trouble
+from lowmark.sources.kit.unanswered import Unanswered
 from lowmark.sources.metric_group import MetricGroup
 
 from .chunks import Chunk, chunks
@@ -82,9 +82,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         self._retention = retention
         self._loss = DataLoss(go_on=go_on, metrics=self.metrics)
         self._go_on, self._now_seconds = go_on, now_seconds
-        self._unanswered = self.metrics.counter("unanswered_segments")
-        self._silent_since: float | None = None
-        self._trouble = Trouble(f"Pravega at {settings.place}", "segments")
+        self._unanswered = Unanswered(f"Pravega at {settings.place}", "segments", self.metrics, now_seconds=now_seconds)
         self._indexes: dict[str, SegmentIndex] = {}
         self._opened: dict[str, SegmentBytes] = {}  # each where its index ends
         self._ends: dict[str, SplitEnd] = {}
@@ -101,7 +99,7 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         return self.metrics.values()
 
     def trouble(self) -> str | None:
-        return self._trouble.text
+        return self._unanswered.text
 
     def latest(self, splits: Sequence[PravegaSplit]) -> Mapping[str, SplitEnd]:
         """Say where each segment ends now.
@@ -123,13 +121,11 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
         except Silent as silent:
             self._wait(asked, str(silent))
             return {}
-        self._silent_since = None
         unheard = [name for name, key in asked.items() if key not in states]
-        self._trouble.see(
+        self._unanswered.see(
             len(unheard), len(asked), "".join(unheard[:1]), f"nothing within {PATIENCE_SECONDS:g} seconds"
         )
         self._note(splits)
-        self._unanswered.inc(len(unheard))
         names = {split.split_id for split in splits}
         answered = [split for split in splits if asked[split.split_id] in states]
         self._look_up_successors(answered, states)
@@ -289,12 +285,8 @@ class PravegaPlanner(SplitPlanner[PravegaSplit]):
 
     def _wait(self, asked: Collection[str], cause: str) -> None:
         segments = len(asked)
-        self._trouble.see(segments, segments, next(iter(asked)), cause)
-        self._unanswered.inc(segments)
-        now = self._now_seconds()
-        if self._silent_since is None:
-            self._silent_since = now
-        waited = now - self._silent_since
+        self._unanswered.see(segments, segments, next(iter(asked)), cause)
+        waited = self._unanswered.all_silent_seconds
         if waited >= self._settings.give_up_seconds:
             action = f"look up where {segments} segments end"
             raise PravegaUnavailable(self._settings.place, action, waited, cause)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowmark.sources.api import EARLIEST_US, SplitPlanner, SplitT
+from lowmark.watermark.moment import MILLISECOND_US
 
 __all__ = ["NextRow", "next_row"]
 
-_MILLISECOND_US = 1_000
 _FIRST_STEP_US = 1_000_000
 
 
@@ -83,10 +83,10 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
             step_us *= 2
             low_us, high_us = high_us, high_us + step_us
         high_us = min(high_us, until_us)
-    while high_us - low_us > _MILLISECOND_US:
-        middle_us = low_us + (high_us - low_us) // (2 * _MILLISECOND_US) * _MILLISECOND_US
+    while high_us - low_us > MILLISECOND_US:
+        middle_us = low_us + (high_us - low_us) // (2 * MILLISECOND_US) * MILLISECOND_US
         if middle_us == low_us:
-            middle_us = low_us + _MILLISECOND_US
+            middle_us = low_us + MILLISECOND_US
         if is_behind(middle_us):
             high_us = middle_us
         else:

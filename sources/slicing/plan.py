@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lowmark.watermark import LowmarkError
+from lowmark.watermark.moment import MILLISECOND_US
 
 __all__ = ["InvalidSliceLimits", "NoRowsReason", "PlannedSlice", "SliceLimits", "SlicePlan"]
-
-_MILLISECOND_US = 1_000
 
 
 class InvalidSliceLimits(LowmarkError, ValueError):
@@ -74,7 +73,7 @@ class SliceLimits:
             "rows": 1,
             "size_bytes": 1,
             "future_guard_us": 0,
-            "max_slice_us": _MILLISECOND_US,
+            "max_slice_us": MILLISECOND_US,
             "previous_span_us": 0,
         }
         for setting, minimum in least.items():

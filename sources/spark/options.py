@@ -32,11 +32,11 @@ from lowmark.sources.api import Source
 from lowmark.sources.planning.options import PlanOptions
 from lowmark.watermark import LowmarkError, duration_us
 from lowmark.watermark.errors import shown
+from lowmark.watermark.moment import INT64
 
 __all__ = ["FORMATS", "FormatOptions", "InvalidOption"]
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
-_INT64 = range(-(2**63), 2**63)
 
 
 class InvalidOption(LowmarkError, ValueError):
@@ -128,7 +128,7 @@ class _Given:
         return 0 if value is None else self._whole(option, value)
 
     def _whole(self, option: str, value: str) -> int:
-        if not _NUMBER.fullmatch(value) or int(value) not in _INT64:
+        if not _NUMBER.fullmatch(value) or int(value) not in INT64:
             raise InvalidOption(self.format_name, option, shown(value), "a whole number in 64 bits")
         return int(value)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
+    "NEWEST_TRIED",
     "PASSES_LIMITS",
     "SUPPORTED",
     "ReadAllAvailable",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 SUPPORTED = ">=4.0,<5"
+NEWEST_TRIED = (4, 3)
+"""The newest version that every test has run on. A newer one below 5 is taken, with a warning."""
 _OLDEST, _NEXT = (4, 0), (5, 0)
 
 

@@ -69,11 +69,6 @@ class Latest:
     def emit_watermark(self, watermark_us: int) -> None:
         self.watermark_us = watermark_us
 
-    def mark_idle(self) -> None:
-        raise AssertionError("this generator knows no idleness")
-
-    mark_active = mark_idle
-
 
 @pytest.mark.parametrize("case", cases_with("events", "HP"), ids=case_id)
 def test_a_generator_in_python_says_the_same(case: Case) -> None:

@@ -206,11 +206,6 @@ class Output:
     def emit_watermark(self, watermark_us: int) -> None:
         self.emitted.append(watermark_us)
 
-    def mark_idle(self) -> None:
-        raise AssertionError("these generators know no idleness")
-
-    mark_active = mark_idle
-
 
 @pytest.mark.parametrize("case", family("BOO"), ids=case_id)
 def test_bounded_out_of_orderness(case: Case) -> None:

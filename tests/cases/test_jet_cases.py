@@ -114,12 +114,6 @@ class Mapper:
     def emit_watermark(self, watermark_us: int) -> None:
         self.coalescer.report(self.split, watermark_us)
 
-    def mark_idle(self) -> None:
-        self.coalescer.idle(self.split)
-
-    def mark_active(self) -> None:
-        self.coalescer.wake(self.split)
-
     def step(self, t: int, op: str, split: int, ms: int) -> Emitted:
         self.now_us, self.split = us(t), split
         match op:

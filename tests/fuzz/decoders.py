@@ -62,6 +62,8 @@ from lowmark.watermark.splits.snapshot import StreamSnapshot
 from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.tasks import snapshot as coordinator_snapshot
 
+from tests.integration.reported import SOURCE
+
 from .inputs import (
     Draw,
     changed_bytes,
@@ -253,9 +255,9 @@ PROGRESS = {
     "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
     "stateOperators": [{"operatorName": "dedupe", "numRowsTotal": 1, "numRowsDroppedByWatermark": 2}],
     "sources": [
-        {"startOffset": {"o": {"0": 1}}, "endOffset": {"o": {"0": 5}}, "latestOffset": {"o": {"0": 9}}},
-        {"description": "h", "endOffset": HEARTBEAT.to_json(), "numInputRows": 1},
-        {"description": "b", "endOffset": OFFSET.to_json()},
+        {**SOURCE, "startOffset": {"o": {"0": 1}}, "endOffset": {"o": {"0": 5}}, "latestOffset": {"o": {"0": 9}}},
+        {**SOURCE, "description": "h", "endOffset": HEARTBEAT.to_json(), "numInputRows": 1},
+        {**SOURCE, "description": "b", "endOffset": OFFSET.to_json()},
     ],
     "observedMetrics": {"m": METRIC},
 }  # fmt: skip

@@ -14,7 +14,6 @@ from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, TrackShelf
 from lowmark.integration.transport.recorder import SPLIT_TYPE
 from lowmark.integration.transport.split_key import SplitKey
@@ -27,6 +26,8 @@ from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
+
+from tests.integration.reported import report_of
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
@@ -147,8 +148,7 @@ class Passing:
             self.at = end
             heartbeat = {"epoch": 1, "low_us": None, "lowmark": "files", "run": "t", "state": ""}
             sources = [{"endOffset": end.to_json()}, {"endOffset": heartbeat}]
-            report = {"id": "q", "runId": "r", "batchId": end.checkpoint - 1, "sources": sources}
-            progress = Progress.from_json(json.dumps(report))
+            progress = report_of(end.checkpoint - 1, sources)
             self.run.report(progress, 1, planned_at_us=self.now_us, now_us=self.now_us)
             self.planner.committed(end)
         return len(json.dumps(end.to_json())), len(self.run.state())

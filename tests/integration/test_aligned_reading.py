@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -30,6 +29,8 @@ from lowmark.sources.planning.peer import Guidance, Planned
 from lowmark.sources.planning.planner import BatchPlanner
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
+
+from tests.integration.reported import report_of
 
 SECOND = 1_000_000
 KEY = SplitKey(("split_id",), (SPLIT_TYPE,))
@@ -145,8 +146,7 @@ class Query:
     def progress(self, end: BatchOffset) -> Progress:
         heartbeat = {"epoch": 1, "low_us": None, "lowmark": self.run.token, "run": self.run.token, "state": ""}
         sources = [{"endOffset": end.to_json()}, {"endOffset": heartbeat}]
-        report = {"id": self.run.token, "runId": "r", "batchId": end.checkpoint - 1, "sources": sources}
-        return Progress.from_json(json.dumps(report))
+        return report_of(end.checkpoint - 1, sources, id=self.run.token)
 
 
 def read_all(sources: Sequence[Steps], strategy: WatermarkStrategy) -> list[Query]:

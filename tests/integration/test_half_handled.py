@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -17,7 +16,6 @@ from lowmark.integration.driver.known_planner import KnownPlanner
 from lowmark.integration.driver.standing import Standing
 from lowmark.integration.driver.stream import Stream
 from lowmark.integration.driver.stream_run import StreamRun
-from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.accumulated import BatchTrack, Tracks, TrackShelf
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 from lowmark.integration.transport.split_key import SplitKey
@@ -27,6 +25,8 @@ from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, Effect, Event, Polled
 from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
+
+from tests.integration.reported import report_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,10 +114,8 @@ class Fed:
             self.kind, BatchOffset("orders", batch_id + 1, "reader").to_json()
         )
         heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
-        text = json.dumps(
-            {"id": "q", "runId": "r", "batchId": batch_id, "sources": [{"endOffset": mine}, {"endOffset": heartbeat}]}
-        )
-        self.run.report(Progress.from_json(text), 1, planned_at_us=self.now_us - SECOND, now_us=self.now_us)
+        progress = report_of(batch_id, [{"endOffset": mine}, {"endOffset": heartbeat}])
+        self.run.report(progress, 1, planned_at_us=self.now_us - SECOND, now_us=self.now_us)
 
     def picture(self) -> dict[str, Any]:
         """All that a restart, a reader and a person go by, but for what the process alone counts."""

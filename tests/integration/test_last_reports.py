@@ -25,6 +25,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 
+from tests.integration.reported import report_of
 from tests.live.servers import wait_until
 
 SECOND = 1_000_000
@@ -139,8 +140,7 @@ class Driver:
         self.tracks["q", batch_id] = track
         self.farewells.commits = batch_id
         sources = [{"endOffset": {"logOffset": 0}}, {"endOffset": self.farewells.offsets[batch_id].to_json()}]
-        text = {"id": "q", "runId": self.run_id, "batchId": batch_id, "sources": sources}
-        self.progress.append(Progress.from_json(json.dumps(text)))
+        self.progress.append(report_of(batch_id, sources, runId=self.run_id))
 
     def batch(self, **at_s: int) -> int:
         batch_id = self.plan()

@@ -7,7 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from lowmark.integration import LowWatermarkService
+from lowmark.integration.spark import progress
 from lowmark.integration.spark.progress import Progress, java_text
+from pyspark.errors import StreamingQueryException
 
 from tests.integration.feed import Feed
 
@@ -52,6 +55,18 @@ def test_a_long_text_waits_for_no_acknowledgement(spark: SparkSession) -> None:
         return statistics.median(spent)
 
     assert median_ms(java_text) < median_ms(lambda holder: holder.toString())
+
+
+def test_a_field_that_spark_calls_otherwise_ends_the_query_and_is_named(
+    service: LowWatermarkService, feed: Feed, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "java_text", lambda value: java_text(value).replace('"endOffset"', '"offsetAtEnd"'))
+    events = service.wrap(feed.df, name="orders", event_time="ts", split="split")
+    feed.put(("a", 1, 100))
+    query = events.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+
+    with pytest.raises(StreamingQueryException, match=r"as Spark 4\..* missing required field `endOffset`"):
+        query.processAllAvailable()
 
 
 def test_progress_is_what_sparks_json_says(spark: SparkSession, feed: Feed, checkpoint: str) -> None:

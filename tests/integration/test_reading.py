@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,6 +41,7 @@ from lowmark.watermark import SplitState, WatermarkStrategy, format_time_us
 from lowmark.watermark.splits.tracker import SplitMark, SplitTracker
 from lowmark.watermark.tasks.status import run_mark
 
+from tests.integration.reported import report_text
 from tests.integration.serving import private_folder
 from tests.integration.test_cooperation_rules import FakeMember
 
@@ -70,7 +70,7 @@ def report_of(checkpoint: int) -> str:
     offset = BatchOffset("orders", checkpoint, "reader").to_json()
     heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
     sources = [{"endOffset": offset}, {"endOffset": heartbeat}]
-    return json.dumps({"id": "q", "runId": "r", "batchId": checkpoint - 1, "sources": sources})
+    return report_text(checkpoint - 1, sources)
 
 
 def track_of(**latest_s: int) -> BatchTrack:

@@ -29,6 +29,7 @@ from lowmark.integration.transport.split_key import SplitKey
 from lowmark.watermark import WatermarkStrategy
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 
+from tests.integration.reported import report_of
 from tests.integration.test_observe import EMPTY, TWO
 
 KEY = SplitKey(("topic", "partition"), ("string", "int"))
@@ -47,7 +48,7 @@ def stream(*, declared: tuple[tuple[str, int], ...] = (), sources: int = 1) -> S
 def progress(batch_id: int, *ends: Offset | None, start: Offset | None = None) -> Progress:
     heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
     sources = [{"startOffset": start, "endOffset": end} for end in ends] + [{"endOffset": heartbeat}]
-    return Progress.from_json(json.dumps({"id": "q", "runId": "r", "batchId": batch_id, "sources": sources}))
+    return report_of(batch_id, sources)
 
 
 def begun(of: Stream, state: str | None = None) -> StreamRun:
@@ -126,10 +127,9 @@ def test_rows_count_from_where_a_source_or_a_new_partition_began() -> None:
 
 
 def test_a_partition_that_was_read_beyond_what_was_its_end_has_nothing_unread() -> None:
-    heartbeat = {"endOffset": {"a": {"0": 12, "1": 3}}, "latestOffset": {"a": {"0": 10, "1": 9}}}
-    text = json.dumps({"id": "q", "runId": "r", "batchId": 0, "sources": [heartbeat]})
+    source = {"endOffset": {"a": {"0": 12, "1": 3}}, "latestOffset": {"a": {"0": 10, "1": 9}}}
 
-    assert backlog_rows(Progress.from_json(text).sources) == {("a", 0): 0, ("a", 1): 6}
+    assert backlog_rows(report_of(0, [source]).sources) == {("a", 0): 0, ("a", 1): 6}
 
 
 def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:
@@ -139,12 +139,12 @@ def test_two_streams_that_share_a_source_each_go_by_their_own() -> None:
     shared, own = {"a": {"0": 1}}, {"b": {"0": 1}}
     heartbeat = {"epoch": 1, "low_us": None, "lowmark": "orders", "run": "t", "state": ""}
     sources = [{"endOffset": end} for end in (shared, own, heartbeat, heartbeat)]
-    text = json.dumps({"id": "q", "runId": "r", "batchId": 0, "sources": sources})
-    run.report(Progress.from_json(text), 3, planned_at_us=0, now_us=1)
+    progress = report_of(0, sources)
+    run.report(progress, 3, planned_at_us=0, now_us=1)
 
     assert known(run) == {"a/0"}, "b/0 would hold the low watermark of a stream that never reads it"
     run.places = {}  # nobody looked at the plan: nothing is guessed
-    assert run.sources_in(Progress.from_json(text), 3) == []
+    assert run.sources_in(progress, 3) == []
 
 
 def test_of_a_source_whose_beginning_is_not_known_nothing_is_counted() -> None:

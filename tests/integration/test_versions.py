@@ -12,14 +12,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lowmark.integration.transport.accumulated import BatchTrack, TrackParam, TrackShelf
+from lowmark.integration.spark.versions import check_session
+from lowmark.integration.transport.accumulated import BatchTrack, EventTimeMap, TrackParam, TrackShelf, _Task
 from lowmark.integration.transport.mapped import BatchMap, MappedMeasure, _Reduction
 from lowmark.integration.transport.split_key import SplitKey
-from lowmark.sources.spark.versions import UnsupportedSpark, check_version
-from lowmark.watermark import WatermarkStrategy
+from lowmark.sources.spark.versions import NEWEST_TRIED, UnsupportedSpark, check_version, major_minor
+from lowmark.watermark import InvalidStrategy, WatermarkStrategy
+from lowmark.watermark.generator import NoWatermarks
 from lowmark.watermark.splits.events import BatchCounts
 
 from tests.integration.version_table import PINNED, environments, tried
@@ -66,6 +69,21 @@ def test_a_version_outside_is_refused_with_the_range() -> None:
             check_version(outside)
 
 
+def test_a_spark_newer_than_the_newest_that_was_tried_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    session: Any = SimpleNamespace(version="4.3.1")
+    check_session(session)
+    assert not caplog.messages, "it was tried"
+    session.version = "4.4.0"
+    for _ in range(2):
+        check_session(session)
+    (said,) = caplog.messages
+    assert said.startswith("Spark 4.4.0 is newer than 4.3, the newest that lowmark was tried with. Hint: ")
+
+
+def test_the_newest_that_was_tried_is_the_newest_that_tests_run_on() -> None:
+    assert max(map(major_minor, environments())) == NEWEST_TRIED
+
+
 @pytest.mark.parametrize(
     "asked", ["from lowmark.integration import LowWatermarkService", "import lowmark.sources.spark"]
 )
@@ -89,21 +107,26 @@ SECOND_US = 1_000_000
 NOW_US = 1_700_000_000 * SECOND_US
 
 
-def reduced(*batches: Sequence[tuple[str | None, int | None, int | None]], cell: int = 0) -> BatchTrack:
-    """What a task makes of Arrow batches of (topic, partition, microseconds)."""
+def batch_of(*rows: tuple[str | None, int | None, int | None]) -> Any:
+    """An Arrow batch of (topic, partition, microseconds)."""
     import pyarrow as pa
 
+    topics, partitions, times = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = [
+        pa.array(topics, pa.string()),
+        pa.array(partitions, pa.int32()),
+        pa.array(times, pa.timestamp("us", tz="Europe/Berlin")),
+    ]
+    return pa.record_batch(columns, names=["topic", "partition", "ts"])
+
+
+def reduced(*batches: Sequence[tuple[str | None, int | None, int | None]], cell: int = 0) -> BatchTrack:
+    """What a task makes of Arrow batches of (topic, partition, microseconds)."""
     job = BatchMap("orders", KEY.columns, "ts", 60 * SECOND_US, None)  # type: ignore[arg-type]  # nothing is sent
     reduction = _Reduction(job, cell=cell)
     reduction._future_limit_us = NOW_US
     for rows in batches:
-        topics, partitions, times = zip(*rows, strict=True) if rows else ((), (), ())
-        columns = [
-            pa.array(topics, pa.string()),
-            pa.array(partitions, pa.int32()),
-            pa.array(times, pa.timestamp("us", tz="Europe/Berlin")),
-        ]
-        batch = pa.record_batch(columns, names=["topic", "partition", "ts"])
+        batch = batch_of(*rows)
         assert reduction.see(batch) is batch
     return reduction.track()
 
@@ -133,6 +156,18 @@ def test_batches_are_reduced_to_the_largest_time_of_each_split() -> None:
     assert found.counts == BatchCounts(rows=5)
     assert found.names == {a: "orders/0", b: "orders/1"}
     assert measured(first, other, first, other) == found, "a task that ran again changes nothing"
+
+
+@pytest.mark.parametrize("call", ["mark_idle", "mark_active"])
+def test_a_generator_that_marks_its_split_idle_is_told_what_to_use_instead(call: str) -> None:
+    class Idle(NoWatermarks):
+        def on_event(self, event: object, timestamp_us: int, output: object) -> None:
+            del event, timestamp_us
+            getattr(output, call)()
+
+    job = EventTimeMap("orders", KEY, "ts", WatermarkStrategy.for_generator(Idle), None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidStrategy, match=r"mark_idle\(\) or mark_active\(\)\. Hint: .* with_idleness\(\)"):
+        _Task(job, cell=0).measure(batch_of(("orders", 0, 5_000)))
 
 
 def test_rows_that_move_nothing_are_counted_by_what_is_wrong_with_them() -> None:

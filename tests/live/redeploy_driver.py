@@ -50,7 +50,7 @@ def begin(
         (out / f".{batch_id}").rename(out / f"{batch_id}.json")
 
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 10).json(str(folder / "feed"))
-    service = LowWatermarkService(spark, coordinator=coordinator, job="billing", job_queries=queries, beside=True)
+    service = LowWatermarkService(spark.newSession(), coordinator=coordinator, job="billing", job_queries=queries)
     events = service.wrap(rows, name="orders", event_time="ts", split="split")
     writer = windows(events, "split").writeStream.foreachBatch(keep)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))

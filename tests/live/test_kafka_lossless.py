@@ -9,7 +9,6 @@ same topic, and must lose rows there: otherwise the test would show nothing.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import random
 from itertools import pairwise
 
@@ -22,6 +21,7 @@ from lowmark.integration.transport.heartbeat import HeartbeatOffset
 from lowmark.watermark import SplitState
 from pyspark.sql import SparkSession
 
+from tests.integration.reported import report_of
 from tests.live.kafka_scenarios import (
     BOUND_US,
     HOUR_US,
@@ -233,11 +233,7 @@ def a_run(*lows_us: int | None) -> tuple[Log, list[Progress]]:
         heartbeat = {"endOffset": HeartbeatOffset("orders", low_us, "token", batch).to_json()}
         in_force_us = 0 if before_us is None else before_us
         watermark = dt.datetime.fromtimestamp(in_force_us / SECOND_US, dt.timezone.utc).isoformat()
-        event = {
-            "id": "q", "runId": "r", "batchId": batch, "sources": [kafka, heartbeat],
-            "eventTime": {"watermark": watermark},
-        }  # fmt: skip
-        progress.append(Progress.from_json(json.dumps(event)))
+        progress.append(report_of(batch, [kafka, heartbeat], eventTime={"watermark": watermark}))
     return log, progress
 
 

@@ -529,6 +529,22 @@ def test_a_partition_without_a_leader_is_left_out(caplog: pytest.LogCaptureFixtu
     assert planner.metrics.values()["unanswered_partitions"] == 2
 
 
+def test_partitions_that_stay_silent_are_told_in_the_log_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    client, clock = ScriptedClient(orders={0: (0, 5), 1: (0, 5)}), StillClock()
+    client.silent.add(("orders", 1))
+    planner = planner_of(client, now_seconds=clock)
+    for _ in range(11):  # a plan every two seconds, from 0 to 20
+        planner.latest([split(0), split(1)])
+        clock.now += 2.0
+
+    lines = [line for line in caplog.messages if "partitions cannot be read" in line]
+    assert len(lines) == 3, "at 0, 10 and 20 seconds"
+    assert "gives no answer for 1 of 2 partitions" in str(planner.trouble())
+    client.silent.clear()
+    planner.latest([split(0), split(1)])
+    assert planner.trouble() is None
+
+
 def test_times_are_found_or_not_there_yet() -> None:
     planner = planner_of(ScriptedClient(orders={0: (0, 10), 1: (0, 3)}))
 

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from lowmark.sources import MetricGroup
 from lowmark.sources.files import FileSource
 from lowmark.sources.kafka import KafkaSource
 from lowmark.sources.kafka.settings import KafkaSettings
 from lowmark.sources.kinesis import KinesisSource, KinesisUnavailable
 from lowmark.sources.kinesis.client import KinesisClient, KinesisSettings
 from lowmark.sources.kit.discovery import DiscoveryFailed
-from lowmark.sources.kit.trouble import Trouble
+from lowmark.sources.kit.unanswered import Unanswered
 from lowmark.sources.pravega import PravegaSource
 from lowmark.sources.pravega.settings import PravegaSettings
 from lowmark.watermark import LowmarkError
@@ -86,10 +87,11 @@ def test_what_a_client_says_of_an_address_that_does_not_answer(caplog: pytest.Lo
     hides(caplog.text, keeps="and tries again for 30 seconds")
 
 
-def test_what_is_waited_for_and_what_failed() -> None:
-    trouble = Trouble("Pravega at tcp://me:hunter2@pravega:9090", "segments")
-    trouble.see(1, 2, "0", "cannot reach http://me:hunter2@node:1")
-    hides(str(trouble.text), keeps="http://node:1")
+def test_what_is_waited_for_and_what_failed(caplog: pytest.LogCaptureFixture) -> None:
+    unanswered = Unanswered("Pravega at tcp://me:hunter2@pravega:9090", "segments", MetricGroup())
+    unanswered.see(1, 2, "0", "cannot reach http://me:hunter2@node:1")
+    hides(str(unanswered.text), keeps="http://node:1")
+    hides(caplog.text, keeps="http://node:1")
     error = DiscoveryFailed("FileSource(s3://me:hunter2@b)", "list", 1, "OSError: s3://me:hunter2@b is not there")
     hides(str(error) + repr(error) + repr(error.args), keeps="OSError: s3://b is not there")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark.generator import MILLISECOND_US
+from lowmark.watermark.moment import MILLISECOND_US
 from lowmark.watermark.splits.events import BatchReported, Polled, SplitColumn, SplitsDiscovered
 from lowmark.watermark.splits.stream import StreamCoordinator
 from lowmark.watermark.state import SplitId

@@ -27,8 +27,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark.generator import LOWEST_US, MILLISECOND_US
+from lowmark.watermark.generator import LOWEST_US
 from lowmark.watermark.lateness import buckets_of, upper_edges
+from lowmark.watermark.moment import MILLISECOND_US
 from lowmark.watermark.state import SplitId
 from lowmark.watermark.strategy import AdaptiveBound
 

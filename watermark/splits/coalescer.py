@@ -27,12 +27,11 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.errors import DuplicateSplit, FinishedSplit, InvalidWatermark, UnknownSplit
-from lowmark.watermark.generator import MILLISECOND_US
+from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US
 from lowmark.watermark.state import INFLUENCE, AllIdle, Influence, Signal, SplitId, SplitState, next_state, split_order
 
 _UINT64, _INT64 = np.dtype(np.uint64), np.dtype(np.int64)
 _IDENTITY = np.iinfo(np.int64).max
-_LEAST_US, _MOST_US = -(2**63), 2**63 - 1
 _FEW = 16  # so many equal watermarks are compared by their ids; beyond, the ids are ranked once
 
 Rows = slice | npt.NDArray[np.intp]
@@ -205,7 +204,7 @@ class Coalescer:
         """
         if split in self._row_of:
             raise DuplicateSplit(split)
-        if watermark_us is not None and not _LEAST_US <= watermark_us <= _MOST_US:
+        if watermark_us is not None and not LEAST_US <= watermark_us <= MOST_US:
             raise InvalidWatermark(split, watermark_us)
         row = self._row_of[split] = len(self._ids)
         if row == len(self._watermarks_us):
@@ -231,7 +230,7 @@ class Coalescer:
             InvalidWatermark: the value does not fit 64 bits.
         """
         row = self._find(split)
-        if not _LEAST_US <= watermark_us <= _MOST_US:
+        if not LEAST_US <= watermark_us <= MOST_US:
             raise InvalidWatermark(split, watermark_us)
         if not self._takes_part[row]:
             self._bring_in(row, watermark_us)

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from lowmark.watermark.generator import MILLISECOND_US
+from lowmark.watermark.moment import LEAST_US, MILLISECOND_US, MOST_US
 from lowmark.watermark.state import SplitId
 
 from .events import BatchReported, SplitColumn
 from .tally import SplitTally
 
 Column = npt.NDArray[np.int64]
-_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,4 +182,4 @@ class Cohort:
 
 def _up_to(column: Column, limit_us: int) -> npt.NDArray[np.bool_]:
     """Which values are at most the limit, which may be beyond 64 bits."""
-    return (column <= min(limit_us, _MOST)) if limit_us >= _LEAST else np.zeros(len(column), np.bool_)
+    return (column <= min(limit_us, MOST_US)) if limit_us >= LEAST_US else np.zeros(len(column), np.bool_)

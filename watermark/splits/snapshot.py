@@ -27,6 +27,7 @@ from graphlib import TopologicalSorter
 import numpy as np
 import numpy.typing as npt
 from lowmark.watermark.errors import CorruptSnapshot
+from lowmark.watermark.moment import INT64
 from lowmark.watermark.packed import MOST_BYTES, pack, unpack
 from lowmark.watermark.state import SplitId, SplitState, split_order
 
@@ -46,7 +47,6 @@ _CODES = {
     SplitState.FINISHED: 4,
 }
 _STATES = {code: state for state, code in _CODES.items()}
-_INT64 = range(-(2**63), 2**63)
 _SPOKEN = 0x80  # flag on the state: the watermark column counts
 
 
@@ -148,15 +148,15 @@ def decode(data: bytes) -> StreamSnapshot:
         lost = tuple(more[3]) if len(more) > 3 and more[3] is not None else None
         rows = more[4] if len(more) > 4 else [0] * len(bounds_us)
         bound_rows = {split: count for split, count in zip(bounds_us, rows, strict=True) if count}
-        _check(all(type(count) is int and 0 < count <= _INT64[-1] for count in bound_rows.values()))
-        _check(young_since_us is None or (type(young_since_us) is int and young_since_us in _INT64))
-        _check(lost is None or (len(lost) == 2 and all(type(part) is int and part in _INT64 for part in lost)))
-        _check(all(type(split) in (str, int) and type(us) is int and us in _INT64 for split, us in bounds_us.items()))
+        _check(all(type(count) is int and 0 < count <= INT64[-1] for count in bound_rows.values()))
+        _check(young_since_us is None or (type(young_since_us) is int and young_since_us in INT64))
+        _check(lost is None or (len(lost) == 2 and all(type(part) is int and part in INT64 for part in lost)))
+        _check(all(type(split) in (str, int) and type(us) is int and us in INT64 for split, us in bounds_us.items()))
         _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
         for child, (parents, left_us) in ancestry.items():
             _check(all(type(split) in (str, int) for split in (child, *parents)))
             _check(parents or left_us is not None)  # parents that were removed have left something
-            _check(left_us is None or (type(left_us) is int and left_us in _INT64))
+            _check(left_us is None or (type(left_us) is int and left_us in INT64))
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         low_us = low_us if low_known else None
         return StreamSnapshot(low_us, splits, dict(names), ancestry, bounds_us, young_since_us, lost, bound_rows)

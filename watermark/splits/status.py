@@ -8,17 +8,17 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from enum import Enum
 
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
+from lowmark.watermark.moment import datetime_of, none_first, us_of
 from lowmark.watermark.printable import printable
 from lowmark.watermark.state import AllIdle, IdleClock, SplitState
 
 from .events import BatchCounts
 
 _PLAIN = frozenset({int, str, bool})  # what most values of a status are, and stay
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SPLITS_SHOWN = 10
 _SPELLS_SHOWN = 3
 _SILENT_US = 10_000_000
@@ -338,7 +338,7 @@ def utc(us: int | None) -> datetime | None:
     if us is None:
         return None
     try:
-        return _EPOCH + timedelta(microseconds=us)
+        return datetime_of(us)
     except OverflowError:
         return None
 
@@ -410,7 +410,7 @@ def _clock_lines(status: StreamStatus) -> list[str]:
 def _held_lines(held: tuple[HolderSpell, ...]) -> list[str]:
     """Who held before, newest first, as one line; nothing while there is nothing to tell.
 
-    >>> at = [_EPOCH + timedelta(minutes=minutes) for minutes in (0, 3, 15)]
+    >>> at = [datetime_of(minutes * 60_000_000) for minutes in (0, 3, 15)]
     >>> _held_lines((HolderSpell("a", at[1], at[2]), HolderSpell("b", at[0], at[1])))
     ['  held   for 12m by a; before that for 3m by b']
     """
@@ -459,7 +459,12 @@ def by_need(split: SplitStatus) -> tuple[int, bool, int]:
 
 def need(state: SplitState, watermark_us: int | None) -> tuple[int, bool, int]:
     """``by_need`` before there is a ``SplitStatus``."""
-    return (_RANK[state], watermark_us is not None, 0 if watermark_us is None else watermark_us)
+    return (_RANK[state], *none_first(watermark_us))
+
+
+def behind(status: StreamStatus) -> tuple[bool, int]:
+    """Sort key: which of several queries on a stream is furthest behind."""
+    return none_first(status.low_watermark_us)
 
 
 def _split_line(split: SplitStatus) -> str:
@@ -474,4 +479,4 @@ def _split_line(split: SplitStatus) -> str:
 
 
 def _us(at: datetime | None) -> int | None:
-    return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)
+    return None if at is None else us_of(at)

@@ -28,6 +28,7 @@ from typing import TypeVar
 import numpy as np
 from lowmark.watermark.duration import format_duration_us, rough_duration_us
 from lowmark.watermark.errors import InvalidSplitId, InvalidWatermark
+from lowmark.watermark.moment import INT64
 from lowmark.watermark.protocol import NotifyNewLowWatermark
 from lowmark.watermark.state import IdleClock, SplitId, SplitState, split_order
 from lowmark.watermark.strategy import ProgressiveIdleness, WatermarkStrategy
@@ -72,7 +73,6 @@ look this often."""
 Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
 _RISES_SHOWN = 240
-_WATERMARK_RANGE = range(-(2**63), 2**63)
 _NUMBER_RANGE = range(2**64)
 
 
@@ -443,7 +443,7 @@ class StreamCoordinator:
 
     def _check_range(self, event: BatchReported | BatchPlanned) -> None:
         for split, watermark_us in event.watermarks_us.items():
-            if watermark_us not in _WATERMARK_RANGE:
+            if watermark_us not in INT64:
                 raise InvalidWatermark(split, watermark_us)
 
     def _report(self, event: BatchReported, now_us: int) -> None:
@@ -500,7 +500,7 @@ class StreamCoordinator:
         if top_us <= most_us:
             return event
         for split, watermark_us in claimed.items():
-            if watermark_us not in _WATERMARK_RANGE:
+            if watermark_us not in INT64:
                 raise InvalidWatermark(split, watermark_us)
         kept = {split: watermark_us for split, watermark_us in claimed.items() if watermark_us <= most_us}
         self._discover(claimed, frozenset(), event.planned_at_us, now_us)

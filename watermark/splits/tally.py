@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowmark.watermark.generator import MILLISECOND_US, bounded_watermark_us
+from lowmark.watermark.generator import bounded_watermark_us
+from lowmark.watermark.moment import MILLISECOND_US
 from lowmark.watermark.state import SplitId
 
 from .events import BatchCounts, BatchReported

@@ -40,6 +40,7 @@ from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
 from lowmark.watermark.errors import DisagreeingGroup, InvalidWatermark, UnknownTask
+from lowmark.watermark.moment import LEAST_US, MOST_US, none_first
 from lowmark.watermark.protocol import TaskId
 from lowmark.watermark.splits.status import need
 from lowmark.watermark.state import SplitState
@@ -49,7 +50,6 @@ from .cap import Cap, CapAnnounced
 from .snapshot import EncodedParts, json_object, to_json
 
 _BY_PARTS = attrgetter("parts")
-_LEAST_US, _MOST_US = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _Report:
     def order(self) -> tuple[int, bool, bool, int]:
         """The newest counts. Of two at one time the active one does, then the one that is further."""
         wanted_us = self.next_wanted_us
-        return self.at_us, self.active, wanted_us is not None, 0 if wanted_us is None else wanted_us
+        return self.at_us, self.active, *none_first(wanted_us)
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ class _Member:
 
     def allowed(self, max_drift_us: int) -> Cap:
         wanted_us = self.next_wanted_us
-        ahead_us = None if self.low_us is None else min(self.low_us + max_drift_us, _MOST_US)
+        ahead_us = None if self.low_us is None else min(self.low_us + max_drift_us, MOST_US)
         known = [us for us in (ahead_us, wanted_us) if us is not None]
         if known:
             return Cap.up_to(max(known))
@@ -252,7 +252,7 @@ class AlignmentGroup:
         """
         member = self._find(task)
         for us in (low_us, next_wanted_us):
-            if us is not None and not _LEAST_US <= us <= _MOST_US:
+            if us is not None and not LEAST_US <= us <= MOST_US:
                 raise InvalidWatermark(str(task), us)
         self._encoded_members.changed(task)
         self._take(member, _Report(at_us, True, next_wanted_us))
@@ -442,7 +442,7 @@ class AlignmentGroup:
 
 def _within(us: int) -> int:
     """A difference of two times, in the 64 bits that others can read."""
-    return max(_LEAST_US, min(us, _MOST_US))
+    return max(LEAST_US, min(us, MOST_US))
 
 
 def _plain(report: _Report) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from typing import Any
 
 from lowmark.watermark.duration import format_duration_us
 from lowmark.watermark.errors import CorruptSnapshot, InvalidMessage, TaskNotAway, TooManyTasks
+from lowmark.watermark.moment import INT64
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     NotifyNewLowWatermark,
@@ -66,7 +67,6 @@ _ANNOUNCEMENTS = 20  # of one group in an interval, at most
 _ANNOUNCED_AT_ONCE, _ANNOUNCED_BESIDE = 64, 4  # groups in a call that is about time, and in one that is not
 
 _BY_PARTS = attrgetter("parts")
-_INT64 = range(-(2**63), 2**63)
 
 
 class LowWatermarkCoordinator:
@@ -546,7 +546,7 @@ class LowWatermarkCoordinator:
         return to_json([*task.parts, self._spoke_us[task]]) if task in self._spoke_us else None
 
     def _forward(self, now_us: int) -> int:
-        if now_us not in _INT64:
+        if now_us not in INT64:
             raise ValueError(f"coordinator: expected now_us in microseconds since the epoch, got {now_us!r}")
         self._clock_steps_back += self._now_us is not None and now_us < self._now_us
         self._now_us = self._time(now_us)

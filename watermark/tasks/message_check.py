@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowmark.watermark.errors import InvalidMessage, shown
+from lowmark.watermark.moment import INT64
 from lowmark.watermark.protocol import (
     LeaseRenewed,
     LeftOut,
@@ -22,8 +23,6 @@ MOST_LEASE_US = 7 * 86_400_000_000
 
 MOST_TASKS = 200_000
 """How many tasks, those that are away too, and sources without a task, a coordinator takes."""
-
-_INT64 = range(-(2**63), 2**63)
 
 
 def check_reply(reply: ReplyLowWatermark) -> None:
@@ -89,13 +88,11 @@ def _name(message: object, field: str, got: object, *, least: int) -> None:
         raise _invalid(message, field, got, "a text that is UTF-8: without halves of surrogate pairs")
 
 
-def _number(
-    message: object, field: str, got: object, *, least: int = _INT64.start, most: int = _INT64.stop - 1
-) -> None:
+def _number(message: object, field: str, got: object, *, least: int = INT64.start, most: int = INT64.stop - 1) -> None:
     if type(got) is not int or not least <= got <= most:
-        if most < _INT64.stop - 1:
+        if most < INT64.stop - 1:
             raise _invalid(message, field, got, f"an integer of {least} to {most:,}")
-        what = "an integer of 64 bits" if least == _INT64.start else f"an integer of {least} or more, in 64 bits"
+        what = "an integer of 64 bits" if least == INT64.start else f"an integer of {least} or more, in 64 bits"
         raise _invalid(message, field, got, what)
 
 

@@ -1,0 +1,117 @@
+"""Count and tell the splits that a planner gets no answer for, by one rule for all systems."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import ClassVar
+
+from lowmark.sources.coordinator import SuppressRestarts
+from lowmark.sources.metric_group import MetricGroup
+from lowmark.watermark import format_time_us
+from lowmark.watermark.errors import without_login
+
+__all__ = ["SAY_AGAIN_SECONDS", "SourceUnavailable", "Unanswered"]
+
+log = logging.getLogger("lowmark")
+
+SAY_AGAIN_SECONDS = 10.0
+"""How long the log is quiet about splits that still do not answer: they are asked about every second or two."""
+
+
+class SourceUnavailable(SuppressRestarts, RuntimeError):
+    """The system of a source did not answer in time; catch this one for all connectors."""
+
+    place: str  # where it should be
+    action: str  # what was asked
+    after_seconds: float  # for how long it was tried
+    cause: str  # the last error
+    _fact = (
+        "{_system} at {place}: cannot {action}, tried for {after_seconds:.0f} s: {cause:.300}. Nothing was lost: the "
+        "query goes on from its checkpoint"
+    )
+    _hint = "check that it runs and can be reached from here."
+    _system: ClassVar[str] = "the source"  # which system it is
+
+
+class Unanswered:
+    """Counts splits that are not answered for, tells them in the log now and then, and since when in `text`.
+
+    Args:
+        system: the one that does not answer, and where.
+        splits: what its splits are called; the counter is called after them.
+        metrics: where they are counted.
+        now_seconds: a clock that never goes back.
+        now_us: the wall clock, microseconds since the epoch.
+
+    Attributes:
+        text: what `SplitPlanner.trouble` says; None: nothing is amiss.
+
+    >>> unanswered = Unanswered("Kinesis at eu-west-1", "shards", MetricGroup(), now_us=lambda: 1_767_268_800_000_000)
+    >>> unanswered.see(2, 8, "orders/shardId-000000000001", "ThrottlingException: slow down")
+    >>> unanswered.text.partition(", such as ")[0]
+    'Kinesis at eu-west-1 gives no answer for 2 of 8 shards since 2026-01-01 12:00:00.000 UTC'
+    >>> unanswered.see(0, 8)
+    >>> unanswered.text is None
+    True
+    """
+
+    def __init__(
+        self,
+        system: str,
+        splits: str,
+        metrics: MetricGroup,
+        *,
+        now_seconds: Callable[[], float] = time.monotonic,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+    ) -> None:
+        self._system, self._splits = without_login(system), splits
+        self._now_seconds, self._now_us = now_seconds, now_us
+        self._counter = metrics.counter(f"unanswered_{splits}")
+        self._since_us = 0
+        self._all_since_seconds: float | None = None
+        self._said_seconds: float | None = None
+        self.text: str | None = None
+
+    @property
+    def all_silent_seconds(self) -> float:
+        """How long no split has been answered for; 0.0 after an answer for any split."""
+        return 0.0 if self._all_since_seconds is None else self._now_seconds() - self._all_since_seconds
+
+    def see(self, silent: int, asked: int, example: str = "", cause: str = "") -> None:
+        """Take the outcome of a question about all splits.
+
+        Args:
+            silent: how many splits got no answer.
+            asked: how many splits the question was about.
+            example: id of one silent split.
+            cause: why, without secrets.
+        """
+        if silent < asked or not asked:
+            self._all_since_seconds = None
+        elif self._all_since_seconds is None:
+            self._all_since_seconds = self._now_seconds()
+        if not silent:
+            self.text = None
+            return
+        if self.text is None:
+            self._since_us = self._now_us()
+        self.text = (
+            f"{self._system} gives no answer for {silent} of {asked} {self._splits} since "
+            f"{format_time_us(self._since_us)}, such as {example}: {without_login(cause):.300}"
+        )
+        self.tell(silent, example, cause)
+
+    def tell(self, silent: int, example: str, cause: str) -> None:
+        """Count and log the silent splits of a question about some splits; arguments as in `see`."""
+        if not silent:
+            return
+        self._counter.inc(silent)
+        now = self._now_seconds()
+        if self._said_seconds is None or now >= self._said_seconds + SAY_AGAIN_SECONDS:
+            self._said_seconds = now
+            log.warning(
+                "%s: %d %s cannot be read at present and are asked about again, such as %s: %s",
+                self._system, silent, self._splits, example, without_login(cause)[:300],
+            )  # fmt: skip

@@ -1,0 +1,58 @@
+"""A moment is whole microseconds since 1970 in UTC, in 64 bits. Datetimes and milliseconds are made of it here."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+__all__ = ["INT64", "LEAST_US", "MILLISECOND_US", "MOST_US", "datetime_of", "first_ms_from", "none_first", "us_of"]
+
+INT64 = range(-(2**63), 2**63)
+"""For values of type `int` alone: `in` walks through the range where a value is a numpy integer."""
+
+LEAST_US, MOST_US = INT64[0], INT64[-1]
+MILLISECOND_US = 1_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def us_of(at: datetime) -> int:
+    """Microseconds of a datetime, exactly.
+
+    Raises:
+        TypeError: it has no time zone.
+
+    >>> us_of(datetime(1970, 1, 2, microsecond=7, tzinfo=timezone.utc))
+    86400000007
+    """
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def datetime_of(us: int) -> datetime:
+    """The datetime in UTC of microseconds.
+
+    Raises:
+        OverflowError: it is before the year 1 or after the year 9999.
+
+    >>> us_of(datetime_of(-1))
+    -1
+    """
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def first_ms_from(us: int) -> int:
+    """The first millisecond at or after a moment, none before 1970: for systems that are asked by milliseconds.
+
+    >>> first_ms_from(1_001), first_ms_from(-5)
+    (2, 0)
+    """
+    return max(0, -(-us // MILLISECOND_US))
+
+
+def none_first(us: int | None) -> tuple[bool, int]:
+    """Sort key: no watermark first, then the smallest.
+
+    >>> sorted([5, None, -3], key=none_first)
+    [None, -3, 5]
+    """
+    return us is not None, us or 0
