@@ -200,6 +200,6 @@ def test_what_native_spark_would_drop_is_called_a_floor() -> None:
     history.on(2, batch(1, 2, {"slow": 5}))
 
     assert (
-        "would have judged at least 1 rows late: a floor that may lie far below the truth, since a batch tells of a "
-        "split two event times at most"
+        "would have judged at least 1 rows late: a floor that may lie far below the truth, because a batch tells "
+        "the first and the last event time of a split at most, and without `detail=True` not how many rows it had"
     ) in explain(history.status(3))

@@ -535,8 +535,9 @@ class StreamCoordinator:
             event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
         tally.late_reports += late_reports
-        tally.native_late_rows += native_late_rows
-        tally.saw(column.values_of.max().item())
+        top_us = column.values_of.max().item()
+        tally.count_native_late(event, native_late_rows, top_us)
+        tally.saw(top_us)
         tally.saw_time(event.newest_us)
         self._coalescer.report_array(column.splits, column.values_of)
         self._material |= cohort.report(event, now_us)
