@@ -7,6 +7,7 @@ line of its own, markup or a picture.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 _READABLE_WIDTH = 12  # of a column whose cells may be broken into lines
+_NAME_WIDTH = 40  # of the first column: a name up to so long is not broken
 
 
 class EscapingConsole(Console):
@@ -99,7 +101,7 @@ class Sheet:
         needed = 2 * len(self._columns)
         for at, name in enumerate(self._columns):
             longest = max(cell_len(printable(text)) for text in (name, *(row[at] for row in self._rows)))
-            needed += longest if name in self._whole else min(longest, _READABLE_WIDTH)
+            needed += longest if name in self._whole else min(longest, _READABLE_WIDTH if at else _NAME_WIDTH)
         return needed
 
     def _table(self) -> Table:
@@ -113,9 +115,16 @@ class Sheet:
             pad_edge=False,
             collapse_padding=True,
         )
-        for name in self._columns:
+        for at, name in enumerate(self._columns):
             whole = name in self._whole
-            table.add_column(name, justify="right" if name in self._right else "left", overflow="fold", no_wrap=whole)
+            longest = max((cell_len(printable(row[at])) for row in self._rows), default=0)
+            table.add_column(
+                name,
+                justify="right" if name in self._right else "left",
+                overflow="fold",
+                no_wrap=whole,
+                min_width=None if at else min(longest, _NAME_WIDTH),
+            )
         for row in self._rows:
             table.add_row(*row)
         return table
@@ -131,8 +140,25 @@ def one_below_the_other(
             lines[-1] += f", {fact}"
         else:
             lines.append(fact)
-    yield Text(printable(about), overflow="fold")
-    yield Padding(Text("\n".join(lines), overflow="fold"), (0, 0, 0, 2))
+    yield Text("\n".join(_lines(printable(about), width)), overflow="fold")
+    broken = [each for line in lines for each in _lines(line, width - 2)]
+    yield Padding(Text("\n".join(broken), overflow="fold"), (0, 0, 0, 2))
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Break a text between words, and a word that no line holds behind its slashes: the names between them stay whole.
+
+    >>> _lines("held by billing/payments/nightly", 20)
+    ['held by billing/', 'payments/nightly']
+    """
+    lines = [""]
+    for word in re.findall(r"\s*\S+\s*", text):
+        parts = re.findall(r"[^/]*/|[^/]+", word) if cell_len(word.strip()) > width else [word]
+        for part in parts:
+            if lines[-1] and cell_len(lines[-1]) + cell_len(part.rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+    return [line.rstrip() for line in lines]
 
 
 def ago(at_us: int | None, now_us: int) -> str:

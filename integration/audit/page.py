@@ -121,7 +121,7 @@ def _window(report: AuditReport) -> str:
 
 
 def _table(head: Sequence[str], numbers: set[int], names: set[int], rows: Sequence[Sequence[str]]) -> str:
-    """A table that scrolls sideways within itself.
+    """A table that scrolls sideways within itself. A column without a text in any row is left out.
 
     Args:
         head: the titles of the columns.
@@ -129,13 +129,12 @@ def _table(head: Sequence[str], numbers: set[int], names: set[int], rows: Sequen
         names: the columns that hold names of splits, which may be long and are wrapped.
         rows: a text for each column.
     """
+    kinds = {at: "n" if at in numbers else "names" if at in names else "" for at in range(len(head))}
+    used = [at for at in kinds if at == 0 or any(row[at] for row in rows)]
 
     def cells(tag: str, row: Sequence[str]) -> str:
-        kinds = ["n" if at in numbers else "names" if at in names else "" for at in range(len(row))]
-        return "".join(
-            f"<{tag}{f' class={kind}' if kind else ''}>{_name(text) if at == 0 else _text(text)}</{tag}>"
-            for at, (kind, text) in enumerate(zip(kinds, row, strict=True))
-        )
+        texts = {at: _text(row[at]) if at else _name(row[at]) for at in used}
+        return "".join(f"<{tag}{f' class={kinds[at]}' if kinds[at] else ''}>{texts[at]}</{tag}>" for at in used)
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return f"<div class=wide><table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -281,14 +281,20 @@ def _local(text: str) -> Path:
 
     from lowmark.integration.errors import AuditImpossible
 
-    scheme, colon, rest = text.partition("://")
-    if not colon:
+    named = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)", text)
+    if named is None:
         return Path(text)
-    if scheme.lower() == "file":
+    scheme, slashes = named[1].lower(), named[2]
+    if scheme == "file":
         return Path(unquote(urlsplit(text).path))
+    before, at, place = text[named.end() :].rpartition("@")
+    shown = f"{slashes}{place if ':' in before else before + at + place:.200}"  # without keys of access
+    spark_has = {"s3": "s3a", "s3n": "s3a"}.get(scheme, scheme)
     raise AuditImpossible(
-        f"{scheme}://{rest.rpartition('@')[2]:.200} is not on this machine",
-        "copy some of its files here, or audit it in a session: lowmark.audit_table(spark.read.parquet(...), ...).",
+        f"{named[1]}:{shown} is not on this machine",
+        "copy some of its files into a folder here and name that folder, or audit it in a Spark session that "
+        f'reaches it: lowmark.audit_table(spark.read.parquet("{spark_has}:{shown}"), split=..., event_time=..., '
+        "order=...), where order is a column with offsets or with append times.",
     )
 
 

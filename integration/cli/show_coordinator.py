@@ -124,14 +124,15 @@ def _group_in_words(group: GroupStatus) -> str:
 
 
 def _source_table(source: SourceStatus, now_us: int) -> Sheet:
-    rows = []
+    rows, grouped = [], any(task.group is not None for task in source.tasks)
     for task in sorted(source.tasks, key=lambda task: need(task.state, task.low_watermark_us)):
-        low_us, group = task.low_watermark_us, "" if task.group is None else task.group
+        low_us = task.low_watermark_us
         at, behind = format_time_us(low_us).removesuffix(" UTC"), ago(low_us, now_us)
         state = "away" if _is_away(task) else task.state.value
-        rows.append((task.task.task_id, state, at, behind, group, task.why))
+        group = (task.group or "",) if grouped else ()
+        rows.append((task.task.task_id, state, at, behind, *group, task.why))
     return Sheet(
-        ("task", "state", "low watermark (UTC)", "behind", "group", "why"),
+        ("task", "state", "low watermark (UTC)", "behind", *(("group",) if grouped else ()), "why"),
         rows,
         title=f"{source.source_id} of {source.job_id}: {format_time_us(source.low_watermark_us)}, {source.why}",
         whole=("low watermark (UTC)", "behind"),

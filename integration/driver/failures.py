@@ -29,8 +29,9 @@ _FAULTS = (
     (
         ("Python worker failed to connect back", "Python worker to connect back"),
         (
-            "a Python process of the query did not start within the 10 seconds that Spark waits for it, because the "
-            "host was busy. No setting of Spark's changes them. Nothing is lost: start the query again. Hint: start "
+            "a Python process of the query did not start within the 10 seconds that Spark waits for it (60 for one of "
+            "a task, since Spark 4.2), because the host was busy. No setting of Spark's changes that, "
+            "spark.python.authenticate.socketTimeout neither. Nothing is lost: start the query again. Hint: start "
             "queries one after the other rather than at once, or give the driver more cores (spark.driver.cores)."
         ),
     ),

@@ -84,7 +84,7 @@ COUNTERS = (
     ),
     _Of(
         "lowmark_native_late_rows",
-        "Rows, at least, that Spark's one watermark for the whole stream would have judged late.",
+        "Rows, at least, that Spark's one watermark for the whole stream would have judged late: a floor.",
         lambda r: r.status.native_late_rows,
     ),
 )

@@ -353,9 +353,19 @@ def test_a_delta_table_whose_files_are_not_its_rows_is_refused(tmp_path: Path, f
 
 
 def test_files_elsewhere_are_refused_under_the_name_that_was_given(tmp_path: Path) -> None:
-    code, out, err = call("files", "s3://key:secret@bucket/orders", "--event-time", "at")
-    assert (code, out) == (2, "")
-    assert "s3://bucket/orders is not on this machine" in err
+    for given, said, call_says in (
+        ("s3://key:secret@bucket/orders", "s3://bucket/orders", "s3a://bucket/orders"),
+        ("abfss://box@account/orders", "abfss://box@account/orders", "abfss://box@account/orders"),
+        ("hdfs:/orders", "hdfs:/orders", "hdfs:/orders"),
+    ):
+        code, out, err = call("files", given, "--event-time", "at")
+        assert (code, out) == (2, "")
+        assert f"{said} is not on this machine" in err
+        assert (
+            "Hint: copy some of its files into a folder here and name that folder, or audit it in a Spark session"
+            in err
+        )
+        assert f'lowmark.audit_table(spark.read.parquet("{call_says}"), split=..., event_time=..., order=...)' in err
     parquet.write_table(pa.table({"at": rows_of(0, 0)}), tmp_path / "a b.parquet")
     assert told("files", (tmp_path / "a b.parquet").as_uri(), "--event-time", "at")["rows"] == 10
 

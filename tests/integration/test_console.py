@@ -14,17 +14,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lowmark.integration.cli import main
+from lowmark.integration.cli.show_coordinator import show_coordinator
 from lowmark.integration.console import EscapingConsole, Sheet, print_json, print_lines
 from lowmark.integration.coordinator.access import Door
 from lowmark.integration.coordinator.client import Member
+from lowmark.integration.coordinator.messages import StatusAnswer
 from lowmark.integration.demo.feed import demo_script
 from lowmark.integration.demo.result import DemoResult, LaneResult, SplitResult
 from lowmark.integration.demo.view import show
 from lowmark.integration.process import sockets
 from lowmark.integration.transport.driver_rpc import Server, StatusReply
-from lowmark.watermark import TaskId, WatermarkStrategy, to_json
+from lowmark.watermark import (
+    LowWatermarkCoordinator,
+    ReplyLowWatermark,
+    TaskDeregistered,
+    TaskId,
+    TaskRegistered,
+    WatermarkStrategy,
+    to_json,
+)
 from lowmark.watermark.splits.events import BatchReported, SplitsDiscovered
 from lowmark.watermark.splits.stream import StreamCoordinator
+from lowmark.watermark.strategy import AlignmentParams
 from rich.text import Text
 from typer.testing import CliRunner
 
@@ -148,7 +159,7 @@ def cells(line: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
 
 
-@pytest.mark.parametrize("width", [*range(30, 100), 200])
+@pytest.mark.parametrize("width", [*range(30, 115), 200])
 def test_nothing_is_cut_in_any_width_and_no_time_is_broken_where_it_fits(width: int) -> None:
     sheet = Sheet(COLUMNS, ROWS, whole=COLUMNS[2:5], right=COLUMNS[3:5], title="a stream", left_out=3)
     out = printed(sheet, width)
@@ -160,7 +171,43 @@ def test_nothing_is_cut_in_any_width_and_no_time_is_broken_where_it_fits(width: 
     assert "2026-01-01 00:00:00.000" in out or width < 45
     if "───" not in out:
         assert all(bare(cell) in bare(out) for row in ROWS for cell in row)
-    assert ("───" in out) == (width >= 87)
+    assert ("───" in out) == (width >= 106)
+    assert all(row[0] in out for row in ROWS) or width < 32, "names are whole"
+
+
+def shared(*tasks: TaskId, group: str | None = None) -> StatusAnswer:
+    """What a coordinator of these tasks answers; the first has not spoken, the second is away."""
+    coordinator = LowWatermarkCoordinator(interval_us=1_000_000, lease_us=10_000_000)
+    alignment = None if group is None else AlignmentParams(group, max_drift_us=60_000_000, update_interval_us=1_000_000)
+    now_us = 1_760_000_000_000_000
+    for n, task in enumerate(tasks):
+        coordinator.handle(TaskRegistered(task, f"{n}", None, alignment=alignment), now_us)
+        if n:
+            low_us = now_us - n * 700_000_000
+            reply = ReplyLowWatermark(task.job_id, task.source_id, task.task_id, now_us, low_us, f"{n}", None)
+            coordinator.handle(reply, now_us)
+    coordinator.handle(TaskDeregistered(tasks[1], "1"), now_us)
+    return StatusAnswer("0.2.0", 7, 12, None, coordinator.status(now_us))
+
+
+@pytest.mark.parametrize("group", [None, "european-settlement-streams-of-two"])
+def test_a_coordinator_shows_long_names_whole_at_80_columns(group: str | None) -> None:
+    job, source = "billing-of-all-european-markets", "payments-eu-central-1-settled1"
+    tasks = [TaskId(job, source, f"settlement-by-merchant-of-sh-{n:02}") for n in range(12)]
+    console = EscapingConsole()
+    console.file, console.width = io.StringIO(), 80
+    address, answer = "unix:/run/user/1000/lowmark/coordinator.sock", shared(*tasks, group=group)
+    show_coordinator(address, answer, console, now_us=1_760_000_000_000_000)
+    out = console.file.getvalue()
+
+    assert "…" not in out
+    assert max(len(line) for line in out.splitlines()[1:]) <= 80
+    for task in tasks:
+        in_group = group is not None and task is not tasks[1]  # which is away
+        assert out.count(task.task_id) >= 1 + in_group, f"{task.task_id} is broken in\n{out}"
+    assert out.count(source) >= (1 if group is None else 12), f"{source} is broken in\n{out}"
+    assert "2025-10-09 06:45:00.000" in out
+    assert ("group" in out) == (group is not None), "a column without a text takes no room"
 
 
 @pytest.mark.parametrize("width", [40, 60, 78, 79, 200])

@@ -286,6 +286,28 @@ def test_on_a_phone_no_column_is_cut_and_a_wrong_clock_is_named(browser: Browser
         server.stop()
 
 
+@pytest.mark.parametrize("width", [1_400, 390])
+def test_long_names_are_whole_and_fifty_holders_do_not_bury_the_page(browser: Browser, width: int) -> None:
+    run = FakeRun("t1")
+    names = [f"payments-eu-central-1-orders/{n}" for n in range(8)]
+    for at in range(60):
+        run.report({name: (1_000 + 10 * at + (n + at) % 8) * SECOND_US for n, name in enumerate(names)})
+    server = PageServer(FakeServices({ADDRESS: [run]}))
+    try:
+        with opened(browser, server.address, viewport={"width": width, "height": 980}) as page:
+            shows(page, "#splits-count", "8")
+            cut = page.evaluate(
+                "[...document.querySelectorAll('#rows th button')].filter((name) => name.scrollWidth > name.clientWidth"
+                " || name.scrollHeight > name.clientHeight).map((name) => name.textContent)"
+            )
+            assert cut == []
+            assert page.locator("#held li").count() == 50
+            assert page.locator("#held").evaluate("(list) => list.clientHeight") < 300
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+    finally:
+        server.stop()
+
+
 def test_search_order_and_states_choose_what_is_listed(browser: Browser, served: tuple[FakeServices, str]) -> None:
     with opened(browser, served[1]) as page:
         shows(page, "#splits-count", "8")
@@ -466,4 +488,7 @@ def test_the_page_of_an_audit_fits_the_window(browser: Browser, tmp_path: Path, 
     assert size[1] < 3_500
     heights = opened.evaluate("[...document.querySelectorAll('tbody tr')].slice(-8).map(row => row.clientHeight)")
     assert max(heights) < 45  # one line each
+    if width == 1_400:
+        beyond = "[...document.querySelectorAll('.wide')].map((each) => each.scrollWidth - each.clientWidth)"
+        assert set(opened.evaluate(beyond)) == {0}, "no column lies beyond the edge"
     opened.close()

@@ -13,6 +13,7 @@ import pytest
 from lowmark.integration.cli.check import _because
 from lowmark.integration.driver.audited import AuditedRun, Audits
 from lowmark.integration.driver.desks import Desks
+from lowmark.integration.driver.failures import brief
 from lowmark.integration.driver.standing import Standing, in_words
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.run_status import RunStatus, run_json
@@ -175,11 +176,19 @@ def test_a_query_that_fails_before_its_heartbeat_asks_is_shown_with_the_reason()
     assert seen.status.why.startswith(
         "the query failed: a Python process of the query did not start within the 10 seconds that Spark waits for it"
     )
+    assert "No setting of Spark's changes that, spark.python.authenticate.socketTimeout neither." in seen.status.why
     assert "start queries one after the other" in seen.status.why
     assert verdict(run_json(seen), datetime.now(timezone.utc)) == "failed"
     [shown] = standing.shown(stream=None, ended=True, limit=0)
     said = json.loads(json.dumps(run_json(shown)))
     assert "the query failed: a Python process" in _because(said, "failed", datetime.now(timezone.utc))
+
+
+def test_a_python_process_of_a_task_has_more_time_to_start() -> None:
+    """What Spark says of it, since 4.2."""
+    said = brief("SocketTimeoutException: Timed out while waiting for the Python worker to connect back after 60000 ms")
+    assert said is not None
+    assert "(60 for one of a task, since Spark 4.2)" in said
 
 
 def test_a_query_that_is_started_again_after_a_failed_start_is_not_shown_as_failed() -> None:

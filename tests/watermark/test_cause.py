@@ -57,6 +57,23 @@ def test_a_split_that_is_merely_behind_is_not_called_silent() -> None:
     assert (status.why, status.cause) == ("split slow has the smallest watermark of 2 live splits.", None)
 
 
+@pytest.mark.parametrize("strategy", [PLAIN, IDLENESS])
+def test_in_a_stream_without_rows_no_split_is_called_silent(strategy: WatermarkStrategy) -> None:
+    """Batches without a row go on: the heartbeat is in them."""
+    history = History(strategy)
+    for n in range(3):
+        history.on(n, batch(n, n, {"slow": 50 + n, "fast": 90 + n}, rows={"slow": 1, "fast": 1}))
+    for n in range(3, 10):
+        history.on(60 * n, Polled(at(60 * n)))
+        history.on(60 * n, batch(n, 60 * n, rows={"slow": 0, "fast": 0}))
+    status = history.status(600)
+
+    assert (status.cause, status.holder) == (None, "slow")
+    assert "no row of it" not in status.why
+    history.on(700, batch(10, 700, {"fast": 200}, rows={"slow": 0, "fast": 1}))
+    assert history.status(700).cause is Cause.SILENT_SPLIT, "now another has rows"
+
+
 def test_the_silence_of_a_stream_goes_on_while_nothing_is_read() -> None:
     """No poll comes once the silence is known: it was frozen at that moment."""
     history = History(IDLENESS)
@@ -200,6 +217,6 @@ def test_what_native_spark_would_drop_is_called_a_floor() -> None:
     history.on(2, batch(1, 2, {"slow": 5}))
 
     assert (
-        "would have judged at least 1 rows late: a floor that may lie far below the truth, since a batch tells of a "
-        "split two event times at most"
+        "would have judged at least 1 rows late: a floor that may lie far below the truth, because a batch tells "
+        "the first and the last event time of a split at most, and without `detail=True` not how many rows it had"
     ) in explain(history.status(3))

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import json
+import random
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from lowmark.watermark import AllIdle, SplitState, Tick, explain, format_time_us, to_json
+from lowmark.watermark import AllIdle, SplitId, SplitState, Tick, explain, format_time_us, to_json
 from lowmark.watermark.splits.events import BatchCounts, Polled, SplitsDiscovered, SplitsFinished, SplitsPaused
 from lowmark.watermark.splits.status import Explanation, Hold, as_html, hold_reasons, utc
 from lowmark.watermark.state import IdleClock
@@ -12,6 +13,7 @@ from lowmark.watermark.state import IdleClock
 from tests.watermark.history import PLAIN, START_US, History, at, batch, coordinator_of
 
 IDLENESS = PLAIN.with_idleness("10 seconds", clock="time")
+YEAR_US = 365 * 86_400 * 1_000_000
 START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc)
 
 
@@ -95,6 +97,48 @@ def test_what_native_spark_would_have_dropped_is_counted_at_least() -> None:
 
     assert 99 * second + 1_000 == status.native_watermark_us
     assert status.native_late_rows == 7 + 1 + 0  # all of them; one for sure; none
+
+
+@pytest.mark.parametrize("detail", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_native_spark_would_have_dropped_is_counted_whole_where_no_row_of_a_batch_is_ahead(
+    seed: int, detail: bool
+) -> None:
+    """Replayed: 400 devices, one of which gets a clock a year ahead. Native Spark drops all rows of the others then."""
+    second_us, bound_us, rng = 1_000_000, 10_000_000, random.Random(seed)
+    history = History(PLAIN.for_bounded_out_of_orderness("10 seconds"))
+    native_us: int | None = None
+    dropped = ahead = 0
+    for n in range(10):
+        lag_us = [rng.randrange(600) * second_us for _ in range(400)]
+        rows_us = [
+            (f"device-{at:03}", START_US + n * second_us - lag_us[at] + rng.randrange(5) * second_us)
+            for at in (rng.randrange(400) for _ in range(5_000))
+        ]
+        wrong = n in (3, 4, 5, 8)
+        newest_us = max(time_us for _, time_us in rows_us) + (YEAR_US if wrong else 0)
+        late = sum(native_us is not None and time_us <= native_us for _, time_us in rows_us)
+        dropped += late
+        native_us = max(native_us or newest_us - bound_us, newest_us - bound_us)
+        by_split: dict[SplitId, list[int]] = {}
+        for split, time_us in rows_us:
+            by_split.setdefault(split, []).append(time_us)
+        event = batch(
+            n, n, {split: max(times) - bound_us - 1_000 for split, times in by_split.items()},
+            first_us={split: min(times) for split, times in by_split.items()} if detail else None,
+            rows={split: len(times) for split, times in by_split.items()} if detail else None,
+            newest_us=newest_us, future_rows={"device-007": 1} if wrong else None,
+            counts=BatchCounts(rows=5_003 + wrong, null_time_rows=2, null_split_rows=1, future_rows=int(wrong)),
+        )  # fmt: skip
+        before = history.status(n).native_late_rows
+        history.on(n, event)
+        counted = history.status(n).native_late_rows - before
+        if n > 3:
+            assert counted == late == 5_000, f"seed {seed}, batch {n}"
+            ahead += 1
+        assert counted <= late, f"seed {seed}, batch {n}: more than native Spark drops"
+    assert ahead == 6
+    assert 6 * 5_000 <= history.status(10).native_late_rows <= dropped, f"seed {seed}"
 
 
 def test_names_are_for_display_only() -> None:
@@ -195,7 +239,8 @@ Stream orders: low watermark 2023-11-14 22:13:20.095 UTC
   late   1 returns below the low watermark, 0 regressing reports
   native Spark, with one watermark at 2023-11-14 22:13:21.001 UTC, \
 would have judged at least 1 rows late: a floor that may lie \
-far below the truth, since a batch tells of a split two event times at most"""
+far below the truth, because a batch tells the first and the last event time of a split at most, \
+and without `detail=True` not how many rows it had"""
     )
 
 

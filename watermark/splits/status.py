@@ -391,7 +391,8 @@ def explain(status: StreamStatus) -> str:
         lines.append(
             f"  native Spark, with one watermark at {format_time_us(status.native_watermark_us)}, "
             f"would have judged at least {status.native_late_rows:,} rows late: a floor that may lie far below the "
-            "truth, since a batch tells of a split two event times at most"
+            "truth, because a batch tells the first and the last event time of a split at most, and without "
+            "`detail=True` not how many rows it had"
         )
     return "\n".join(map(printable, lines))
 

@@ -110,7 +110,8 @@ class StreamCoordinator:
         self._read_until_us: int | None = None
         self._stirred_us: int | None = None  # up to when it was read when a split last spoke, began or went on
         self._moved_at_us: int | None = None  # when the low watermark rose, or began
-        self._planned_us: int | None = None  # when the newest batch was planned
+        self._planned_us: int | None = None  # when the newest batch was planned,
+        self._filled_us: int | None = None  # and the newest one that had rows of a split
         self._history = History[SplitId]()  # of who held
         self._tally = Tally(strategy.out_of_orderness_us)
         self._bounds = None if strategy.adaptive is None else AdaptiveBounds(strategy.adaptive)
@@ -292,6 +293,7 @@ class StreamCoordinator:
             read_until_us=self._read_until_us,
             silent_since_us=self.silent_since_us,
             planned_us=self._planned_us,
+            filled_us=self._filled_us,
             moved_at_us=self._moved_at_us,
             history=self._history,
             cohort=self._cohort,
@@ -461,6 +463,8 @@ class StreamCoordinator:
         if fresh:
             self._tally.count(event, low_us, now_us)
             self._planned_us = event.planned_at_us
+            if event.watermarks_us or any(rows > 0 for rows in event.rows.values()):
+                self._filled_us = event.planned_at_us
             self._learn_backlog(event, now_us)
         else:
             self._coalescer.regressions = regressions  # they were counted when the batch came first
@@ -527,7 +531,7 @@ class StreamCoordinator:
         self._read(event.planned_at_us)
         self._stir(event.planned_at_us)
         self._flow(event.planned_at_us)
-        self._planned_us = event.planned_at_us
+        self._planned_us = self._filled_us = event.planned_at_us
         low_us, tally = self._coalescer.low_us, self._tally
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         tally.count_batch(event, now_us)
@@ -535,8 +539,9 @@ class StreamCoordinator:
             event, in_force_us, tally.native_of(event), self._strategy.out_of_orderness_us
         )
         tally.late_reports += late_reports
-        tally.native_late_rows += native_late_rows
-        tally.saw(column.values_of.max().item())
+        top_us = column.values_of.max().item()
+        tally.count_native_late(event, native_late_rows, top_us)
+        tally.saw(top_us)
         tally.saw_time(event.newest_us)
         self._coalescer.report_array(column.splits, column.values_of)
         self._material |= cohort.report(event, now_us)

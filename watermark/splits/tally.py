@@ -43,7 +43,8 @@ class Tally:
 
     Native Spark has one watermark for the stream: the largest event time of all splits, less the delay. Rows
     at or below it, in a batch after the one that raised it, are late. From a split's smallest and largest
-    event time follows how many rows *at least* that would have been.
+    event time follows how many rows *at least* that would have been. If no event time of a batch is beyond that
+    watermark, but for wrong clocks, all its rows are late, and no split need tell how many it had.
 
     Args:
         bound_us: the out-of-orderness, which native Spark would have as its delay.
@@ -83,6 +84,7 @@ class Tally:
         self.count_batch(event, now_us)
         in_force_us = low_us if event.in_force_us is None else event.in_force_us
         native_us = self.native_of(event)
+        native_late_rows = 0
         for split in event.watermarks_us.keys() | {split for split, rows in event.rows.items() if rows > 0}:
             tally = self.splits.setdefault(split, SplitTally())
             tally.rows += event.rows.get(split, 0)
@@ -94,8 +96,11 @@ class Tally:
                 self.late_reports += 1
             if earliest_us is not None and native_us is not None:
                 late_rows = self._native_late(earliest_us, watermark_us, event.rows.get(split), native_us)
-                self.native_late_rows += late_rows
+                native_late_rows += late_rows
                 tally.native_late_rows += late_rows
+        of_all = event.rows.keys() <= event.watermarks_us.keys()
+        top_us = max(event.watermarks_us.values(), default=None) if of_all else None
+        self.count_native_late(event, native_late_rows, top_us)
         for watermark_us in event.watermarks_us.values():
             self.saw(watermark_us)
         self.saw_time(event.newest_us)
@@ -103,6 +108,28 @@ class Tally:
     def native_of(self, event: BatchReported) -> int | None:
         """The one watermark that native Spark judges the rows of a batch by."""
         return self.native_us if event.judged_by_us is None else event.judged_by_us
+
+    def count_native_late(self, event: BatchReported, by_split: int, top_us: int | None) -> None:
+        """Count the rows of a batch that native Spark judges late: all of them, or as many as its splits tell of.
+
+        Args:
+            event: the batch.
+            by_split: the rows that are late by what each split tells.
+            top_us: the largest watermark of the splits that delivered rows, None if it is not known of all.
+        """
+        native_us, counts = self.native_of(event), event.counts
+        if native_us is None:
+            return
+        with_time = counts.rows - counts.null_time_rows - counts.null_split_rows
+        if event.newest_us is not None and event.newest_us <= native_us:
+            by_split = max(by_split, with_time)
+        elif top_us is not None and self._newest_us(top_us) <= native_us:
+            by_split = max(by_split, with_time - counts.future_rows)
+        self.native_late_rows += by_split
+
+    def _newest_us(self, watermark_us: int) -> int:
+        """The largest event time that a split with this watermark can have shown."""
+        return watermark_us + self._bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
 
     def saw(self, watermark_us: int) -> None:
         """A split stands at ``watermark_us``."""
@@ -126,8 +153,6 @@ class Tally:
         self.future.pop(split, None)
 
     def _native_late(self, earliest_us: int, watermark_us: int | None, rows: int | None, native_us: int) -> int:
-        if watermark_us is not None and rows is not None:
-            newest_us = watermark_us + self._bound_us + 2 * MILLISECOND_US  # 1 ms back, and up to 1 ms of rounding
-            if newest_us <= native_us:
-                return rows
+        if watermark_us is not None and rows is not None and self._newest_us(watermark_us) <= native_us:
+            return rows
         return int(earliest_us <= native_us)

@@ -48,6 +48,7 @@ class View:
         read_until_us: up to when the sources were read, None before that is known.
         silent_since_us: since when nothing came of any split, None while something does.
         planned_us: when the newest batch was planned.
+        filled_us: when the newest batch was planned that had rows of a split.
         moved_at_us: when the low watermark rose last, or began.
         history: who held it.
         cohort: has the numbers of its splits while it is there.
@@ -66,6 +67,7 @@ class View:
     read_until_us: int | None
     silent_since_us: int | None
     planned_us: int | None
+    filled_us: int | None
     moved_at_us: int | None
     history: History[SplitId]
     cohort: Cohort | None
@@ -187,13 +189,13 @@ class View:
         return self.grace.left_us(holder, now_us if self.read_until_us is None else self.read_until_us)
 
     def _unreported_us(self, holder: SplitId, now_us: int) -> int | None:
-        """How long no row of the holder was reported; None: the newest batch had rows of the holder."""
+        """How long no row of the holder was reported; None: the newest batch with rows had some of the holder."""
         record = self.records[holder]
         tally, heard_us = self._counted(holder)
         state = self.lineage.state(holder)
-        if state is SplitState.PAUSED or record.waits or self.planned_us is None:
+        if state is SplitState.PAUSED or record.waits or self.filled_us is None:
             return None
-        if heard_us is not None and heard_us >= self.planned_us:
+        if heard_us is not None and heard_us >= self.filled_us:
             return None
         last_us = tally.last_report_us
         return now_us - (record.pending_since_us if last_us is None else last_us)
