@@ -11,7 +11,7 @@ import logging
 from functools import partial
 
 from lowmark.integration.process.loop import Loop
-from lowmark.integration.spark.checkpoint import Farewell
+from lowmark.integration.spark.checkpoint import Farewell, FarewellFiles
 from lowmark.integration.spark.queries import Queries, RunningQuery
 from lowmark.integration.transport.driver_rpc import HeartbeatRequest
 
@@ -97,7 +97,9 @@ def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:
 def lost_report(
     queries: Queries, stream_id: str, request: HeartbeatRequest, left_behind: Farewell | None
 ) -> int | None:
-    """The batch that was committed before this run and never reported, None if all were.
+    """The batch that was committed before this run and never reported, None if all were that may bring splits.
+
+    A batch in which no source went on had no rows, so its report brings no split.
 
     Args:
         queries: Spark's running queries.
@@ -121,8 +123,14 @@ def lost_report(
         # A batch that a restart ran again is reported; the state in its offset is from the report before it.
         over = planned if query.newest() is None and files.committed(planned) else planned - 1
         reported = planned - 1 if left_behind is None else left_behind.batch_id
-        return over if reported < over else None
+        return over if reported < over and _went_on(files, reported, over) else None
     return None
+
+
+def _went_on(files: FarewellFiles, before: int, until: int) -> bool:
+    """Whether a source of rows went on after one batch, until the end of another; also where Spark kept no entry."""
+    first, last = files.entry(before), files.entry(until)
+    return first is None or last is None or first.positions != last.positions
 
 
 def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell | None:

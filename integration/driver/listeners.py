@@ -23,14 +23,16 @@ class Listeners:
         self._listeners.append(listener)
 
     def notify(self, notice: NotifyNewLowWatermark) -> None:
-        """Tell all of them soon; returns at once."""
+        """Tell all of them soon; returns at once. A new thread takes the place of one that an error has ended."""
+        if self._loop.failed is not None:
+            self._loop = Loop("lowmark-listeners")
         self._loop.post(lambda: self._tell(notice))
 
     def _tell(self, notice: NotifyNewLowWatermark) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener.on_new_low_watermark(notice)
-            except Exception:
+            except BaseException:  # a callback may leave by SystemExit, and the thread has others to call
                 log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
 
     def stop(self) -> None:

@@ -139,6 +139,16 @@ class OffsetEntry:
         found = {id_: HeartbeatOffset.find(offset) for id_, offset in self.sources}
         return {id_: heartbeat for id_, heartbeat in found.items() if heartbeat is not None}
 
+    @property
+    def positions(self) -> dict[str, str | None]:
+        """Id of a source -> its offset as text, of those that are no heartbeats.
+
+        Raises:
+            UnreadableHeartbeat: one of the heartbeats has a field that cannot be.
+        """
+        heartbeats = self.heartbeats
+        return {id_: offset for id_, offset in self.sources if id_ not in heartbeats}
+
     def check(self) -> None:
         """Refuse what is not known for sure, before an entry is changed.
 

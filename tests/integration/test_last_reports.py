@@ -37,6 +37,7 @@ class Checkpoint:
     """One checkpoint, as far as it is looked at; `farewells` of a query."""
 
     offsets: list[HeartbeatOffset] = field(default_factory=list)
+    without_rows: set[int] = field(default_factory=set)  # batches in which the source did not go on
     commits: int = -1
     left: dict[str, Farewell] = field(default_factory=dict)
     slow: threading.Event | None = None
@@ -55,10 +56,12 @@ class Checkpoint:
     def newest_batch(self) -> int | None:
         return len(self.offsets) - 1 if self.offsets else None
 
-    def entry(self, batch_id: int) -> OffsetEntry:
-        return OffsetEntry.parse(
-            "\n".join(["v1", "{}", '{"logOffset": 0}', json.dumps(self.offsets[batch_id].to_json())])
-        )
+    def entry(self, batch_id: int) -> OffsetEntry | None:
+        if batch_id < 0:
+            return None
+        files = sum(batch not in self.without_rows for batch in range(batch_id + 1))
+        heartbeat = json.dumps(self.offsets[batch_id].to_json())
+        return OffsetEntry.parse("\n".join(["v1", "{}", f'{{"logOffset": {files - 1}}}', heartbeat]))
 
     def committed(self, batch_id: int) -> bool:
         return batch_id <= self.commits
@@ -256,6 +259,22 @@ def test_a_batch_that_was_committed_and_never_heard_of_holds_where_its_splits_ha
         again.batch(a=100)
         again.ask()
         assert again.run.low_watermark_us == 10 * SECOND
+
+
+@pytest.mark.parametrize(("without_rows", "held"), [({1, 2}, False), ({2}, True), (set(), True)])
+def test_a_lost_report_of_batches_in_which_no_source_went_on_brings_no_split_so_nothing_is_held(
+    checkpoint: Checkpoint, without_rows: set[int], *, held: bool
+) -> None:
+    checkpoint.without_rows = without_rows
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.runs.say_farewells()  # and the query goes on without a service
+    checkpoint.offsets += [checkpoint.offsets[-1]] * 2
+    checkpoint.commits = 2
+    again = Driver(checkpoint)
+    again.ask()
+
+    assert again.run.lost_reports == held
 
 
 def test_a_batch_that_was_planned_and_is_not_over_is_none_that_was_lost(checkpoint: Checkpoint) -> None:
