@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -95,6 +96,44 @@ def test_what_native_spark_would_have_dropped_is_counted_at_least() -> None:
 
     assert 99 * second + 1_000 == status.native_watermark_us
     assert status.native_late_rows == 7 + 1 + 0  # all of them; one for sure; none
+
+
+@pytest.mark.parametrize(("behind_us", "late"), [(999, 1), (1_000, 7)])
+def test_all_rows_are_late_for_native_spark_where_the_newest_is_exactly_at_its_watermark(
+    behind_us: int, late: int
+) -> None:
+    """The newest row is up to 1 ms of rounding ahead of what its watermark tells, so 1 ms behind is enough."""
+    history = History()
+    history.on(1, batch(0, 1, {"fast": 100_000}))
+    history.on(2, batch(1, 2, {"slow": 100_000 - behind_us}, rows={"slow": 7}))
+
+    assert history.status(2).native_late_rows == late
+
+
+@pytest.mark.parametrize(("ahead_us", "late"), [(0, 1), (1, 0)])
+def test_a_row_exactly_at_native_sparks_watermark_is_late(ahead_us: int, late: int) -> None:
+    history = History()
+    history.on(1, batch(0, 1, {"fast": 100_000}))
+    history.on(2, batch(1, 2, {"slow": 200_000}, first_us={"slow": 101_000 + ahead_us}, rows={"slow": 7}))
+
+    assert history.status(2).native_late_rows == late
+
+
+def test_rows_are_late_by_the_watermark_that_a_watched_query_has_itself() -> None:
+    history = History()
+    history.on(1, batch(0, 1, {"fast": 100_000}))
+    history.on(2, replace(batch(1, 2, {"slow": 60_000}, rows={"slow": 7}), judged_by_us=50_000))
+    history.on(3, replace(batch(2, 3, {"slow": 60_000}, rows={"slow": 7}), judged_by_us=60_000))
+
+    assert history.status(3).native_late_rows == 0 + 1
+
+
+def test_native_sparks_watermark_goes_on_after_a_restart_from_what_splits_stood_at() -> None:
+    history = History()
+    history.on(1, batch(0, 1, {"fast": 100_000, "slow": 50_000}))
+    history.restart(2)
+
+    assert history.status(2).native_watermark_us == 101_000
 
 
 def test_names_are_for_display_only() -> None:
