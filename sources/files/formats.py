@@ -28,6 +28,7 @@ STEP_ROWS = 4_096
 
 TIME = pa.timestamp("us", tz="UTC")
 _BATCH_ROWS = 65_536
+_PIECE_BYTES = 64 << 20  # of a row group at once, by the mean size that its file tells
 _US_PER = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _Integers: TypeAlias = npt.NDArray[np.int64]
 _NEVER = np.iinfo(np.int64).min  # in arrays of largest times: no row of the step has one
@@ -86,7 +87,10 @@ class FileFormat(ABC):
     def read(
         self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
-        """Yield (rows, the position after them) of the steps from `start` up to and without `stop`."""
+        """Yield (rows, the position after them) of the steps from `start` up to and without `stop`.
+
+        A step may come in pieces. After each but the last, the position is still that of the step.
+        """
 
 
 class ParquetFormat(FileFormat):
@@ -114,7 +118,18 @@ class ParquetFormat(FileFormat):
         with parquet.ParquetFile(path, filesystem=filesystem) as file:
             here = [name for name in file.schema_arrow.names if name in schema.names]
             for group in range(start, min(stop, file.metadata.num_row_groups)):
-                yield _fitted(file.read_row_group(group, columns=here), schema), group + 1
+                left = file.metadata.row_group(group).num_rows
+                for piece in _pieces(file, group, here):
+                    left -= piece.num_rows
+                    yield _fitted(piece, schema), group if left else group + 1
+
+
+def _pieces(file: parquet.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.Table]:
+    """The rows of a row group, so few at once that a text which many of them share is not unpacked for all."""
+    metadata = file.metadata.row_group(group)
+    rows = min(STEP_ROWS, max(1, _PIECE_BYTES * metadata.num_rows // max(1, metadata.total_byte_size)))
+    for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
+        yield pa.Table.from_batches([batch])
 
 
 def _ends_us(file: parquet.ParquetFile, group: int, column: str) -> tuple[int, int]:
@@ -132,7 +147,8 @@ def _ends_us(file: parquet.ParquetFile, group: int, column: str) -> tuple[int, i
             return _raw_us(least, kind.unit), _raw_us(raw, kind.unit)
         if statistics.null_count == metadata.num_rows:
             return _NO_TIME, _NEVER
-    return _ends(_utc(file.read_row_group(group, columns=[column]).column(column)))
+    ends = [_ends(_utc(piece.column(column))) for piece in _pieces(file, group, [column])]
+    return min((first for first, _ in ends), default=_NO_TIME), max((last for _, last in ends), default=_NEVER)
 
 
 def _raw_us(raw: int, unit: str) -> int:

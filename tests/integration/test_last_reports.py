@@ -268,7 +268,7 @@ def test_a_lost_report_of_batches_in_which_no_source_went_on_brings_no_split_so_
     checkpoint.without_rows = without_rows
     driver = Driver(checkpoint)
     driver.batch(a=10)
-    driver.runs.say_farewells()  # and the query goes on without a service
+    driver.desks.reports.say_farewells()  # and the query goes on without a service
     checkpoint.offsets += [checkpoint.offsets[-1]] * 2
     checkpoint.commits = 2
     again = Driver(checkpoint)
@@ -388,6 +388,26 @@ def test_a_run_that_wrote_no_offset_leaves_what_the_one_before_left(checkpoint: 
     again.ask()
 
     assert (again.splits(), again.run.lost_reports) == ({"a", "new"}, 0)
+
+
+def test_what_the_run_before_left_stays_until_the_next_one_has_left_its_own(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.desks.reports.say_farewells()
+    again = Driver(checkpoint)
+    again.batch(a=20)
+
+    def full(_: Checkpoint, farewell: Farewell) -> None:
+        raise OSError(28, f"no space for {farewell.token}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "write", full)
+        again.desks.reports.say_farewells()
+    assert [*checkpoint.left] == [driver.token]
+    again.desks.reports.say_farewells()
+    assert [*checkpoint.left] == [again.token]
 
 
 def test_a_restart_in_the_same_driver_that_comes_before_the_news_of_the_end_finds_all(checkpoint: Checkpoint) -> None:

@@ -185,6 +185,16 @@ def test_old_news_are_taken_by_a_cohort_and_make_no_split_younger() -> None:
     assert coordinator.wake_at_us(9) == 6 + TIMEOUT_US + 1
 
 
+def test_a_cohort_falls_idle_at_the_first_moment_after_the_timeout() -> None:
+    coordinator = gathered(TIME)  # heard at 6
+    idle = []
+    for us in (6 + TIMEOUT_US, 6 + TIMEOUT_US + 1):
+        coordinator.handle(Polled(us), us)
+        idle.append(coordinator.states[SplitState.IDLE])
+
+    assert idle == [0, len(SPLITS)]
+
+
 def test_a_promise_below_what_a_split_stands_at_lowers_nothing() -> None:
     coordinator = gathered(STRATEGIES[1])
     coordinator.handle(BatchReported(2, 7, column(dict.fromkeys(SPLITS, 5))), 9)

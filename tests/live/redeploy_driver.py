@@ -2,8 +2,9 @@
 
 Usage: python -m tests.live.redeploy_driver SCRATCH
 
-    start FOLDER COORDINATOR QUERIES     begins the query, as one of so many: it reads FOLDER/feed, keeps
-                                         FOLDER/checkpoint, writes FOLDER/out/<batch>.json
+    start FOLDER COORDINATOR QUERIES [AWAY]
+                                         begins the query, as one of so many for which the others wait so long: it
+                                         reads FOLDER/feed, keeps FOLDER/checkpoint, writes FOLDER/out/<batch>.json
     run FOLDER COORDINATOR QUERIES       runs it with AvailableNow until it ends by itself
     stop                                 ends it in order
 """
@@ -39,7 +40,7 @@ def session(scratch: Path) -> SparkSession:
 
 
 def begin(
-    spark: SparkSession, folder: Path, coordinator: str, queries: int, *, ends: bool
+    spark: SparkSession, folder: Path, coordinator: str, queries: int, job_away: str | None, *, ends: bool
 ) -> tuple[LowWatermarkService, StreamingQuery]:
     out = folder / "out"
     out.mkdir(exist_ok=True)
@@ -50,7 +51,9 @@ def begin(
         (out / f".{batch_id}").rename(out / f"{batch_id}.json")
 
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 10).json(str(folder / "feed"))
-    service = LowWatermarkService(spark.newSession(), coordinator=coordinator, job="billing", job_queries=queries)
+    service = LowWatermarkService(
+        spark.newSession(), coordinator=coordinator, job="billing", job_queries=queries, job_away=job_away
+    )
     events = service.wrap(rows, name="orders", event_time="ts", split="split")
     writer = windows(events, "split").writeStream.foreachBatch(keep)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
@@ -64,8 +67,9 @@ def main(scratch: Path) -> None:
     for line in sys.stdin:
         command, *rest = line.split()
         if command in ("start", "run"):
-            folder, coordinator, queries = rest
-            running = begin(spark, Path(folder), coordinator, int(queries), ends=command == "run")
+            folder, coordinator, queries, *away = rest
+            job_away = away[0] if away else None
+            running = begin(spark, Path(folder), coordinator, int(queries), job_away, ends=command == "run")
         if command in ("run", "stop"):
             assert running is not None
             service, query = running

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 2.0
 SECONDS = 90  # for what takes ten, on a machine with more to do
+AWAY = "20s"  # for which the other waits where the job names a time
 END = 1_000_000  # the event time after all rows
 PAUSE = threading.Event()  # is never set
 _WIDTH = 10  # rows of a file, a second apart: one window
@@ -113,8 +114,8 @@ class Application:
         """Its own low watermark once all was read."""
         return us(self.feed.files * _WIDTH - 1) - 1_000
 
-    def start(self, queries: int = 2) -> None:
-        self.driver.do("start", str(self.folder), self.coordinator, str(queries))
+    def start(self, queries: int = 2, job_away: str = "") -> None:
+        self.driver.do("start", str(self.folder), self.coordinator, str(queries), *([job_away] if job_away else []))
         self.running = True
 
     def run(self) -> None:
@@ -188,12 +189,12 @@ class Scene:
         for one in applications:
             wait_until(lambda: self.has_come(one, one.low_us), f"{one.folder.name} has read all", seconds=SECONDS)  # noqa: B023
 
-    def begin(self) -> None:
+    def begin(self, job_away: str = "") -> None:
         """Both run; the one ahead has read ten windows, the other five."""
         self.serve()
         for one, files in zip(self.both, (10, 5), strict=True):
             one.put(files)
-            one.start()
+            one.start(job_away=job_away)
         self.has_read_all(*self.both)
         wait_until(lambda: self.low_us == self.behind.low_us, "the low watermark of both", seconds=SECONDS)
 
@@ -348,9 +349,9 @@ def one_after_the_other(drivers: Drivers, *, serve_killed: bool = False) -> Resu
 
 
 def scaled_down(drivers: Drivers, how: str, *, serve_killed: bool = False) -> Result:
-    """The one behind is gone for good; the other goes on alone, once it was said so."""
+    """The one behind is gone for good; the other goes on alone, once it was said so or the time is over."""
     with scene(drivers) as job:
-        job.begin()
+        job.begin(AWAY if how == "job_away" else "")
         job.behind.go()
         job.ahead.put(10)
         job.has_read_all(job.ahead)
@@ -363,7 +364,7 @@ def scaled_down(drivers: Drivers, how: str, *, serve_killed: bool = False) -> Re
         if how == "forget":
             task = next(each.task for each in job.source().tasks if each.task.task_id == job.behind.query)  # type: ignore[union-attr]
             forget_task(job.ahead.coordinator, task)
-        else:
+        elif how == "job_queries=1":
             job.ahead.go()
             job.ahead.start(queries=1)
         job.end(job.ahead)
@@ -381,13 +382,15 @@ def cases(*, long: bool) -> Iterator[Callable[[Drivers], Result]]:
                 yield partial(redeployed, away=BOTH, back=back, between=between, serve_killed=serve_killed)
             for one in BOTH:
                 yield partial(redeployed, away=(one,), back=(one,), between=between, serve_killed=serve_killed)
-        for back in (BOTH, BOTH[::-1]):
-            yield partial(redeployed, away=BOTH, back=back, between=2, killed=True, serve_killed=serve_killed)
+        for between in (2, *((20, 60, 120) if long else ())):
+            for back in (BOTH, BOTH[::-1]):
+                yield partial(redeployed, away=BOTH, back=back, between=between, killed=True, serve_killed=serve_killed)
         for one in BOTH:
             yield partial(redeployed, away=(one,), back=(one,), between=2, killed=True, serve_killed=serve_killed)
         yield partial(one_after_the_other, serve_killed=serve_killed)
         yield partial(scaled_down, how="forget", serve_killed=serve_killed)
         yield partial(scaled_down, how="job_queries=1", serve_killed=serve_killed)
+        yield partial(scaled_down, how="job_away", serve_killed=serve_killed)
 
 
 def main() -> int:

@@ -477,6 +477,50 @@ def test_a_split_that_is_assigned_again_is_read_once(make: Any) -> None:
     assert planner.plan(end, None) == end
 
 
+def test_a_split_that_begins_long_before_the_last_batch_sets_the_time_back(make: Any) -> None:
+    source = Rows(a=range(1_000, 1_100))
+    planner = make(source)
+    first = planner.plan(planner.initial(), 50)
+    source.times["b"] = list(range(10, 200))
+    planner._slots.add_splits(0, [SourceSplit(split_id="b")])
+    second = planner.plan(first, 50)
+    times_us = [end.decode(source.split_serializer).time_us for end in (first, second)]
+
+    assert times_us[1] < times_us[0]
+    batches = run(planner, source, second, 50)
+    assert sum(len(rows) for batch in batches for rows in batch.values()) == 100 + 190 - sum(second.positions.values())
+
+
+def test_a_split_that_is_not_reachable_is_told_of_all_the_same(make: Any) -> None:
+    source, peer = Rows(a=range(10), b=range(10)), Peer()
+    planner = make(source, peer)
+    end = planner.plan(planner.initial(), None)
+    del source.times["b"]
+    source.times["a"].append(11)
+
+    assert planner.plan(end, None).positions == {"a": 11, "b": 10}
+    assert peer.told[-1].splits == {"a": (), "b": ()}
+    assert peer.told[-1].finished == ()
+
+
+def test_a_plan_of_which_only_counts_are_new_is_told_once(make: Any) -> None:
+    class Counting(SimplePlanner[Any]):
+        def metric_values(self) -> Mapping[str, float]:
+            return {"asked": float(source.asked)}
+
+    class Counted(Rows):
+        def create_planner(self) -> Any:
+            return Counting(self)
+
+    source, peer = Counted(a=range(10)), Peer()
+    planner = make(source, peer)
+    end = planner.plan(planner.initial(), None)
+    for _ in range(3):
+        assert planner.plan(end, None) == end
+
+    assert [told.checkpoint for told in peer.told] == [1, 1]
+
+
 def test_a_rate_is_not_saved_up_while_there_is_nothing_to_read(make: Any) -> None:
     source = Rows(a=range(5))
     now = [1_000 * SECOND]

@@ -29,6 +29,7 @@ from pyarrow import fs
 
 SECOND_US = 1_000_000
 TIME: pa.DataType = pa.timestamp("us", tz="UTC")
+WATCHED = pa.proxy_memory_pool(pa.default_memory_pool())  # as long as anything that was made in it
 SCHEMA = pa.schema({"id": pa.int64(), "ts": TIME, "name": pa.string()})
 
 
@@ -166,7 +167,29 @@ def test_a_row_group_larger_than_a_batch_is_one_step(tmp_path: Path) -> None:
     source = FileSource(str(tmp_path))
     (split,) = source.discover()
     parts = list(read_slices(source, [replace(split, stop=1)]))
-    assert [(part.rows.num_rows, part.position) for part in parts] == [(65_536, 0), (65_536, 0), (18_928, 1)]
+    assert {part.position for part in parts[:-1]} == {0}
+    assert (parts[-1].position, sum(part.rows.num_rows for part in parts)) == (1, 150_000)
+
+
+@pytest.mark.parametrize("event_time", [None, "ts"])
+def test_a_packed_row_group_is_read_in_pieces(tmp_path: Path, event_time: str | None) -> None:
+    """A text of 2 KB in each of 131,072 rows is 256 MiB, in a file of some KiB; its times are texts, too."""
+    count = 131_072
+    rows = {"name": ["x" * 2_048] * count, "ts": ["2026-01-01T00:00:00Z"] * count}
+    pq.write_table(pa.table(rows), tmp_path / "bomb.parquet", row_group_size=count, compression="zstd")
+    assert (tmp_path / "bomb.parquet").stat().st_size < 65_536
+    source = FileSource(str(tmp_path), event_time=event_time)
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(WATCHED)
+    try:
+        (split,) = source.discover()
+        end = source.create_planner().latest([split])[split.split_id]
+        count_read = sum(part.rows.num_rows for part in read_slices(source, [replace(split, stop=end.position)]))
+    finally:
+        pa.set_memory_pool(before)
+    most_mib = (WATCHED.max_memory() or 0) / 2**20
+    assert (end.rows, count_read) == (count, count)
+    assert most_mib < 64, f"{most_mib:.0f} MiB at once"
 
 
 # -- time

@@ -50,7 +50,28 @@ def test_rows_of_an_overdue_split_start_its_timer_anew() -> None:
     idleness.quiet(20, {"a": 1})
     idleness.heard("a", 20)
 
+    assert idleness.next_deadline_us() == 31
     assert [idleness.quiet(at_us, {"a": 0}) for at_us in (30, 31)] == [[], ["a"]]
+
+
+def test_old_news_of_an_overdue_split_sets_no_deadline() -> None:
+    idleness = idleness_of("a")
+    idleness.quiet(20, {"a": 1})
+    idleness.heard("a", 0)
+
+    assert idleness.next_deadline_us() is None
+    idleness.forget("a")
+    assert len(idleness._queue) == 0
+
+
+def test_an_overdue_split_that_is_forgotten_with_others_is_timed_anew() -> None:
+    idleness = idleness_of("a", "b")
+    idleness.quiet(20, {"a": 1, "b": 1})
+    idleness.forget_all(["a", "b"])
+    idleness.heard("a", 20)
+
+    assert idleness.next_deadline_us() == 31
+    assert [idleness.quiet(at_us, {}) for at_us in (30, 31)] == [[], ["a"]]
 
 
 def test_time_spent_paused_is_no_silence() -> None:
@@ -189,6 +210,15 @@ def test_flow_while_a_split_is_paused_is_no_silence_of_it() -> None:
     assert idleness.left_us("a", 0) == 40 - 8 - 7
 
 
+def test_a_pause_in_which_nobody_delivered_is_as_long_as_what_counted_of_it() -> None:
+    idleness = flowing("a")
+    idleness.pause("a", 0)
+    idleness.resume("a", 1_000)
+    idleness.delivered(1_005)  # the last 10 count, half of them in the pause
+
+    assert idleness.left_us("a", 1_005) == 40 - 5
+
+
 def test_spans_of_long_ago_are_dropped_and_what_was_heard_there_is_overdue() -> None:
     idleness = flowing("a")
     for minute in range(1, 2_000):
@@ -210,6 +240,15 @@ def test_a_report_planned_in_a_pause_that_arrives_after_it_does_not_count_the_re
     idleness.heard("a", 60)
 
     assert [idleness.quiet(at_us, {}) for at_us in (121, 160, 161)] == [[], [], ["a"]]
+
+
+def test_a_pause_that_is_over_before_the_newest_report_was_planned_changes_nothing() -> None:
+    idleness = idleness_of("a", timeout_us=60)
+    idleness.pause("a", 50)
+    idleness.heard("a", 100)
+    idleness.resume("a", 90)
+
+    assert (idleness.next_deadline_us(), idleness.heard_us("a")) == (161, 100)
 
 
 def test_a_report_planned_before_a_pause_that_arrives_after_it_is_news() -> None:

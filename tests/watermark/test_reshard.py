@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from lowmark.watermark import InvalidReshard, InvalidSplitId, Tick, explain
+from lowmark.watermark import InvalidReshard, InvalidSplitId, SplitState, Tick, explain
+from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.splits.events import (
     Event,
     Polled,
@@ -14,6 +17,7 @@ from lowmark.watermark.splits.events import (
     SplitsResharded,
     SplitsResumed,
 )
+from lowmark.watermark.splits.lineage import Lineage
 
 from tests.watermark.history import BY_TIME, PLAIN, START_US, History, at, batch
 
@@ -144,6 +148,46 @@ def test_a_removed_child_holds_nobody() -> None:
     history.on(2, SplitsFinished(("p",)))
 
     assert history.on(3, SplitsRemoved(("c",))) == [("low", 90)]
+
+
+@pytest.mark.parametrize("spoke", [True, False])
+def test_a_child_that_comes_again_inherits_nothing_of_the_first_time(spoke: bool) -> None:
+    history = history_of(p=50, q=95, other=90)
+    history.on(1, split_up("p", "c"))
+    history.on(2, SplitsFinished(("p",)))
+    history.on(3, SplitsRemoved(("p",)))  # leaves 50
+    history.on(4, batch(1, 4, {"c": 60} if spoke else {}))
+    history.on(5, SplitsRemoved(("c",)))
+    history.on(6, split_up("q", "c"))
+
+    assert history.on(7, batch(2, 7, {"other": 99})) == [("low", 95)]
+
+
+def test_a_child_that_is_idle_is_not_waited_for() -> None:
+    coalescer = Coalescer()
+    for split in ("p", "c"):
+        coalescer.assign(split)
+    coalescer.report("p", 50)
+    lineage = Lineage(coalescer)
+    lineage.reshard(("p",), ("c",))
+    lineage.settle()
+    seen = [(set(lineage.pending), lineage.states[SplitState.PENDING], lineage.states[SplitState.IDLE])]
+    coalescer.idle("c")
+    seen.append((set(lineage.pending), lineage.states[SplitState.PENDING], lineage.states[SplitState.IDLE]))
+
+    assert seen == [({"c"}, 1, 0), (set(), 0, 1)]
+    assert lineage.states[SplitState.ACTIVE] == 1
+
+
+def test_one_parent_more_of_a_known_child_is_for_the_next_snapshot() -> None:
+    history = history_of(p1=50, other=90)
+    history.on(1, split_up("p1", "c"))
+    epochs = [history.coordinator.epoch]
+    for parent in ("p2", "p2"):
+        history.on(2, split_up(parent, "c"))
+        epochs.append(history.coordinator.epoch)
+
+    assert [after - before for before, after in pairwise(epochs)] == [1, 0]
 
 
 def test_a_child_that_spoke_goes_by_its_own_word_even_below_what_it_inherited() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -139,6 +140,44 @@ def test_what_native_spark_would_have_dropped_is_counted_whole_where_no_row_of_a
         assert counted <= late, f"seed {seed}, batch {n}: more than native Spark drops"
     assert ahead == 6
     assert 6 * 5_000 <= history.status(10).native_late_rows <= dropped, f"seed {seed}"
+
+
+@pytest.mark.parametrize(("behind_us", "late"), [(999, 1), (1_000, 7)])
+def test_all_rows_are_late_for_native_spark_where_the_newest_is_exactly_at_its_watermark(
+    behind_us: int, late: int
+) -> None:
+    """The newest row is up to 1 ms of rounding ahead of what its watermark tells, so 1 ms behind is enough."""
+    history = History()
+    history.on(1, batch(0, 1, {"fast": 100_000}))
+    history.on(2, batch(1, 2, {"slow": 100_000 - behind_us}, rows={"slow": 7}))
+
+    assert history.status(2).native_late_rows == late
+
+
+@pytest.mark.parametrize(("ahead_us", "late"), [(0, 1), (1, 0)])
+def test_a_row_exactly_at_native_sparks_watermark_is_late(ahead_us: int, late: int) -> None:
+    history = History()
+    history.on(1, batch(0, 1, {"fast": 100_000}))
+    history.on(2, batch(1, 2, {"slow": 200_000}, first_us={"slow": 101_000 + ahead_us}, rows={"slow": 7}))
+
+    assert history.status(2).native_late_rows == late
+
+
+def test_rows_are_late_by_the_watermark_that_a_watched_query_has_itself() -> None:
+    history = History()
+    history.on(1, batch(0, 1, {"fast": 100_000}))
+    history.on(2, replace(batch(1, 2, {"slow": 60_000}, rows={"slow": 7}), judged_by_us=50_000))
+    history.on(3, replace(batch(2, 3, {"slow": 60_000}, rows={"slow": 7}), judged_by_us=60_000))
+
+    assert history.status(3).native_late_rows == 0 + 1
+
+
+def test_native_sparks_watermark_goes_on_after_a_restart_from_what_splits_stood_at() -> None:
+    history = History()
+    history.on(1, batch(0, 1, {"fast": 100_000, "slow": 50_000}))
+    history.restart(2)
+
+    assert history.status(2).native_watermark_us == 101_000
 
 
 def test_names_are_for_display_only() -> None:

@@ -55,7 +55,8 @@ class Lineage:
         self._parents: dict[SplitId, set[SplitId]] = {}  # of silent children
         self._left_us: dict[SplitId, int] = {}  # what the removed parents of a silent child stood at, at least
         self._heirs: dict[SplitId, int] = {}  # silent children that stand at a value, and the value
-        self._order: tuple[SplitId, ...] | None = None  # silent children and their parents, parents first
+        # Silent children and their parents, parents first, and some that are none any more; anew with every edge more.
+        self._order: tuple[SplitId, ...] | None = None
         for child, (parents, left_us) in ({} if ancestry is None else ancestry).items():
             self._parents[child] = set(parents)
             if left_us is not None:
@@ -150,7 +151,6 @@ class Lineage:
     def speak(self, split: SplitId) -> None:
         """A split is about to report for itself: what it inherited is over."""
         if self._parents.pop(split, None) is not None:
-            self._order = None
             self._left_us.pop(split, None)
             if split in self._heirs:
                 self._stand(split, None)
@@ -164,10 +164,8 @@ class Lineage:
             for child, parents in self._parents.items():
                 if split in parents and at_us is not None:  # without a value it stays, as an unknown parent
                     parents.discard(split)
-                    self._order = None
                     self._left_us[child] = min(at_us, self._left_us.get(child, at_us))
-            if self._parents.pop(split, None) is not None:
-                self._order = None
+            self._parents.pop(split, None)
             self._left_us.pop(split, None)
             self._heirs.pop(split, None)
         return self._coalescer.remove(split)
