@@ -149,14 +149,15 @@ def sealed_stream(parts: tuple[int, bytes, list[int], Any]) -> bytes:
     watermarks = np.array([max(-(2**63), min(2**63 - 1, each)) for each in values[:count]], "<i8")
     columns = b"".join(each.view(np.uint8).reshape(-1, 8).T.tobytes() for each in (ids, watermarks))
     body = struct.pack("<B?qI", kind, bool(values[0] % 2), 5, count) + columns + flags + json.dumps(tail).encode()
-    return struct.pack("<4sBII", b"LWMK", 3, len(body), zlib.crc32(body)) + zlib.compress(body)
+    return struct.pack("<4sBII", b"LWMK", 1, len(body), zlib.crc32(body)) + zlib.compress(body)
 
 
 TAILS = [
-    [["a", "b"], [["a", "first"]], [["b", ["a"], 3]]],
-    [[], [[7, "first"]], [[7, [14], None]]],
+    [["a", "b"], [["a", "first"]], [["b", ["a"], 3]], [], None, None, []],
+    [[], [[7, "first"]], [[7, [14], None]], [], 5, [3, 2**62], []],
+    [["a"], [], [], [], None, None, []],
+    [["a", "b"], [], [], [["a", 7_000], ["b", 2**62]], None, None, [0, 9]],
     [["a"], []],
-    [["a", "b"], [], [], [["a", 7_000], ["b", 2**62]]],
 ]
 STATES = [0, 1, 2, 3, 4, 0x80, 0x81, 0x82, 0x83, 0x84, 5, 0xFF]
 
@@ -206,7 +207,7 @@ SCRIPT = StreamScript(
 HYBRID = HybridSource(GeneratorSource(SCRIPT, seed=1, bounded=True), GeneratorSource(SCRIPT, seed=2))
 HYBRID_SPLIT = HYBRID.split_serializer.serialize(HybridSplit.wrap(1, SPLIT))
 HYBRID_STATE = HYBRID.enumerator_state_serializer.serialize(
-    HybridState(1, KNOWN, (0,), ("1:a",), (HybridSplit.wrap(0, SPLIT),))
+    HybridState(1, KNOWN, (0,), ("1:a",))
 )
 OFFSET = BatchOffset.encode("orders", 4, "run", BatchState(b"c", (Placed(0, SPLIT),), (Placed(1, SPLIT),), 7), SPLITS)
 PACKED_STATE = base64.b64decode(OFFSET.state)
@@ -367,7 +368,7 @@ TOLD = {
     "messages": [
         {"type": "Capped", "group": "g", "task": TASK, "epoch": 1, "kind": 1, "us": 5},
         {"type": "Asked", "task": TASK, "timestamp": 1},
-        {"type": "Lowered", "task": TASK, "timestamp": 1, "new_low_watermark": 2},
+        {"type": "NewLowWatermark", "task": TASK, "timestamp": 1, "new_low_watermark": 2},
     ],
     "lease_us": 30,
 }  # fmt: skip
