@@ -40,7 +40,6 @@ from lowmark.sources.kafka import KafkaOffsets
 from lowmark.sources.kafka.enumerator import KafkaEnumeratorState, KafkaStateSerializer
 from lowmark.sources.kafka.split import KafkaSplit
 from lowmark.sources.kit.discovery import DiscoveredSerializer, DiscoveredSplits
-from lowmark.sources.kit.id_sketch import IdSketch
 from lowmark.sources.planning.offset import BatchOffset, BatchState, Placed
 from lowmark.watermark import (
     AlignmentParams,
@@ -194,8 +193,6 @@ SPLIT = SourceSplit(split_id="a", start=3, stop=9, parents=("b",))
 PACKED_SPLIT = SPLITS.serialize(SPLIT)
 DISCOVERED = DiscoveredSerializer(SourceSplit)
 KNOWN = DiscoveredSplits[SourceSplit](True, ("a", "b"), (1, 2), 2, (SPLIT,))
-IDS = IdSketch()
-IDS.add(["a", "b"])
 KAFKA_SPLIT = KafkaSplit(split_id="orders/0", start=3, topic="orders", partition=0)
 KAFKA_STATE = KafkaStateSerializer().serialize(
     KafkaEnumeratorState(DiscoveredSplits(True, ("orders/0",), (), None, (KAFKA_SPLIT,)), {"orders": "qX1"})
@@ -206,9 +203,7 @@ SCRIPT = StreamScript(
 )  # fmt: skip
 HYBRID = HybridSource(GeneratorSource(SCRIPT, seed=1, bounded=True), GeneratorSource(SCRIPT, seed=2))
 HYBRID_SPLIT = HYBRID.split_serializer.serialize(HybridSplit.wrap(1, SPLIT))
-HYBRID_STATE = HYBRID.enumerator_state_serializer.serialize(
-    HybridState(1, KNOWN, (0,), ("1:a",))
-)
+HYBRID_STATE = HYBRID.enumerator_state_serializer.serialize(HybridState(1, KNOWN, (0,), ("1:a",)))
 OFFSET = BatchOffset.encode("orders", 4, "run", BatchState(b"c", (Placed(0, SPLIT),), (Placed(1, SPLIT),), 7), SPLITS)
 PACKED_STATE = base64.b64decode(OFFSET.state)
 HEARTBEAT = HeartbeatOffset("orders", 5_000_000, "run", 3, base64.b64encode(snapshot.encode(SNAPSHOTS[0])).decode())
@@ -391,11 +386,6 @@ def hear_told(data: bytes) -> object:
 # -- the table
 
 
-def compare_sketch(data: bytes) -> object:
-    sketch = IdSketch.decode(data)
-    return None if sketch is None else IDS.more_than(sketch, ["a", "b"])
-
-
 DECODERS: dict[str, Decoder] = {
     "stream snapshot": Decoder(
         restore_stream, changed_bytes(*map(snapshot.encode, SNAPSHOTS)), snapshot.encode(SNAPSHOTS[2])
@@ -416,7 +406,6 @@ DECODERS: dict[str, Decoder] = {
         ),
         DISCOVERED.serialize(KNOWN),
     ),
-    "sketch of ids": Decoder(compare_sketch, changed_bytes(IDS.encode()), IDS.encode()),
     "kafka's state": Decoder(
         lambda data: KafkaStateSerializer().deserialize(1, data), msgpack(KAFKA_STATE), KAFKA_STATE
     ),
