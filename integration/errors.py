@@ -371,7 +371,7 @@ class UnreadableHeartbeat(LowmarkError, ValueError):
         'stream "{stream:.200}": the offset of its heartbeat cannot be used: expected {expected} as {field}, got {got}'
     )
     _hint = (
-        "was the checkpoint edited, or written by a later version of lowmark? Go on with that version, or with a copy "
+        "was the checkpoint edited, or written by another version of lowmark? Go on with that version, or with a copy "
         "of the checkpoint from before."
     )
 

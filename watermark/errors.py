@@ -228,7 +228,7 @@ class CorruptSnapshot(LowmarkError, ValueError):
     reason: str  # what is wrong with them
     size: int  # how many bytes there were
     _fact = "cannot restore a coordinator from {size} bytes: {reason}"
-    _hint = "pass the bytes of snapshot() unchanged; a snapshot of a newer version needs that version."
+    _hint = "pass the bytes of snapshot() unchanged, to the version of lowmark that wrote them."
 
 
 class DisagreeingGroup(LowmarkError, ValueError):

@@ -4,7 +4,7 @@
                 1  one is stuck: it stands, and rows wait or keep coming; or its query has failed
                 2  not reachable: no service runs, or one is there and does not answer, or none has such a stream
 
-`lowmark status` has other codes (1: nothing to show), which scripts go by since 0.1.0, so this is a command of its own.
+This is a command of its own because `lowmark status` has other codes (1: nothing to show).
 """
 
 from __future__ import annotations

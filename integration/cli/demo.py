@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -19,9 +19,28 @@ from lowmark.integration.console import EscapingConsole, print_error, print_json
 from .common import NOTHING, Debug, Json, Terminated
 
 if TYPE_CHECKING:
+    from lowmark.integration.demo.feed import Feed
     from lowmark.integration.demo.result import DemoResult
+    from lowmark.sources.generator import StreamScript
 
-__all__ = ["demo"]
+__all__ = ["Keep", "MetricsPort", "Seed", "compare", "demo"]
+
+Seed = Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Serve Prometheus metrics on 127.0.0.1 while it runs; 0 for any free port. The address is on stderr.",
+        min=0,
+        max=65_535,
+        show_default=False,
+    ),
+]
+Keep = Annotated[
+    float,
+    typer.Option(
+        help="Keep queries and service running for so many seconds afterwards; Ctrl-C or SIGTERM ends that.", min=0
+    ),
+]
 
 
 class SourceKind(str, Enum):
@@ -29,15 +48,13 @@ class SourceKind(str, Enum):
 
     GENERATOR = "generator"
     KAFKA = "kafka"
-    PRAVEGA = "pravega"
-    KINESIS = "kinesis"
 
 
 def demo(
     *,
-    seed: Annotated[int, typer.Option(help="Chooses the rows, and who is behind, silent or stray.")] = 42,
+    seed: Seed = 42,
     source: Annotated[
-        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka, Kinesis or Pravega.")
+        SourceKind, typer.Option(help="Make the rows in Spark itself, or read them from Kafka.")
     ] = SourceKind.GENERATOR,
     bootstrap: Annotated[
         str | None, typer.Option(help="A Kafka broker, HOST:PORT (with --source kafka).", show_default=False)
@@ -51,40 +68,12 @@ def demo(
     jars: Annotated[
         str | None,
         typer.Option(
-            help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them. "
-            "Or the folder with those of Pravega's client.",
+            help="Jars of Spark's Kafka connector, separated by commas; without it, Spark fetches them.",
             show_default=False,
         ),
     ] = None,
-    controller: Annotated[
-        str | None,
-        typer.Option(help="A Pravega controller, tcp://HOST:PORT (with --source pravega).", show_default=False),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(
-            help="Where Kinesis answers, a URL (with --source kinesis); without it, the region's.", show_default=False
-        ),
-    ] = None,
-    region: Annotated[
-        str | None, typer.Option(help="Region of AWS (with --source kinesis); else boto3's own.", show_default=False)
-    ] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Serve Prometheus metrics on 127.0.0.1 while it runs; 0 for any free port. The address is on stderr.",
-            min=0,
-            max=65_535,
-            show_default=False,
-        ),
-    ] = None,
-    keep: Annotated[
-        float,
-        typer.Option(
-            help="Keep queries and service running for so many seconds afterwards; Ctrl-C or SIGTERM ends that.",
-            min=0,
-        ),
-    ] = 0,
+    metrics_port: MetricsPort = None,
+    keep: Keep = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -92,22 +81,40 @@ def demo(
 
     Eight splits: one is ten minutes behind, one falls silent, one has a row dated a year ahead. No server is needed.
     """
+    feed_of, settings = _feed(source, {"--bootstrap": bootstrap, "--topic": topic, "--jars": jars})
+    compare(feed_of, settings, seed=seed, metrics_port=metrics_port, keep=keep, as_json=as_json, debug=debug)
+
+
+def compare(
+    feed_of: Callable[[StreamScript, int], AbstractContextManager[Feed]],
+    settings: dict[str, str],
+    *,
+    seed: int,
+    metrics_port: int | None,
+    keep: float,
+    as_json: bool,
+    debug: bool,
+) -> None:
+    """Run the demo on the rows of a feed, and show what came of it.
+
+    Args:
+        feed_of: makes the feed of a script and a seed.
+        settings: of Spark, what the feed's source needs.
+        seed: chooses the rows.
+        metrics_port: where Prometheus metrics are served; 0: any free port; None: nowhere.
+        keep: how long queries and service go on afterwards, seconds.
+        as_json: print one JSON object instead of text.
+        debug: show Spark's log.
+
+    Raises:
+        typer.Exit: lowmark dropped a row.
+        LowmarkError: it could not be run.
+    """
     from lowmark.integration.demo.comparison import run_demo
     from lowmark.integration.demo.feed import demo_script, yesterday_noon_us
     from lowmark.integration.demo.view import DemoBars, show
     from lowmark.integration.spark.session import local_session
 
-    feed_of, settings = _feed(
-        source,
-        {
-            "--bootstrap": bootstrap,
-            "--topic": topic,
-            "--jars": jars,
-            "--controller": controller,
-            "--endpoint": endpoint,
-            "--region": region,
-        },
-    )
     script = demo_script(seed, start_us=yesterday_noon_us(dt.datetime.now(dt.timezone.utc)))
     errors = EscapingConsole(stderr=True)
     bars = DemoBars(errors)
@@ -169,42 +176,21 @@ def _keep(seconds: float) -> None:
             time.sleep(0.1)
 
 
-_OPTIONS = {
-    SourceKind.GENERATOR: (),
-    SourceKind.KAFKA: ("--bootstrap", "--topic", "--jars"),
-    SourceKind.KINESIS: ("--endpoint", "--region"),
-    SourceKind.PRAVEGA: ("--controller", "--jars"),
-}
-
-
 def _feed(source: SourceKind, options: Mapping[str, str | None]) -> tuple[Any, dict[str, str]]:
     """What makes the feed, a context manager, and the settings its source needs; raises for options that do not fit."""
-    for option, value in options.items():
-        if value is not None and option not in _OPTIONS[source]:
-            fitting = " or ".join(kind.value for kind, its in _OPTIONS.items() if option in its)
-            raise typer.BadParameter(f"{option} is for --source {fitting}")
-    match source:
-        case SourceKind.KAFKA:
-            from lowmark.integration.demo.kafka_feed import KafkaFeed, connector
+    if source is SourceKind.GENERATOR:
+        from contextlib import nullcontext
 
-            if options["--bootstrap"] is None:
-                raise typer.BadParameter("--source kafka needs --bootstrap HOST:PORT")
-            jars = options["--jars"]
-            settings = {"spark.jars": jars} if jars else {"spark.jars.packages": connector()}
-            return partial(KafkaFeed, bootstrap=options["--bootstrap"], topic=options["--topic"]), settings
-        case SourceKind.KINESIS:
-            from lowmark.integration.demo.kinesis_feed import KinesisFeed
+        from lowmark.integration.demo.feed import GeneratorFeed
 
-            return partial(KinesisFeed, endpoint=options["--endpoint"], region=options["--region"]), {}
-        case SourceKind.PRAVEGA:
-            from lowmark.integration.demo.pravega_feed import PravegaFeed
+        for option, value in options.items():
+            if value is not None:
+                raise typer.BadParameter(f"{option} is for --source kafka")
+        return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}
+    from lowmark.integration.demo.kafka_feed import KafkaFeed, connector
 
-            if options["--controller"] is None:
-                raise typer.BadParameter("--source pravega needs --controller tcp://HOST:PORT")
-            return partial(PravegaFeed, controller=options["--controller"], jars=options["--jars"] or ""), {}
-        case SourceKind.GENERATOR:
-            from contextlib import nullcontext
-
-            from lowmark.integration.demo.feed import GeneratorFeed
-
-            return lambda script, seed: nullcontext(GeneratorFeed(script, seed)), {}
+    if options["--bootstrap"] is None:
+        raise typer.BadParameter("--source kafka needs --bootstrap HOST:PORT")
+    jars = options["--jars"]
+    settings = {"spark.jars": jars} if jars else {"spark.jars.packages": connector()}
+    return partial(KafkaFeed, bootstrap=options["--bootstrap"], topic=options["--topic"]), settings

@@ -67,8 +67,8 @@ __all__ = [
     "refusal",
 ]
 
-SERVICE = "lowmark.v1.Authority"
-"""The coordinator's name on the wire, as version 0.1.0 gave it; there the driver's service is called Coordinator."""
+SERVICE = "lowmark.v1.Coordinator"
+"""The coordinator's name on the wire."""
 
 MOST_BYTES = 1 << 20
 """The largest message a coordinator reads, bytes: 1 MiB. A sender splits what is more."""
@@ -215,16 +215,15 @@ _TASK = {"task": TaskId}
 CODEC = Codec(
     Row(TaskId),
     Row(AlignmentParams),
-    # what tasks say; version 0.1.0 sent a priority and a lease of their own, and nobody set them
-    Row(TaskRegistered, "Register", ignored={"priority": int, "lease_us": int}),
+    # what tasks say
+    Row(TaskRegistered, "Register"),
     Row(ReplyLowWatermark, "Reply", together=_TASK),
     Row(LeaseRenewed, "Renew"),
     Row(TaskDeregistered, "Deregister"),
-    Row(TaskDeregistered, "Finished"),  # version 0.1.0 said so, too
     Row(TaskForgotten, "Forget"),
     # what they hear
     Row(RetrieveLowWatermark, "Asked", together=_TASK, whole=Micros),
-    Row(NotifyNewLowWatermark, "Lowered", together=_TASK, whole=Micros),
+    Row(NotifyNewLowWatermark, "NewLowWatermark", together=_TASK, whole=Micros),
     Row(CapAnnounced, "Capped", apart={"cap": Cap}, whole=Micros),
     # what is answered
     Row(Taken, "Taken"),
@@ -234,7 +233,7 @@ CODEC = Codec(
     Row(SayAnswer),
     Row(Told),
 )
-"""How each class stands on the wire. The tags are those of version 0.1.0."""
+"""How each class stands on the wire."""
 
 encode = CODEC.encode
 """A message as bytes."""

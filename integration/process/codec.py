@@ -34,13 +34,10 @@ class Row:
 
     Attributes:
         message: the class, a dataclass.
-        tag: its name there; None: it has none, and is known by its place. Of two rows for one class the first is
-            written, and both are read.
+        tag: the name of the class there; None: its place alone tells the class.
         together: name -> dataclass: what the class has of that one's fields stands in a map under this name; the class
             has a property that makes it.
         apart: name -> dataclass: the fields of this field's value stand beside the others.
-        ignored: name -> type: fields that are read and forgotten, because older versions wrote them; or None.
-        names: field -> its name on the wire, where that is another one.
         whole: what stands for `int` in the types of the fields.
     """
 
@@ -48,8 +45,6 @@ class Row:
     tag: str | None = None
     together: Mapping[str, type] = field(default_factory=dict)
     apart: Mapping[str, type] = field(default_factory=dict)
-    ignored: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
     whole: Any = int
 
 
@@ -74,7 +69,7 @@ class Codec:
     """
 
     def __init__(self, *rows: Row) -> None:
-        self._structs: dict[type, list[type[msgspec.Struct]]] = {}
+        self._structs: dict[type, type[msgspec.Struct]] = {}
         self._writers: dict[type, Callable[[Any], msgspec.Struct]] = {}  # by class
         self._readers: dict[type, Callable[[Any], Any]] = {}  # by struct
         for row in rows:
@@ -126,17 +121,14 @@ class Codec:
         places = sorted(_places(row), key=lambda place: bool(place.default))  # in an order that msgspec takes
         struct = msgspec.defstruct(
             row.message.__name__ if row.tag is None else row.tag,
-            [
-                *((each.name, self._type_of(each.kind, row.whole), *each.default) for each in places),
-                *((name, kind | None | msgspec.UnsetType, msgspec.UNSET) for name, kind in row.ignored.items()),
-            ],
+            [(each.name, self._type_of(each.kind, row.whole), *each.default) for each in places],
             frozen=True,
             forbid_unknown_fields=True,
             omit_defaults=True,
             tag=row.tag,
         )
-        self._structs.setdefault(row.message, []).append(struct)
-        self._writers.setdefault(row.message, self._writer(struct, places))
+        self._structs[row.message] = struct
+        self._writers[row.message] = self._writer(struct, places)
         self._readers[struct] = self._reader(row)
 
     def _writer(self, struct: type[msgspec.Struct], places: list[_Place]) -> Callable[[Any], msgspec.Struct]:
@@ -158,11 +150,11 @@ class Codec:
         for name, kind in hints.items():
             first = len(paths)
             if name in row.apart:
-                paths += [row.names.get(each, each) for each in _hints(row.apart[name])]
+                paths += _hints(row.apart[name])
                 changes.append((slice(first, len(paths)), row.apart[name]))
                 continue
             inside = (f"{at}.{name}" for at, part in row.together.items() if name in _hints(part))
-            paths.append(next(inside, row.names.get(name, name)))
+            paths.append(next(inside, name))
             if get_origin(kind) is list and LowmarkError in get_args(get_args(kind)[0]):
                 changes.append((slice(first, len(paths)), self._or_error))
             elif self._holds_messages(kind):
@@ -186,12 +178,12 @@ class Codec:
         if kind is int:
             return whole
         if kind in self._structs:
-            return Union[tuple(self._structs[kind])]  # noqa: UP007  # of a number that is known here only
+            return self._structs[kind]
         if get_origin(kind) is list:
             return list[self._type_of(get_args(kind)[0], whole)]  # type: ignore[misc]
         if get_origin(kind) in (Union, UnionType):
             kinds = [self._type_of(each, whole) for each in get_args(kind) if each is not LowmarkError]
-            return Union[tuple(kinds)]  # noqa: UP007  # likewise
+            return Union[tuple(kinds)]  # noqa: UP007  # of a number that is known here only
         return kind
 
 
@@ -221,10 +213,9 @@ def _places(row: Row) -> Iterator[_Place]:
         if each.name in row.apart:
             part = row.apart[each.name]
             for sub in fields(part):
-                name = row.names.get(sub.name, sub.name)
-                yield _Place(name, _hints(part)[sub.name], _default(sub), f"{each.name}.{sub.name}")
+                yield _Place(sub.name, _hints(part)[sub.name], _default(sub), f"{each.name}.{sub.name}")
         elif each.name not in inside:
-            yield _Place(row.names.get(each.name, each.name), hints[each.name], _default(each), each.name)
+            yield _Place(each.name, hints[each.name], _default(each), each.name)
 
 
 def _default(each: Field[Any]) -> tuple[Any, ...]:

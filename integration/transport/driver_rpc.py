@@ -38,7 +38,7 @@ __all__ = [
     "StatusRequest",
 ]
 
-_SERVICE = "lowmark.v1.Coordinator"  # on the wire, as version 0.1.0 called the service in a driver
+_SERVICE = "lowmark.v1.Driver"
 # A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
 _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
 # Connections are not shared within the process, nor is the memory of how often they failed.
@@ -124,8 +124,8 @@ class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It was heard."""
 
 
-class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Asks for the status of one stream, or of all of them. What is not asked for is not sent: a service may be older.
+class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Asks for the status of one stream, or of all of them.
 
     Attributes:
         stream: a stream's name, or None.
@@ -157,11 +157,8 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
-# What planners and the service say in the classes that both use; names on the wire are those of version 0.1.0.
-CODEC = Codec(
-    Row(Guidance, names={"paused": "held"}),
-    Row(PlannedRequest, apart={"planned": Planned}, names={"claims_us": "reached_us", "paused": "held"}),
-)
+# The classes that planners and the service both use.
+CODEC = Codec(Row(Guidance), Row(PlannedRequest, apart={"planned": Planned}))
 
 HEARTBEAT = Method(_SERVICE, "Heartbeat", HeartbeatRequest, HeartbeatReply)
 GUIDE = Method(_SERVICE, "Guide", GuideRequest, Guidance, CODEC)

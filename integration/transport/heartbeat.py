@@ -63,12 +63,13 @@ def _is_whole(value: object) -> bool:
     return type(value) is int and value in INT64
 
 
-# Of an offset in a checkpoint: field, what it holds, whether a value can be that.
+# The fields of an offset in a checkpoint, as `HeartbeatOffset` has them: name, what it holds, whether a value fits.
 _FIELDS: tuple[tuple[str, str, Callable[[object], bool]], ...] = (
     ("low_us", "microseconds in 64 bits, or null", lambda value: value is None or _is_whole(value)),
     ("run", "a text, or null", lambda value: value is None or isinstance(value, str)),
     ("epoch", "a whole number", _is_whole),
     ("state", "a text", lambda value: isinstance(value, str)),
+    ("split", "a text, or null", lambda value: value is None or isinstance(value, str)),
 )
 
 
@@ -82,7 +83,7 @@ class HeartbeatOffset:
         run: token of the reader process that wrote it; None in the very first offset of a query.
         epoch: the coordinator's epoch at that time.
         state: the coordinator's state, base64; empty in the very first offset.
-        split: the columns that tell its splits; None in the very first offset, and in those of older versions.
+        split: the columns that tell its splits; None in the very first offset, and where a source of ours is read.
 
     >>> first = HeartbeatOffset("orders")
     >>> HeartbeatOffset.find(first.to_json()) == first
@@ -103,7 +104,7 @@ class HeartbeatOffset:
             "low_us": self.low_us,
             "lowmark": self.stream,
             "run": self.run,
-            **({} if self.split is None else {"split": self.split}),
+            "split": self.split,
             "state": self.state,
         }
 
@@ -127,10 +128,7 @@ class HeartbeatOffset:
                 raise UnreadableHeartbeat(stream, name, "nothing", expected)
             if not fits(offset[name]):
                 raise UnreadableHeartbeat(stream, name, shown(offset[name]), expected)
-        split = offset.get("split")
-        if split is not None and not isinstance(split, str):
-            raise UnreadableHeartbeat(stream, "split", shown(split), "a text, null or nothing")
-        return cls(stream, offset["low_us"], offset["run"], offset["epoch"], offset["state"], split)
+        return cls(stream, *(offset[name] for name, _, _ in _FIELDS))
 
 
 class HeartbeatSource(DataSource):

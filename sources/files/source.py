@@ -9,17 +9,18 @@ that has changed since is an error, as rows that were read could not be read aga
 (one that begins with "." or "_") or in another folder, and rename them when they are complete.
 
 What was found is remembered by path, and not read again. The checkpoint has the paths of the newest files, 4,096 or a
-quarter more, and of all older ones one time and 8 KiB that tell which came or went (`kit.id_sketch`), so a checkpoint
-is as small after a million files as after ten thousand. While a query runs, every path it has seen is known: files that
-come with an old time of modification are read. Three things follow:
+quarter more, and one time for all older files, so a checkpoint is as small after a million files as after ten thousand.
+While a query runs, every path it has seen is known: files that come with an old time of modification are read. Three
+things follow:
 
-- a file that is added while the query is stopped, with a time of modification before those of 4,096 files that were
-  read, is read, if no more than some 300 files of such an age were added or deleted meanwhile. If there were more, a
-  warning says how many are not read at least; `touch` them to have them read;
+- a file is missed if it is added while the query is stopped, with a time of modification before those of the newest
+  4,096 files that were read. A warning says how many there are at least (a deleted old file hides one of them);
+  `touch` them to have them read. Until 4,096 files were read, no file is missed;
 - a file system that knows no times of modification has all files at one time, so all their paths are remembered;
 - a path that is used again, or touched, is not read again as long as it is among the newest, or its query runs on.
 
-With `max_age` files older than this, by the newest file and not by any clock, are not taken as new at any time.
+With `max_age` files older than this, by the newest file and not by any clock, are not taken as new at any time. It is
+Spark's `maxFileAge`, which is 7 days in Spark unless it is set; lowmark has no such limit by default.
 
 Not supported: partition columns from folder names (a column must be in the file), and files that are appended to.
 """

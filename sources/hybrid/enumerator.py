@@ -16,7 +16,6 @@ from lowmark.sources.api import (
     SplitsAssignment,
 )
 from lowmark.sources.metric_group import MetricGroup
-from lowmark.sources.serializer import UnreadableState
 
 from .reader import HybridSplit
 from .succession import AnyEnumerator, Succession
@@ -33,14 +32,12 @@ class HybridState:
         state: its enumerator's state.
         complete: readers that were told that there is no more of it.
         unfinished: ids of its splits that are assigned and not finished, sorted.
-        returned: none. A checkpoint has a place for splits that were given back, and no reader gives any back.
     """
 
     source_index: int
     state: Any
     complete: tuple[int, ...] = ()
     unfinished: tuple[str, ...] = ()
-    returned: tuple[HybridSplit, ...] = ()
 
 
 class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
@@ -49,13 +46,6 @@ class HybridEnumerator(SplitEnumerator[HybridSplit, HybridState]):
     def __init__(
         self, sources: Succession, context: SplitEnumeratorContext[HybridSplit], state: HybridState | None
     ) -> None:
-        if state is not None and state.returned:
-            raise UnreadableState(
-                "HybridState",
-                f"it has splits that were given back ({', '.join(split.split_id for split in state.returned)}), which "
-                "nobody would read",
-                "go on with an earlier checkpoint of the query.",
-            )
         self._sources, self._context, self._restored = sources, context, state
         self._index = 0 if state is None else state.source_index
         self._complete = set[int]() if state is None else set(state.complete)

@@ -105,7 +105,6 @@ class _StateWire(msgspec.Struct, frozen=True, array_like=True):
     state: bytes
     complete: tuple[int, ...]
     unfinished: tuple[str, ...]
-    returned: tuple[bytes, ...]
 
 
 class _SplitSerializer:
@@ -130,11 +129,9 @@ class _StateSerializer:
 
     def __init__(self, sources: Succession) -> None:
         self._sources = sources
-        self._splits = _SplitSerializer(sources)
 
     def serialize(self, value: HybridState) -> bytes:
         inner = self._sources[value.source_index].enumerator_state_serializer
-        returned = tuple(self._splits.serialize(split) for split in value.returned)
         return msgspec.msgpack.encode(
             _StateWire(
                 value.source_index,
@@ -142,16 +139,14 @@ class _StateSerializer:
                 inner.serialize(value.state),
                 value.complete,
                 value.unfinished,
-                returned,
             )
         )
 
     def deserialize(self, version: int, data: bytes) -> HybridState:
         wire = _decoded("HybridState", version, data, _StateWire)
         inner = _known(self._sources, wire.source_index).enumerator_state_serializer
-        returned = tuple(self._splits.deserialize(self._splits.version, each) for each in wire.returned)
         state = inner.deserialize(wire.version, wire.state)
-        return HybridState(wire.source_index, state, wire.complete, wire.unfinished, returned)
+        return HybridState(wire.source_index, state, wire.complete, wire.unfinished)
 
 
 def _decoded(what: str, version: int, data: bytes, wire: type[ResultT]) -> ResultT:

@@ -16,17 +16,6 @@
 | discoverEvery, pollEvery, giveUpAfter, columns, threads, disorder | as the arguments of `KinesisSource`; ours |
 | readsPerSecond, bytesPerSecond | likewise; "none" does not limit |
 
-Names of Flink's connector are taken, too:
-
-| Flink's | as |
-|---|---|
-| stream.arn | streamARN |
-| aws.region, aws.endpoint | region, endpoint |
-| source.init.position | initialPosition; also AT_TIMESTAMP, with |
-| source.init.timestamp | ISO 8601, or seconds since the epoch |
-| source.shard.discovery.interval | shardFetchInterval |
-| source.shard.get-records.max-record-count | maxRecordsPerFetch |
-
 Keys are no options: credentials come from boto3's own chain, or a role, and stand in no plan and no log.
 """
 
@@ -34,20 +23,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
 from lowmark.watermark.errors import shown
-from lowmark.watermark.moment import datetime_of
 
 from .errors import InvalidKinesisOption
 from .positions import KinesisPosition
 
 __all__ = ["arguments"]
-
 
 TEXTS = {
     "streamPattern": "stream_pattern",
@@ -66,14 +52,6 @@ TEXTS = {
 COUNTS = {"threads": "threads", "maxRecordsPerFetch": "records_per_read"}
 RATES = {"readsPerSecond": "reads_per_second", "bytesPerSecond": "bytes_per_second"}
 OTHERS = ("streamName", "streamARN", "initialPosition", "endingPosition", "failOnDataLoss", "columns")
-FLINKS = {
-    "stream.arn": "streamarn",
-    "aws.region": "region",
-    "aws.endpoint": "endpoint",
-    "source.init.position": "initialposition",
-    "source.shard.discovery.interval": "shardfetchinterval",
-    "source.shard.get-records.max-record-count": "maxrecordsperfetch",
-}
 SECRETS = frozenset({"awsaccesskey", "awssecretkey", "awsaccesskeyid", "sessiontoken", "awssessiontoken"})
 
 
@@ -88,11 +66,8 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
 
     >>> arguments({"streamName": "orders", "initialPosition": "earliest"})["start"].kind
     'TRIM_HORIZON'
-    >>> flinks = {"source.init.position": "AT_TIMESTAMP", "source.init.timestamp": "1767225600.5"}
-    >>> arguments({"stream.arn": "arn:aws:kinesis:eu-west-1:1:stream/orders", **flinks})["start"].time_us
-    1767225600500000
     """
-    given = _ours({name.lower(): value for name, value in options.items()})
+    given = {name.lower(): value for name, value in options.items()}
     known = {name.lower(): name for name in (*TEXTS, *OTHERS, *COUNTS, *RATES)}
     for name in given:
         if name in SECRETS:
@@ -126,18 +101,6 @@ def arguments(options: Mapping[str, str]) -> dict[str, Any]:
     return wanted | _numbers(given)
 
 
-def _ours(given: dict[str, str]) -> dict[str, str]:
-    """The same options by Databricks' names, where they are given by Flink's."""
-    at = given.pop("source.init.timestamp", None)
-    if given.get("source.init.position", "").strip().upper() == "AT_TIMESTAMP":
-        if at is None:
-            raise InvalidKinesisOption(
-                "source.init.timestamp", "nothing", "a time", "AT_TIMESTAMP says that there is one."
-            )
-        given["source.init.position"] = json.dumps({"at_timestamp": at})
-    return {FLINKS.get(name, name): value for name, value in given.items()}
-
-
 def _numbers(given: Mapping[str, str]) -> dict[str, Any]:
     """The arguments that are numbers; names of options in small letters."""
     found: dict[str, Any] = {}
@@ -166,13 +129,7 @@ def _position(option: str, text: str) -> KinesisPosition:
         return KinesisPosition.of(word, option=option)
     try:
         found: Any = json.loads(word)
-        text_of: str = found["at_timestamp"]
-        seconds = re.fullmatch(r"\d{1,11}(\.\d{1,6})?", text_of)
-        time_of = (
-            datetime_of(0) + timedelta(seconds=float(text_of))
-            if seconds
-            else datetime.fromisoformat(text_of.replace("Z", "+00:00"))
-        )
+        time_of = datetime.fromisoformat(found["at_timestamp"].replace("Z", "+00:00"))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise InvalidKinesisOption(
             option, shown(text), 'TRIM_HORIZON, LATEST or {"at_timestamp": "2026-01-01T00:00:00Z"}', "as JSON."

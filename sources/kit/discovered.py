@@ -25,7 +25,6 @@ class DiscoveredSplits(Generic[SplitT]):
         oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
             too, and are forgotten. None: nothing was forgotten by number.
         forgotten: how many of those there were at most, when splits were listed last.
-        sketch: of the ids of those, an `IdSketch`; empty where nothing was forgotten, or by an earlier version.
     """
 
     discovered: bool = False
@@ -35,7 +34,6 @@ class DiscoveredSplits(Generic[SplitT]):
     pending: tuple[SplitT, ...] = ()
     oldest_stamp: int | None = None
     forgotten: int = 0
-    sketch: bytes = b""
 
 
 class DiscoveredSerializer(Generic[SplitT]):

@@ -13,11 +13,11 @@ The state has every id that was ever assigned, so that nothing is read twice, an
 splits have a stamp that tells old ones from new ones, such as a file's time of modification, the state is bounded:
 
     keep        splits that are so much older than the newest are never new, and are not remembered
-    remember    the ids of so many of the newest splits are in the state, and one stamp for all that are older. What is
-                older than that stamp when a process begins was read before it, but for what the state has a sketch of
-                all of their ids (`id_sketch`): as long as some 300 of them at most came or went while no process ran,
-                it tells which came, and they are read. Of more it is said that there are some. What comes later is
-                known to be new by this process, which remembers all ids that it saw. So nothing is read twice.
+    remember    the ids of so many of the newest splits are in the state, and one stamp for all that are older. A
+                process that begins takes what is older than that stamp for read, so a split that came with an old stamp
+                while no process ran is not read; a warning says so where more such splits are listed than were read. A
+                process remembers every id that it saw, so a split with an old stamp that comes while it runs is read.
+                Nothing is read twice.
 
 Source: `KafkaSourceEnumerator` (callAsync, two steps), FLIP-288 (late splits), Spark's `SeenFilesMap` (forgetting).
 """
@@ -31,11 +31,11 @@ from heapq import nlargest
 from typing import Generic
 
 from lowmark.sources.api import SplitEnumerator, SplitEnumeratorContext, SplitsAssignment, SplitT
+from lowmark.sources.serializer import UnreadableState
 from lowmark.watermark import LowmarkError
 
 from .discovered import DiscoveredSerializer, DiscoveredSplits
 from .even_spread import EvenSpread
-from .id_sketch import IdSketch
 
 __all__ = ["DiscoveredSerializer", "DiscoveredSplits", "DiscoveringEnumerator", "DiscoveryFailed", "EvenSpread"]
 
@@ -93,6 +93,7 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
 
     Raises:
         ValueError: `stamp_of` is given without `keep` and `remember`, or one of these without `stamp_of`.
+        UnreadableState: `known` has no stamps, and `stamp_of` is given.
     """
 
     def __init__(
@@ -124,17 +125,20 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         self._on_removed, self._stamp_of, self._keep = on_removed, stamp_of, keep
         self._max_failures, self._source = max_failures, source
         self._discovered = state.discovered
-        self._assigned = dict(zip(state.assigned, state.stamps or (0,) * len(state.assigned), strict=True))
-        self._unstamped = bool(state.assigned) and not state.stamps  # by a source that had no stamps yet
+        if stamp_of is not None and len(state.stamps) != len(state.assigned):
+            raise UnreadableState(
+                "DiscoveredSplits",
+                f"it has {len(state.stamps)} stamps of {len(state.assigned)} splits, and {source} needs all",
+                "a source that had no stamps wrote the checkpoint: start with a new one.",
+            )
+        stamps = (0,) * len(state.assigned) if stamp_of is None else state.stamps
+        self._assigned = dict(zip(state.assigned, stamps, strict=True))
         self._newest_stamp, self._oldest_stamp = state.newest_stamp, state.oldest_stamp
         self._forgotten = state.forgotten
         self._remember = remember
         self._forget_from = 0 if remember is None else _with_slack(remember)
-        self._older: set[str] = set()  # ids that the state does not have any more
-        self._vanished: set[str] = set()  # those of them that are not listed at present
-        self._sketch: IdSketch | None = None if state.oldest_stamp is not None else IdSketch()  # of the others
-        self._restored_sketch = IdSketch.decode(state.sketch)
-        self._looked = known is None  # whether `_older` is what was forgotten
+        # Ids that the state does not have any more; None: the first look of this process will tell.
+        self._older: set[str] | None = None if state.oldest_stamp is not None else set()
         self._pending = {split.split_id: split for split in state.pending}
         self._preparing: set[str] = set()
         self._gone: set[str] = set()
@@ -173,7 +177,6 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
                 pending=tuple(self._pending.values()),
                 oldest_stamp=self._oldest_stamp,
                 forgotten=self._forgotten,
-                sketch=self._encoded_sketch(),
             )
         return self._snapshot
 
@@ -223,59 +226,29 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
             self._snapshot = None
         if self._remember is not None:
             self._count_forgotten(found)
-        known = (self._assigned, self._pending, self._preparing, self._older)
+        known = (self._assigned, self._pending, self._preparing, self._older or ())
         return [split for split in found if not any(split.split_id in ids for ids in known)]
 
     def _count_forgotten(self, found: Sequence[SplitT]) -> None:
-        """See which splits the state does not have; in the first look of a process these are told by their stamps."""
-        assert self._stamp_of is not None, "checked at the beginning"
-        if self._unstamped:
-            self._assigned.update(
-                (split.split_id, self._stamp_of(split)) for split in found if split.split_id in self._assigned
-            )
-            self._unstamped, self._snapshot = False, None
-            self._looked = True  # such a state has all ids
-            self._forget_oldest()
-        if not self._looked and self._oldest_stamp is not None:
+        """Count the listed splits whose ids the state does not have. The first look tells them by their stamps."""
+        if self._older is None:
+            assert self._stamp_of is not None, "checked at the beginning"
+            assert self._oldest_stamp is not None, "otherwise nothing was forgotten"
             known = (self._assigned, self._pending)
-            old = {
+            self._older = {
                 split.split_id
                 for split in found
                 if self._stamp_of(split) < self._oldest_stamp and not any(split.split_id in ids for ids in known)
             }
-            self._older = old - self._came_meanwhile(old)
-        self._looked = True
-        vanished = self._older.difference(split.split_id for split in found)
-        if self._sketch is not None and vanished != self._vanished:
-            self._sketch.remove(vanished - self._vanished)
-            self._sketch.add(self._vanished - vanished)
-            self._snapshot = None
-        self._vanished = vanished
-        forgotten = len(self._older) - len(vanished)
+            if (more := len(self._older) - self._forgotten) > 0:
+                log.warning(
+                    "%s: %d splits or more came while the query was stopped, with stamps older than the newest %d that "
+                    "were read. They cannot be told from splits that were read, so they are not read. Hint: make them "
+                    "younger (touch the files).", self._source, more, len(self._assigned),
+                )  # fmt: skip
+        forgotten = sum(split.split_id in self._older for split in found)
         if forgotten != self._forgotten:
             self._forgotten, self._snapshot = forgotten, None
-
-    def _came_meanwhile(self, old: set[str]) -> set[str]:
-        """Tell which splits are new of those that are older than what the state has ids of; say so where nobody can."""
-        now = IdSketch()
-        now.add(old)
-        came = None if self._restored_sketch is None else now.more_than(self._restored_sketch, old)
-        if came is None and (more := len(old) - self._forgotten) > 0:
-            log.warning(
-                "%s: %d splits or more were added while nobody looked, and are older than %d others that were read. So "
-                "many others came or went that nobody can tell which they are: they are not read. Hint: make them "
-                "younger (touch the files).", self._source, more, len(self._assigned),
-            )  # fmt: skip
-        now.remove(came or ())
-        self._sketch, self._snapshot = now, None
-        return came or set()
-
-    def _encoded_sketch(self) -> bytes:
-        """Nothing where nothing was forgotten; before the first look, as it was restored."""
-        if self._oldest_stamp is None:
-            return b""
-        sketch = self._restored_sketch if self._sketch is None else self._sketch
-        return b"" if sketch is None else sketch.encode()
 
     def _forget_oldest(self) -> None:
         """Keep the state small: it has the ids of the newest splits only. O(1) a split, over time."""
@@ -287,9 +260,8 @@ class DiscoveringEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]], G
         gone = [name for name, stamp in self._assigned.items() if stamp < oldest]
         for name in gone:
             del self._assigned[name]
-        self._older.update(gone)
-        if self._sketch is not None:
-            self._sketch.add(gone)
+        if self._older is not None:
+            self._older.update(gone)
         self._forgotten += len(gone)
         if gone:
             self._oldest_stamp = oldest if self._oldest_stamp is None else max(oldest, self._oldest_stamp)

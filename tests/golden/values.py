@@ -145,12 +145,11 @@ ENUMERATORS: Mapping[str, Any] = {
         DiscoveredSplits(discovered=True, assigned=("a",), pending=(_OPEN,)),
         complete=(0, 2),
         unfinished=("1:a",),
-        returned=(HybridSplit.wrap(0, _PART),),
     ),
 }
 
 
-# -- what sources that split and merge keep, in files of their own (`resharding_*.json`): 0.1.0 had none
+# -- and sources that split and merge
 
 _FIRST, _LAST = 49590338271490256608559692538361571095921575989136588802, 2**127 + 1
 _READ = KinesisSplit(
@@ -242,7 +241,6 @@ _STATUS = CoordinatorStatus(
                     ahead_us=1,
                     cap=Cap.hold(),
                     throttled=False,
-                    priority=2,
                     waiting=True,
                     left_out=True,
                     why="it is idle",
@@ -254,7 +252,6 @@ _STATUS = CoordinatorStatus(
     lost=1,
     clock_steps_back=2,
 )
-# In the bytes, the first has a priority and a lease, too, and the last but one says `Finished`.
 _STATEMENTS: list[messages.Statement | TaskForgotten | LowmarkError] = [
     TaskRegistered(
         TASK,
@@ -269,7 +266,7 @@ _STATEMENTS: list[messages.Statement | TaskForgotten | LowmarkError] = [
     ReplyLowWatermark(*TASK.parts, 18, None, "run-1", LeftOut.WITHOUT_SPLITS),
     LeaseRenewed(TASK, "run-1", NOON_US),
     TaskDeregistered(TASK, "run-1"),
-    TaskDeregistered(TASK, "run-1"),
+    TaskForgotten(TASK),
 ]
 MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
     # name -> (what reads it, what it is)
@@ -358,6 +355,13 @@ MESSAGES: Mapping[str, tuple[Callable[[bytes], object], object]] = {
         driver_rpc.StatusReply("local-1", 4711, [{"name": "orders", "low_watermark_us": NOON_US}], ["orders: a holds"]),
     ),
 }
+
+
+def encoded(name: str) -> bytes:
+    """A message as it goes over its wire."""
+    codec = messages.CODEC if name.startswith("coordinator ") else driver_rpc.CODEC
+    return codec.encode(MESSAGES[name][1])
+
 
 # -- the coordinator of `lowmark serve`
 

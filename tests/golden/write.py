@@ -1,9 +1,8 @@
-"""Wrote the golden files: `python -m tests.golden.write FOLDER`. Needs Java, for the two checkpoints.
+"""Writes the golden files: `python -m tests.golden.write FOLDER`. Needs Java, for the two checkpoints.
 
-The files beside this script are of version 0.1.0, from the last commit before the packages were cut into rooms, under
-pyspark 4.2. They are not written again: what this script would write today is another thing than what lies in users'
-checkpoints. A new kind of bytes gets a new file, and the old ones stay: `resharding_*.json` are of Kinesis and Pravega,
-as they were when these connectors came.
+The files beside this script were written under pyspark 4.2. Until the first release they are written anew whenever a
+format changes. A released version's files are not written again, because its bytes lie in users' checkpoints: a new
+kind of bytes gets a new file then, and the old ones stay.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any
 import msgspec
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.coordinator.journal import Journal
-from lowmark.integration.coordinator.messages import encode as to_wire
 from lowmark.integration.spark.session import local_session
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.watermark.splits.snapshot import encode
@@ -39,12 +37,11 @@ def main() -> None:
     save(folder / "heartbeats.json", offsets)
     (folder / "farewell.json").write_bytes(msgspec.json.encode(values.FAREWELL))
 
-    save(folder / "splits.json", {kind: splits(kind) for kind in values.SOURCES})
-    save(folder / "enumerators.json", {kind: text(enumerator(kind)) for kind in values.SOURCES})
-    save(folder / "batches.json", {kind: as_spark(batch(kind)) for kind in values.SOURCES})
-    resharding(folder)
+    save(folder / "splits.json", {kind: splits(kind) for kind in values.KEPT})
+    save(folder / "enumerators.json", {kind: text(enumerator(kind)) for kind in values.KEPT})
+    save(folder / "batches.json", {kind: as_spark(batch(kind)) for kind in values.KEPT})
 
-    save(folder / "messages.json", {name: text(to_wire(message)) for name, (_, message) in values.MESSAGES.items()})
+    save(folder / "messages.json", {name: text(values.encoded(name)) for name in values.MESSAGES})
 
     journal = Journal(folder / "coordinator.journal")
     journal.write(values.coordinator().snapshot())
@@ -70,13 +67,6 @@ def as_spark(offset: dict[str, Any]) -> str:
 
 def save(path: Path, what: object) -> None:
     path.write_text(json.dumps(what, indent=1, sort_keys=True) + "\n")
-
-
-def resharding(folder: Path) -> None:
-    """What sources that split and merge keep."""
-    save(folder / "resharding_splits.json", {kind: splits(kind) for kind in values.RESHARDING})
-    save(folder / "resharding_enumerators.json", {kind: text(enumerator(kind)) for kind in values.RESHARDING})
-    save(folder / "resharding_batches.json", {kind: as_spark(batch(kind)) for kind in values.RESHARDING})
 
 
 def splits(kind: str) -> list[object]:

@@ -80,8 +80,8 @@ def serving(
         kept = None if journal is None else Journal(journal)
         try:
             coordinator = LowWatermarkCoordinator(**settings) if kept is None else restore(kept, clock(), **settings)
-            authority = Coordinator(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
-            await serve(authority, door, stop=stop, ready=listens)
+            made = Coordinator(coordinator, clock, journal=kept, interval_us=interval_us, lease_us=lease_us)
+            await serve(made, door, stop=stop, ready=listens)
         finally:
             if kept is not None:
                 kept.close()

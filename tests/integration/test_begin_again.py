@@ -23,7 +23,7 @@ from lowmark.watermark.splits.coalescer import Coalescer
 from lowmark.watermark.tasks.rounds import SourceRounds
 from rich.console import Console
 
-from tests.integration.authority_scene import (
+from tests.integration.coordinator_scene import (
     SECOND,
     Scene,
     SlowJournal,

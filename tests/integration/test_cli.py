@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from tests.integration.feed import us
 from tests.integration.serving import private_folder, serving, token_file
-from tests.live.servers import wait_until
+from tests.live.servers import ROOT, wait_until
 
 if TYPE_CHECKING:
     from lowmark.integration import LowWatermarkService
@@ -146,13 +146,34 @@ def test_a_broker_that_is_not_there_is_one_line() -> None:
         (("--bootstrap", "localhost:9092"), "--bootstrap is for --source kafka"),
         (("--topic", "t"), "--topic is for --source kafka"),
         (("--jars", "a.jar"), "--jars is for --source kafka"),
-        (("--source", "files"), "files"),
+        (("--source", "kinesis"), "'kinesis' is not one of 'generator', 'kafka'"),
+        (("--endpoint", "http://localhost:1"), "No such option: --endpoint"),
     ],
 )
 def test_options_of_the_demo_that_do_not_fit_are_refused(arguments: tuple[str, ...], says: str) -> None:
     code, out, err = call("demo", *arguments)
     assert (code, out) == (2, "")
     assert says in err
+
+
+def test_the_demo_on_kinesis_is_an_example_with_the_options_and_exit_codes_of_the_demo() -> None:
+    example = [sys.executable, str(ROOT / "examples" / "demo_kinesis.py"), "--region", "eu-west-1", "--json"]
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"}
+    failed = subprocess.run(
+        [*example, "--endpoint", "http://127.0.0.1:1"],
+        env={**os.environ, **keys}, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert failed.returncode == 2
+    said = json.loads(failed.stdout)["error"]
+    assert said.startswith("Kinesis refused stream lowmark-demo-")
+    assert failed.stderr == f"lowmark: {said}\n"
+
+
+def test_the_demo_on_pravega_is_an_example_that_needs_a_controller() -> None:
+    example = [sys.executable, str(ROOT / "examples" / "demo_pravega.py")]
+    failed = subprocess.run(example, capture_output=True, text=True, check=False, timeout=60)
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert "Missing option '--controller'" in failed.stderr
 
 
 def test_confluent_kafka_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

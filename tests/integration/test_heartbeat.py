@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lowmark.integration.errors import QueryRefused, ServiceFailed, ServiceUnreachable
+from lowmark.integration.errors import QueryRefused, ServiceFailed, ServiceUnreachable, UnreadableHeartbeat
 from lowmark.integration.transport import heartbeat
 from lowmark.integration.transport.driver_rpc import (
     Client,
@@ -170,12 +170,12 @@ def test_a_service_that_answers_with_an_error_is_not_called_absent(
         server.stop()
 
 
-def test_an_offset_of_an_older_version_has_no_split_columns() -> None:
-    old = {"epoch": 7, "low_us": 5_000, "lowmark": "orders", "run": "token", "state": "state"}
-    found = HeartbeatOffset.find(old)
-
-    assert found == HeartbeatOffset("orders", 5_000, "token", 7, "state")
-    assert found.to_json() == old
+def test_an_offset_without_the_field_of_the_split_columns_is_refused() -> None:
+    whole = HeartbeatOffset("orders", 5_000, "token", 7, "state").to_json()
+    assert HeartbeatOffset.find(whole) == HeartbeatOffset("orders", 5_000, "token", 7, "state")
+    del whole["split"]
+    with pytest.raises(UnreadableHeartbeat, match="split"):
+        HeartbeatOffset.find(whole)
 
 
 def test_a_refusal_ends_the_query(reader: HeartbeatReader, address: str, clock: list[int]) -> None:

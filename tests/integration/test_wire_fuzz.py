@@ -66,8 +66,6 @@ STATEMENTS = st.one_of(
         low_watermark_us=st.none() | ANY_INT,
         alignment=st.none() | ALIGNMENTS,
         throttled=st.booleans(),
-        priority=ANY_INT,
-        lease_us=st.none() | ANY_INT,
     ),
     statements(
         "Reply",
@@ -78,7 +76,6 @@ STATEMENTS = st.one_of(
         sequence=ANY_INT,
     ),
     statements("Renew", heard_low_us=st.none() | ANY_INT),
-    statements("Finished"),
     statements("Deregister"),
 )
 MESSAGES = st.fixed_dictionaries({"application": st.just("fuzz"), "statements": st.lists(STATEMENTS, max_size=8)})
@@ -291,7 +288,7 @@ ON_THE_WIRE = {"job_id": "job", "source_id": "orders", "task_id": "0"}
         (RetrieveLowWatermark("job", "orders", "0", 1), {"type": "Asked", "timestamp": 1}),
         (
             NotifyNewLowWatermark("job", "orders", "0", 1, 0),
-            {"type": "Lowered", "timestamp": 1, "new_low_watermark": 0},
+            {"type": "NewLowWatermark", "timestamp": 1, "new_low_watermark": 0},
         ),
         (CapAnnounced("g", WHO, 7, Cap.up_to(0)), {"type": "Capped", "group": "g", "epoch": 7, "kind": 1, "us": 0}),
         (CapAnnounced("g", WHO, 7, Cap.hold()), {"type": "Capped", "group": "g", "epoch": 7, "kind": 0}),
@@ -341,13 +338,11 @@ def test_a_refusal_carries_status_name_and_sentence(error: LowmarkError, status:
 def test_a_limit_below_0_is_malformed_and_none_is_left_out_of_the_bytes() -> None:
     with pytest.raises(MalformedMessage, match="limit"):
         messages.STATUS.decode_question(messages.encode({"limit": -1}))
-    assert messages.encode(messages.StatusQuestion()) == messages.encode(
-        {}
-    )  # which a coordinator of before understands
+    assert messages.encode(messages.StatusQuestion()) == messages.encode({})
     assert messages.STATUS.decode_question(messages.encode(messages.StatusQuestion(0))).limit == 0
 
 
-@pytest.mark.parametrize("at", ["Register", "Reply", "Renew", "Finished", "Deregister", "alignment", "task"])
+@pytest.mark.parametrize("at", ["Register", "Reply", "Renew", "Deregister", "alignment", "task"])
 def test_a_field_that_nobody_knows_is_malformed_wherever_it_stands(at: str) -> None:
     tag = "Register" if at.islower() else at
     statement: dict[str, Any] = {"type": tag, "task": dict(ON_THE_WIRE), "run": "r"}

@@ -1,4 +1,4 @@
-"""`make demo-kinesis`: a server that speaks Kinesis, `lowmark demo` on it, and nothing left running afterwards."""
+"""`make demo-kinesis`: a server that speaks Kinesis, the demo on it, and nothing left running afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from lowmark.integration.spark.session import java_problem
 
 from tests.live.demo_kafka import as_exit
-from tests.live.servers import KINESIS_ACCESS, ServerError, kinesis_server
+from tests.live.servers import KINESIS_ACCESS, ROOT, ServerError, kinesis_server
 
 
 def main(arguments: list[str]) -> int:
@@ -24,19 +24,9 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, as_exit)
     with tempfile.TemporaryDirectory(prefix="lowmark-kinesis-") as folder, kinesis_server(Path(folder)) as server:
         print(f"lowmark: Kinesis answers on {server.url}", file=sys.stderr)
-        lowmark = Path(sys.executable).with_name("lowmark")
         region = KINESIS_ACCESS["region_name"]
-        command = [
-            str(lowmark),
-            "demo",
-            "--source",
-            "kinesis",
-            "--endpoint",
-            server.url,
-            "--region",
-            region,
-            *arguments,
-        ]
+        command = [sys.executable, str(ROOT / "examples" / "demo_kinesis.py"), "--endpoint", server.url]
+        command += ["--region", region, *arguments]
         access = {
             "AWS_ACCESS_KEY_ID": KINESIS_ACCESS["aws_access_key_id"],
             "AWS_SECRET_ACCESS_KEY": KINESIS_ACCESS["aws_secret_access_key"],

@@ -1,4 +1,4 @@
-"""`make demo-pravega`: a real Pravega, `lowmark demo` on it, and nothing left running afterwards."""
+"""`make demo-pravega`: a real Pravega, the demo on it, and nothing left running afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowmark.integration.spark.session import java_problem
 
 from tests.live.demo_kafka import as_exit
 from tests.live.pravega_server import JARS, pravega_server
-from tests.live.servers import ServerError, jars
+from tests.live.servers import ROOT, ServerError, jars
 
 
 def main(arguments: list[str]) -> int:
@@ -27,8 +27,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, as_exit)
     with tempfile.TemporaryDirectory(prefix="lowmark-pravega-") as folder, pravega_server(Path(folder)) as server:
         print(f"lowmark: Pravega answers on {server.controller}", file=sys.stderr)
-        lowmark = Path(sys.executable).with_name("lowmark")
-        command = [str(lowmark), "demo", "--source", "pravega", "--controller", server.controller, "--jars", JARS]
+        command = [sys.executable, str(ROOT / "examples" / "demo_pravega.py")]
+        command += ["--controller", server.controller, "--jars", JARS]
         return subprocess.run([*command, *arguments], check=False).returncode
 
 

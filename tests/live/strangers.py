@@ -113,7 +113,7 @@ def _text(data: bytes) -> bytes:
 _CALL = b"\x83\x87" + b"".join(
     _literal(name, value)
     for name, value in (
-        (b":path", b"/lowmark.v1.Authority/Say"),
+        (b":path", b"/lowmark.v1.Coordinator/Say"),
         (b":authority", b"localhost"),
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),

@@ -22,7 +22,7 @@ from lowmark.sources.files import source as files_source
 from lowmark.sources.files.errors import FileChanged, FileUnreadable, NoSchema
 from lowmark.sources.files.formats import STEP_ROWS, spark_schema
 from lowmark.sources.files.source import FilePlanner
-from lowmark.sources.kit.discovery import DiscoveredSplits, DiscoveryFailed
+from lowmark.sources.kit.discovery import DiscoveryFailed
 from lowmark.sources.testing import ManualEnumeratorContext
 from lowmark.watermark import InvalidDuration, LowmarkError
 from pyarrow import fs
@@ -725,19 +725,3 @@ def test_of_many_files_the_newest_are_remembered_and_none_is_read_twice(
     add(21, 1_021)
     again = Enumerated(source, run.enumerator.snapshot_state(2))
     assert again.found == ["21.parquet"]
-
-
-def test_what_was_remembered_before_files_were_forgotten_is_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files_source, "REMEMBERED_FILES", 4)
-    filled(tmp_path, "parquet", (1,) * 10)
-    source = FileSource(str(tmp_path))
-    names = tuple(f"part-{number}.parquet" for number in range(10))
-    before = DiscoveredSplits[FileSplit](discovered=True, assigned=names)
-    for name, seconds in (("late.parquet", 1_002), ("new.parquet", 2_000)):
-        parquet(tmp_path / name, table(0, 1))
-        touch(tmp_path / name, seconds)
-    run = Enumerated(source, before)
-    assert run.found == ["late.parquet", "new.parquet"], "all names are known, so the time does not matter yet"
-    assert len(run.enumerator.snapshot_state(1).assigned) <= 5

@@ -27,7 +27,6 @@ from lowmark.sources.hybrid.enumerator import HybridEnumerator
 from lowmark.sources.hybrid.reader import HybridPlanner, HybridSplitReader
 from lowmark.sources.kit.simple import SimplePlanner, SimpleSource
 from lowmark.sources.reading.slices import read_slices
-from lowmark.sources.serializer import UnreadableState
 from lowmark.sources.testing import ManualEnumeratorContext, check_source
 
 from tests.sources.coordinating import DEADLINE_SECONDS, Gateway, ListSource, ManualClock, fail_on, settle
@@ -269,14 +268,6 @@ def test_a_restart_with_another_number_of_readers_waits_for_all_of_them() -> Non
     other.run()
 
     assert other.index == 1
-
-
-def test_a_checkpoint_with_splits_that_were_given_back_is_refused() -> None:
-    driver = Driver(Numbers("a"), Numbers("b"))
-    state = driver.enumerator.snapshot_state(1)
-    assert state.returned == ()
-    with pytest.raises(UnreadableState, match=r"splits that were given back \(0:a4\), which nobody would read"):
-        driver.source.restore_enumerator(driver.context, replace(state, returned=tuple(tagged("0:a4"))))
 
 
 # -- deferred

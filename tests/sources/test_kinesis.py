@@ -92,7 +92,9 @@ def test_names_of_databricks_options() -> None:
     ("given", "words"),
     [
         ({"awsSecretKey": "hidden"}, "no keys, got a secret"),
-        ({"stream.arn": "arn:aws:kinesis:eu-west-1:1:stream/o", "source.init.position": "AT_TIMESTAMP"}, "a time, got"),
+        ({"stream.arn": "arn:aws:kinesis:eu-west-1:1:stream/o"}, "did you mean 'streamARN'"),
+        ({"streamName": "o", "source.init.position": "LATEST"}, "an option of a Kinesis stream, got"),
+        ({"streamName": "o", "initialPosition": '{"at_timestamp": "1767225600.5"}'}, "TRIM_HORIZON, LATEST or"),
         ({"streamNam": "orders"}, "did you mean 'streamName'"),
         ({"streamName": "o", "initialPosition": '{"at_timestamp": 7}'}, "TRIM_HORIZON, LATEST or"),
         ({"streamName": "o", "threads": "many"}, "expected a number"),
@@ -106,18 +108,6 @@ def test_options_of_the_format_that_cannot_be(given: dict[str, str], words: str)
     with pytest.raises(InvalidKinesisOption, match=words) as refused:
         FormatOptions.read("lowmark_kinesis", given)
     assert "hidden" not in str(refused.value)
-
-
-def test_names_of_flinks_options() -> None:
-    given = {
-        "stream.arn": "arn:aws:kinesis:eu-west-1:1:stream/orders", "aws.region": "eu-west-1",
-        "source.init.position": "AT_TIMESTAMP", "source.init.timestamp": "2026-01-01T00:00:00.500Z",
-        "source.shard.discovery.interval": "1 minute", "source.shard.get-records.max-record-count": "77",
-    }  # fmt: skip
-    source = FormatOptions.read("lowmark_kinesis", given).source
-    assert isinstance(source, KinesisSource)
-    assert source._start == KinesisPosition.at_timestamp(1_767_225_600_500_000)
-    assert (source._period_seconds, source._records_per_read, source._settings.region) == (60.0, 77, "eu-west-1")
 
 
 def splits_of(parents: dict[str, tuple[str, ...]]) -> list[KinesisSplit]:

@@ -87,7 +87,7 @@ EXAMPLES: list[tuple[LowmarkError, type[Exception], str]] = [
         ValueError,
         (
             "cannot restore a coordinator from 100 bytes: 3 trailing bytes. Hint: pass the bytes of snapshot() "
-            "unchanged; a snapshot of a newer version needs that version."
+            "unchanged, to the version of lowmark that wrote them."
         ),
     ),
     (

@@ -56,10 +56,8 @@ def test_four_thousand_splits_fit_into_60_kb() -> None:
     assert len(encode(StreamSnapshot(1_700_000_000_000_000, splits))) < 60_000
 
 
-def test_without_reshards_an_older_version_can_read_it() -> None:
-    assert (encode(NUMBERS)[4], encode(RESHARDED)[4], encode(BOUNDED)[4], encode(YOUNG)[4]) == (1, 2, 3, 4)
-    assert encode(LOST)[4] == 5
-    assert encode(WEIGHED)[4] == 3
+def test_all_snapshots_are_of_version_1() -> None:
+    assert {encode(snapshot)[4] for snapshot in EVERY.values()} == {1}
 
 
 GOOD = encode(NUMBERS)
@@ -74,7 +72,8 @@ GOOD = encode(NUMBERS)
         (GOOD[:14], "truncated: the data ends too early"),
         (GOOD + b"x", "1 trailing bytes"),
         (b"JUNK" + GOOD[4:], "it begins with b'JUNK'"),
-        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1 to 5"),
+        (GOOD[:4] + b"\x02" + GOOD[5:], "unknown version 2, this one reads 1"),
+        (GOOD[:4] + b"\x63" + GOOD[5:], "unknown version 99, this one reads 1"),
         (GOOD[:5] + struct.pack("<I", 2**31) + GOOD[9:], "it claims to unpack to 2147483648 bytes"),
         (GOOD[:5] + struct.pack("<I", 9) + GOOD[9:], "damaged: it unpacks to more than 9 bytes"),
         (GOOD[:9] + b"\0\0\0\0" + GOOD[13:], "damaged: the checksum does not match"),
@@ -96,11 +95,15 @@ def test_no_damaged_byte_goes_unnoticed() -> None:
             decode(bytes(damaged))
 
 
+REST: list[object] = [[], [], [], None, None, []]
+
+
 def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0) -> bytes:
-    """A snapshot of the right checksum, with whatever in it."""
+    """A snapshot of the right checksum, with whatever in it. A list is filled up to the parts that it must have."""
+    tail = [*tail, *REST[len(tail) - 1 :]] if isinstance(tail, list) else tail
     columns = ids + bytes(8 * count) + bytes(count)
     body = struct.pack("<B?qI", kind, False, 0, count) + columns + json.dumps(tail).encode()
-    return struct.pack("<4sBII", b"LWMK", 2, len(body), zlib.crc32(body)) + zlib.compress(body)
+    return struct.pack("<4sBII", b"LWMK", 1, len(body), zlib.crc32(body)) + zlib.compress(body)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +121,19 @@ def sealed(tail: object, *, ids: bytes = b"", kind: int = 1, count: int = 0) -> 
         sealed([["a"], [], [], [["a", 5]], None, []], count=1),
         sealed([["a"], [], [["a", "b"]]], count=1),
         sealed([[], []], kind=0, ids=bytes(16), count=2),
-        sealed({}),
+        sealed([["a"], [], [], [], "1970"], count=1),
+        sealed([["a"], [], [], [], None, [1]], count=1),
         sealed(None),
     ],
 )
 def test_contents_that_make_no_sense_are_refused_whatever_their_checksum(data: bytes) -> None:
     with pytest.raises(CorruptSnapshot, match="its contents do not make sense"):
+        decode(data)
+
+
+@pytest.mark.parametrize("parts", [0, 2, 6, 8])
+def test_contents_of_another_number_of_parts_are_refused_with_both_numbers(parts: int) -> None:
+    body = struct.pack("<B?qI", 1, False, 0, 0) + json.dumps([[]] * parts).encode()
+    data = struct.pack("<4sBII", b"LWMK", 1, len(body), zlib.crc32(body)) + zlib.compress(body)
+    with pytest.raises(CorruptSnapshot, match=f"it has {parts} parts, this version reads 7"):
         decode(data)

@@ -6,10 +6,6 @@
             since when the stream is young; the batch whose report was lost, and when that was known; of each
             bound in turn how many rows it comes of)
 
-Version 2 has the ancestry, version 3 the bounds of splits that have their own, version 4 since when the stream is
-young, as long as it is, version 5 the batch whose report was lost, while it is waited for; without these version 1 is
-written, which older readers know. The rows of the bounds are no version: older readers pass over them.
-
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
 equal states give equal bytes: Spark compares offsets as text.
@@ -33,7 +29,8 @@ from lowmark.watermark.state import SplitId, SplitState, split_order
 
 from .lineage import Ancestry
 
-VERSION = 5  # the newest that is written; older ones are read
+VERSION = 1
+_PARTS = 7  # of the JSON
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
@@ -89,11 +86,7 @@ def encode(snapshot: StreamSnapshot) -> bytes:
     ancestry = [[child, *snapshot.ancestry[child]] for child in sorted(snapshot.ancestry, key=split_order)]
     bounds = [[split, snapshot.bounds_us[split]] for split in sorted(snapshot.bounds_us, key=split_order)]
     rows = [snapshot.bound_rows.get(split, 0) for split, _ in bounds]
-    young_since_us = snapshot.young_since_us
-    version = 3 if bounds else 2 if ancestry else 1
-    version = 5 if snapshot.lost is not None else 4 if young_since_us is not None else version
-    tail = [ids if named else [], names, ancestry, bounds, young_since_us, snapshot.lost, rows]
-    tail = tail[: None if any(rows) else 1 + version]
+    tail = [ids if named else [], names, ancestry, bounds, snapshot.young_since_us, snapshot.lost, rows]
     text = json.dumps(tail, separators=(",", ":")).encode()
     low_us = snapshot.low_us
     body = b"".join(
@@ -110,7 +103,7 @@ def encode(snapshot: StreamSnapshot) -> bytes:
             text,
         )
     )
-    return _HEAD.pack(_MAGIC, version, len(body), zlib.crc32(body)) + pack(body, 9)
+    return _HEAD.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + pack(body, 9)
 
 
 def decode(data: bytes) -> StreamSnapshot:
@@ -134,7 +127,10 @@ def decode(data: bytes) -> StreamSnapshot:
     watermarks = _whole(body[at : at + width], "<i8")
     states = body[at + width : at + width + count]
     try:
-        named, names, *more = json.loads(body[at + width + count :])
+        tail = json.loads(body[at + width + count :])
+        if len(tail) != _PARTS:
+            raise CorruptSnapshot(f"it has {len(tail)} parts, this version reads {_PARTS}", len(data))
+        named, names, ancestry_rows, bounds, young_since_us, lost, rows = tail
         ids.extend(named)
         kind_of_ids = str if kind == _KIND_NAMES else int
         _check(len(set(ids)) == len(ids) and all(type(split) is kind_of_ids for split in ids))
@@ -142,11 +138,8 @@ def decode(data: bytes) -> StreamSnapshot:
             split: (_STATES[code & ~_SPOKEN], watermark_us if code & _SPOKEN else None)
             for split, watermark_us, code in zip(ids, watermarks, states, strict=True)
         }
-        ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in (more[0] if more else [])}
-        bounds_us = dict(more[1]) if len(more) > 1 else {}
-        young_since_us = more[2] if len(more) > 2 else None
-        lost = tuple(more[3]) if len(more) > 3 and more[3] is not None else None
-        rows = more[4] if len(more) > 4 else [0] * len(bounds_us)
+        ancestry = {child: (tuple(parents), left_us) for child, parents, left_us in ancestry_rows}
+        bounds_us, lost = dict(bounds), None if lost is None else tuple(lost)
         bound_rows = {split: count for split, count in zip(bounds_us, rows, strict=True) if count}
         _check(all(type(count) is int and 0 < count <= INT64[-1] for count in bound_rows.values()))
         _check(young_since_us is None or (type(young_since_us) is int and young_since_us in INT64))
@@ -160,6 +153,8 @@ def decode(data: bytes) -> StreamSnapshot:
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         low_us = low_us if low_known else None
         return StreamSnapshot(low_us, splits, dict(names), ancestry, bounds_us, young_since_us, lost, bound_rows)
+    except CorruptSnapshot:
+        raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
 
@@ -171,8 +166,8 @@ def _open(data: bytes) -> bytes:
     magic, version, size, checksum = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise CorruptSnapshot(f"it begins with {magic!r}, not with {_MAGIC!r}", len(data))
-    if version not in range(1, VERSION + 1):
-        raise CorruptSnapshot(f"unknown version {version}, this one reads 1 to {VERSION}", len(data))
+    if version != VERSION:
+        raise CorruptSnapshot(f"unknown version {version}, this one reads {VERSION}", len(data))
     if size > MOST_BYTES:
         raise CorruptSnapshot(f"damaged: it claims to unpack to {size} bytes", len(data))
     try:

@@ -67,7 +67,6 @@ class MemberStatus:
         waiting: whether the cap keeps it from going on.
         left_out: whether the others do not wait for it.
         why: why it is waiting or left out, or what it is doing.
-        priority: always 0; readers of this status in version 0.1.0 expect it.
     """
 
     task: TaskId
@@ -80,7 +79,6 @@ class MemberStatus:
     waiting: bool
     left_out: bool
     why: str
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +325,7 @@ class AlignmentGroup:
 
     @classmethod
     def restore(cls, data: Mapping[str, Any]) -> AlignmentGroup:
-        """The group that ``encoded`` was called on; also one of version 0.1.0, which kept more of each member.
+        """The group that ``encoded`` was called on.
 
         Raises:
             KeyError, TypeError: the data is not what ``encoded`` gives.
@@ -337,8 +335,6 @@ class AlignmentGroup:
         group._next_us, group._announced_us, group._epoch = data["next_us"], data["announced_us"], data["epoch"]
         for saved in data["members"]:
             task, report = TaskId(**saved["task"]), saved["report"]
-            if saved.get("finished", False):
-                continue  # which was a way to leave once
             group._members[task] = _Member(
                 saved["throttled"],
                 saved["floor_us"],

@@ -22,7 +22,7 @@ Source: FLINK-4576 (rounds), FLIP-182 (groups), MillWheel section 7.2 (the autho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -269,15 +269,13 @@ class LowWatermarkCoordinator:
         except CorruptSnapshot:
             raise
         except Exception as error:  # of the right checksum, and still not what was written
-            raise CorruptSnapshot(f"its contents do not make sense ({type(error).__name__})", len(data)) from error
+            why = f"{error} is missing" if isinstance(error, KeyError) else type(error).__name__
+            raise CorruptSnapshot(f"its contents do not make sense ({why})", len(data)) from error
         return coordinator
 
     def _load(self, saved: dict[str, Any], now_us: int) -> None:
         self._now_us, self._lost = now_us, saved["lost"]
-        over = _finished(saved["sources"])
-        runs = [row for row in saved["runs"] if _task(row[:3]) not in over]
-        ended = [row[:4] for row in saved["runs"] if _task(row[:3]) in over]
-        self._members.restore(runs, [*saved["retired"], *ended], now_us)
+        self._members.restore(saved["runs"], saved["retired"], now_us)
         for source in saved["sources"]:
             key = source["job_id"], source["source_id"]
             rounds = SourceRounds.restore(source, quorum=self._quorum, on_change=self._changed(*key))
@@ -289,15 +287,13 @@ class LowWatermarkCoordinator:
             due_us = group["next_us"]
             if due_us is not None:  # no later than an interval from now, even if the clock went back meanwhile
                 due_us = min(due_us, now_us + group["params"]["update_interval_us"])
-            restored = AlignmentGroup.restore({**group, "next_us": due_us})
-            if len(restored):
-                self._groups[group["name"]] = restored
-        self._group_of = {_task(parts): name for *parts, name in saved["group_of"] if _task(parts) not in over}
-        self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"] if _task(parts) not in over}
+            self._groups[group["name"]] = AlignmentGroup.restore({**group, "next_us": due_us})
+        self._group_of = {_task(parts): name for *parts, name in saved["group_of"]}
+        self._spoke_us = {_task(parts): at_us for *parts, at_us in saved["spoke_us"]}
         if not self._groups.keys() >= set(self._group_of.values()):
             raise ValueError("a task is in a group that is not there")
         known = {(*key, task_id) for key, rounds in self._sources.items() for task_id in rounds.answers}
-        if not known >= {tuple(parts) for *parts, _, _ in runs}:
+        if not known >= {tuple(parts) for *parts, _, _ in saved["runs"]}:
             raise ValueError("a task is not known to its source")
         for task in self._group_of:
             self._encoded_group_of.changed(task)
@@ -569,16 +565,6 @@ def _why_passed(before: Answer | None) -> str:
 
 def _key(task: TaskId) -> tuple[str, str]:
     return task.job_id, task.source_id
-
-
-def _finished(sources: Iterable[Mapping[str, Any]]) -> set[TaskId]:
-    """The tasks that said to a coordinator of version 0.1.0 that they are finished: they have left."""
-    return {
-        TaskId(source["job_id"], source["source_id"], task["task_id"])
-        for source in sources
-        for task in source["tasks"]
-        if task.get("finished", False)
-    }
 
 
 def _task(parts: Iterable[str]) -> TaskId:

@@ -416,23 +416,19 @@ class SourceRounds:
         rounds.rose_at_us, rounds.returned_late = data["rose_at_us"], data["returned_late"]
         rounds._last_asked_us = data["last_asked_us"]
         for saved in data["tasks"]:
-            task_id, farewell = saved["task_id"], saved.get("finished", False)  # which was a way to leave once
-            if farewell and not saved["counted"]:
-                continue
-            left_out = None if saved["left_out"] is None else LeftOut(saved["left_out"])
-            left = saved.get("gone", False) or farewell  # in the round that was open, said older versions
+            task_id = saved["task_id"]
             answer = rounds._answers[task_id] = Answer(
                 order=None if saved["order"] is None else tuple(saved["order"]),
-                left_out=left_out,
+                left_out=None if saved["left_out"] is None else LeftOut(saved["left_out"]),
                 next_wanted_us=saved["next_wanted_us"],
                 counted=saved["counted"],
-                passed=saved.get("passed", left_out is LeftOut.IDLE and not saved["counted"]),
-                expected=saved.get("expected", data.get("expected", 1)),
-                patience_us=saved.get("patience_us"),
-                away_since_us=saved.get("away_since_us", (data["last_asked_us"] or 0) if left else None),
-                away_limit_us=saved.get("away_limit_us"),
-                waited_us=saved.get("waited_us", 0),
-                excused=saved.get("excused", False),
+                passed=saved["passed"],
+                expected=saved["expected"],
+                patience_us=saved["patience_us"],
+                away_since_us=saved["away_since_us"],
+                away_limit_us=saved["away_limit_us"],
+                waited_us=saved["waited_us"],
+                excused=saved["excused"],
             )
             if answer.live:
                 rounds._unconfirmed.add(task_id)

@@ -181,8 +181,6 @@ _ANSWER = _fields(
     order=_maybe(_all(lambda value: isinstance(value, int))),
     left_out=_maybe(_text),
     next_wanted_us=_maybe(_number),
-    finished=_flag,
-    gone=_flag,
     counted=_flag,
     passed=_flag,
     expected=_number,
@@ -199,7 +197,6 @@ _MEMBER = _fields(
     report=_maybe(_fields(at_us=_number, active=_flag, next_wanted_us=_maybe(_number))),
     low_us=_maybe(_number),
     low_at_us=_maybe(_number),
-    finished=_flag,
 )
 _PARTS: dict[str, _Check] = {
     "lost": _number,
@@ -213,8 +210,6 @@ _PARTS: dict[str, _Check] = {
             rose_at_us=_maybe(_number),
             last_asked_us=_maybe(_number),
             returned_late=_number,
-            expected=_number,
-            came=_all(_text),
             tasks=_all(_ANSWER),
         )
     ),

@@ -1,28 +1,35 @@
-"""The demo's rows in a Kinesis stream: one shard per split, read by `format("lowmark_kinesis")`.
+"""`lowmark demo` on Kinesis: its rows in a stream with one shard per split, read by `format("lowmark_kinesis")`.
 
-Rows are put in step with the queries, as in `kafka_feed.py`. boto3 is imported where it is used: it is an extra.
+    python examples/demo_kinesis.py --region eu-west-1
+
+It makes a stream of eight shards in your account, and deletes it. Credentials are found by boto3 (extra `kinesis`);
+`--endpoint` names another server, as `make demo-kinesis` does. Further options and exit codes are those of the demo.
+While both queries run batch n, the rows of batch n + 1 are put.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
+from lowmark.integration.cli.common import Debug, Json
+from lowmark.integration.cli.demo import Keep, MetricsPort, Seed, compare
+from lowmark.integration.cli.main import app
+from lowmark.integration.demo.feed import TICKS_PER_BATCH
 from lowmark.integration.errors import DemoImpossible
 from lowmark.sources.generator import StreamScript
-
-from .feed import TICKS_PER_BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
-
-__all__ = ["KinesisFeed"]
 
 _LANES = 2
 _RECORDS = 500  # in one request, the service's limit
@@ -150,3 +157,27 @@ class KinesisFeed:
             self._step_back.wait(1.0)
 
     _step_back = threading.Event()  # never set
+
+
+@app.command("demo-kinesis")
+def main(
+    *,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Where Kinesis answers, a URL; without it, the region's.", show_default=False)
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of AWS; without it, boto3's own.", show_default=False)
+    ] = None,
+    seed: Seed = 42,
+    metrics_port: MetricsPort = None,
+    keep: Keep = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run the demo's rows in a Kinesis stream through native Spark and through lowmark, and compare."""
+    feed_of = partial(KinesisFeed, endpoint=endpoint, region=region)
+    compare(feed_of, {}, seed=seed, metrics_port=metrics_port, keep=keep, as_json=as_json, debug=debug)
+
+
+if __name__ == "__main__":
+    app(["demo-kinesis", *sys.argv[1:]])

@@ -1,31 +1,37 @@
-"""The demo's rows on a real Pravega: one segment per split, read by `format("lowmark_pravega")`.
+"""`lowmark demo` on Pravega: its rows in a stream with one segment per split, read by `format("lowmark_pravega")`.
 
-Events are written in step with the queries, as on Kafka: while both run batch n, the rows of batch n + 1 are written.
-Each split has a routing key that Pravega puts into a segment of its own.
+    python examples/demo_pravega.py --controller tcp://pravega:9090 --jars /opt/pravega
+
+It makes a stream of eight segments, and deletes it. It needs the extra `pravega` and the jars of Pravega's client.
+Further options and exit codes are those of the demo. While both queries run batch n, the rows of batch n + 1 are
+written. Each split has a routing key that Pravega puts into a segment of its own.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import typer
+from lowmark.integration.cli.common import Debug, Json
+from lowmark.integration.cli.demo import Keep, MetricsPort, Seed, compare
+from lowmark.integration.cli.main import app
+from lowmark.integration.demo.feed import TICKS_PER_BATCH
 from lowmark.integration.errors import DemoImpossible
 from lowmark.sources.generator import StreamScript
 from lowmark.sources.spark import register
 from lowmark.watermark import LowmarkError
 
-from .feed import TICKS_PER_BATCH
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
-
-__all__ = ["PravegaFeed"]
 
 _LANES = 2
 _SCOPE = "lowmark-demo"
@@ -137,3 +143,25 @@ class PravegaFeed:
                 writer.writeEvent(key, byte_array(event.encode()))
         writer.flush()
         self._written += 1
+
+
+@app.command("demo-pravega")
+def main(
+    *,
+    controller: Annotated[str, typer.Option(help="A Pravega controller, tcp://HOST:PORT.", show_default=False)],
+    jars: Annotated[
+        str, typer.Option(help="The folder with the jars of Pravega's client; else where the environment says.")
+    ] = "",
+    seed: Seed = 42,
+    metrics_port: MetricsPort = None,
+    keep: Keep = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run the demo's rows in a Pravega stream through native Spark and through lowmark, and compare."""
+    feed_of = partial(PravegaFeed, controller=controller, jars=jars)
+    compare(feed_of, {}, seed=seed, metrics_port=metrics_port, keep=keep, as_json=as_json, debug=debug)
+
+
+if __name__ == "__main__":
+    app(["demo-pravega", *sys.argv[1:]])

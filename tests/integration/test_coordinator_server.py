@@ -33,7 +33,7 @@ from lowmark.watermark import (
     TaskRegistered,
 )
 
-from tests.integration.authority_scene import (
+from tests.integration.coordinator_scene import (
     SECOND,
     Scene,
     SlowJournal,
