@@ -56,7 +56,14 @@ _KEYS_ELSEWHERE = {
 def modules() -> list[str]:
     """Every module whose `__all__` is public, by name."""
     rooms = [f"lowmark.sources.{each.name}" for each in pkgutil.iter_modules(lowmark.sources.__path__) if each.ispkg]
-    return ["lowmark", "lowmark.integration", "lowmark.sources", *sorted(rooms), "lowmark.watermark"]
+    return [
+        "lowmark",
+        "lowmark.integration",
+        "lowmark.sources",
+        "lowmark.sources.formats",
+        *sorted(rooms),
+        "lowmark.watermark",
+    ]
 
 
 def names() -> Iterator[str]:
