@@ -75,7 +75,8 @@ def names() -> Iterator[str]:
 
 def _arguments(function: Any) -> str:
     called = function.__init__ if inspect.isclass(function) else function
-    return ", ".join(name for name in inspect.signature(called).parameters if name != "self")
+    parameters = [each for each in inspect.signature(called).parameters.values() if each.name != "self"]
+    return ", ".join(str(each.replace(annotation=each.empty, default=each.empty)) for each in parameters)
 
 
 def arguments() -> Iterator[str]:
@@ -116,13 +117,14 @@ def commands() -> Iterator[str]:
 
 
 def _written_keys(path: Path) -> set[str]:
-    """The keys of all dictionaries that functions of a file write out."""
+    """The keys of all dictionaries that functions of a file write out, but for those that are only looked up."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    looked_up = [node.value for node in nodes if isinstance(node, ast.Attribute | ast.Subscript)]
     return {
         key.value
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.FunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Dict)
+        for node in nodes
+        if isinstance(node, ast.Dict) and node not in looked_up
         for key in node.keys
         if isinstance(key, ast.Constant) and isinstance(key.value, str) and key.value.isidentifier()
     }

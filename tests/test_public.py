@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 
 import pytest
 from lowmark.integration.cli.main import app
@@ -42,6 +43,14 @@ def test_the_list_says_of_every_kind_what_a_user_would_miss() -> None:
     assert any("startingOffsets" in line for line in chapters["Keys of --json"])
     assert "lowmark_late_rows_total{stream, query} counter" in chapters["Metrics"]
     assert any("low_us" in line for line in chapters["Checkpoint"])
+
+
+def test_a_dictionary_that_is_only_looked_up_has_no_keys_of_json(tmp_path: Path) -> None:
+    written = tmp_path / "command.py"
+    written.write_text(
+        'def f(x):\n    y = {"s3": 1}.get(x)\n    z = {"a": 1}[x]\n    show({"files": [{"name": y}]}, z)\n'
+    )
+    assert public._written_keys(written) == {"files", "name"}
 
 
 def test_a_name_that_comes_or_goes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
