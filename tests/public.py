@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "docs" / "public.txt"
 SCHEMA = ROOT / "docs" / "status.schema.json"
 _HEAD = "What lowmark promises to keep; docs/public.md says how. Made by `python -m tests.public`, from the code."
-# What users call most: their arguments are listed, too, and their methods.
+# For the names that users call most, the list has arguments and methods, too.
 _IN_DETAIL = (
     "lowmark.LowWatermarkService", "lowmark.WatermarkStrategy", "lowmark.adopt", "lowmark.audit_table", "lowmark.leave",
     "lowmark.ship", "lowmark.sources.SimpleSource", "lowmark.sources.check_source",

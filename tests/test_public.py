@@ -1,4 +1,4 @@
-"""What is public changes together with its list, docs/public.txt, so that nobody changes it unseen."""
+"""A public name changes together with the list, docs/public.txt, so that no change stays unseen."""
 
 from __future__ import annotations
 
