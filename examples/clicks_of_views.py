@@ -2,10 +2,10 @@
 
     python examples/clicks_of_views.py --bootstrap localhost:9092 --views views --clicks clicks --out /tmp/clicks
 
-An outer join tells of a view without a click once no click can come any more: when the watermark of both streams has
-passed it. With Spark's own watermark a single row from the future drops everything after it. Here it moves nothing, a
-slow partition loses nothing, and one in which nobody clicks is left out while the others deliver.
-Records are {"at": milliseconds, "page": ...}, for clicks {"at": ..., "of": page}. It reads what there is and ends.
+The outer join emits a view without a click when no click can come any more, because the watermark of both streams has
+passed the view. Under Spark's own watermark a single row from the future drops all rows after it. Under lowmark that
+row moves nothing, a slow partition loses nothing, and a partition without clicks is left out while the others deliver.
+Records are {"at": milliseconds, "page": ...}, for clicks {"at": ..., "of": page}. The program reads all rows and ends.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def main() -> None:
         parser.add_argument(option, required=True)
     options = parser.parse_args()
     spark = SparkSession.builder.appName("clicks").getOrCreate()
-    # Empty partitions are passed after a second here, so that the example ends soon; minutes are usual. In the end all
-    # topics fall silent: the low watermark then goes on to what was seen last, where by default it would wait for rows.
+    # An empty partition is left out after a second, so that the example ends soon; minutes are usual. In the end all
+    # topics fall silent: the low watermark then rises to the newest event time. By default it would wait for rows.
     strategy = (
         WatermarkStrategy.for_bounded_out_of_orderness("10 seconds")
         .with_idleness("1 second")
@@ -56,7 +56,7 @@ def main() -> None:
             .start()
         )
         query.processAllAvailable()
-        for _ in range(60):  # silence counts by time: the empty partition is passed a moment after the rest was read
+        for _ in range(60):  # silence counts by time: the empty partition is left out a moment later
             if query.lastProgress and query.lastProgress["eventTime"].get("watermark", "1970") > "1971":
                 break
             query.awaitTermination(1)

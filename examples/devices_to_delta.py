@@ -6,10 +6,10 @@ Needs Spark's Kafka connector and Delta Lake, such as, for Spark 4.2, by
 `export PYSPARK_SUBMIT_ARGS="--packages $KAFKA,$DELTA pyspark-shell"` with
 KAFKA=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 and DELTA=io.delta:delta-spark_4.2_2.13:4.4.0.
 
-Each device has a watermark of its own: one that was offline and sends what it kept loses none of it because others went
-on. A minute is merged into the table as soon as there is a reading of it, and again with each batch that changes it. A
-batch that runs again after a crash merges the same values. A reading is {"device": ..., "at": milliseconds,
-"celsius": ...}. It reads what there is and ends; run it again, from cron say, and it goes on where it was.
+Each device has a watermark of its own: a device that was offline sends its stored readings and loses none, although the
+other devices went on. The program merges a minute into the table with its first reading, and again with each batch that
+changes the minute. A batch that runs again after a crash merges the same values. A reading is {"device": ...,
+"at": milliseconds, "celsius": ...}. The program reads all rows and ends; the next run goes on from there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
         batch.createOrReplaceTempView("minutes")
         batch.sparkSession.sql(MERGE.format(table=table))
 
-    # A device that was silent for a day is not waited for; what it sends after that may be late.
+    # lowmark does not wait for a device that was silent for a day; later readings of the device may be late.
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idleness("1 day")
     with LowWatermarkService(spark) as service:
         events = service.wrap(

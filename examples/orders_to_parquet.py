@@ -4,8 +4,8 @@
 
 Needs Spark's Kafka connector, such as by
 `export PYSPARK_SUBMIT_ARGS="--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 pyspark-shell"`.
-An order is {"at": milliseconds, "item": ..., "cents": ...}. It reads what there is and ends; run it again, from cron
-say, and it goes on where it was.
+An order is {"at": milliseconds, "item": ..., "cents": ...}. The program reads all rows and ends;
+the next run, from cron say, goes on from there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
         .withColumn("order", F.from_json(F.col("value").cast("string"), "at long, item string, cents long"))
         .select("topic", "partition", F.timestamp_millis("order.at").alias("ts"), "order.item", "order.cents")
     )
-    # A partition that is silent for a minute of the others' deliveries does not hold them; who comes back is late.
+    # A partition that is silent for a minute, while others deliver, does not hold them; its next rows may be late.
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_idleness("1 minute")
     with LowWatermarkService(spark) as service:
         events = service.wrap(orders, name="orders", event_time="ts", split=["topic", "partition"], strategy=strategy)

@@ -181,6 +181,17 @@ def test_every_target_of_the_pages_is_one() -> None:
     assert [(where, words) for where, words in written if words[0] not in targets] == []
 
 
+def placeholders(text: str) -> list[str]:
+    """Lines where a figure or a table was meant to come, such as a lone TABLE."""
+    return re.findall(r"^[^\w\n]*[A-Z]{3,}[^\w\n]*$", text, re.MULTILINE)
+
+
+def test_no_page_has_a_placeholder() -> None:
+    found = [(page.name, line) for page in pages() for line in placeholders(page.read_text(encoding="utf-8"))]
+    assert found == []
+    assert placeholders("as multiples of it:\n\nTABLE\n\nWhat follows") == ["TABLE"]  # it can fail
+
+
 def test_the_strategy_page_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "strategy.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     names: dict[str, Any] = {}

@@ -107,6 +107,7 @@ BLOCKS: dict[str, list[tuple[str, str | Unrun]]] = {
         ("mvn dependency:copy-dependencies", Unrun("tests/live/jars does the same, with the version checked below")),
         ("spark.readStream.format(", "tests/test_snippets.py::test_the_options_of_the_format_are_options"),
     ],
+    "public.md": [("python -m tests.public", Unrun("tests/test_public.py compares what it would write"))],
     "read.md": [("from lowmark.sources.kafka import", READS)],
     "spark-versions.md": [
         ("export PYSPARK_DRIVER_PYTHON=", Unrun("needs YARN, which the page calls not tested")),
