@@ -8,7 +8,6 @@
     ├── StreamNameTaken      (ValueError)        two streams of one service under one name
     ├── StreamRunning        (RuntimeError)      a stream's name cannot be used again while a query reads it
     ├── ServiceDiffers       (ValueError)        a session's service runs already, made with other arguments
-    ├── ServiceRunning       (RuntimeError)      a session's service runs already, and one more was made
     ├── UnknownStream        (LookupError)       a name that no stream of this service has
     ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
     ├── ServiceUnreachable   (ConnectionError)   nobody answers at a service's address
@@ -66,7 +65,6 @@ __all__ = [
     "ServiceDiffers",
     "ServiceFailed",
     "ServiceRefused",
-    "ServiceRunning",
     "ServiceStopped",
     "ServiceUnreachable",
     "SessionUnfit",
@@ -160,26 +158,17 @@ class StreamRunning(LowmarkError, RuntimeError):
 
 
 class ServiceDiffers(LowmarkError, ValueError):
-    """The service that runs in a session was asked for with other arguments than it was made with."""
+    """A service was made for a session in which one runs already, with other arguments."""
 
     differing: tuple[str, ...]  # what the running one was made with, and what was passed here
     _fact = "this session has a running LowWatermarkService with {_with}"
-    _hint = "stop it first (service.stop()), or leave these arguments out and get this one."
+    _hint = (
+        "stop it first (service.stop()), or pass beside=True for one more; with the same arguments you get this one."
+    )
 
     @property
     def _with(self) -> str:
         return ", ".join(self.differing)
-
-
-class ServiceRunning(LowmarkError, RuntimeError):
-    """A service was made for a session in which one runs already."""
-
-    address: str  # of the one that runs
-    _fact = "this session has a running LowWatermarkService ({address})"
-    _hint = (
-        "LowWatermarkService.get_or_create(spark) gives it, its stop() makes room for a new one, and "
-        "spark.newSession() has room for one more."
-    )
 
 
 class UnknownStream(LowmarkError, LookupError):

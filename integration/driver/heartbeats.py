@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowmark.integration.errors import UnknownStream
+from lowmark.integration.errors import UnknownStream, UnreadableReport
 from lowmark.integration.transport.driver_rpc import HeartbeatReply, HeartbeatRequest
 from lowmark.watermark import Tick
 from lowmark.watermark.splits.events import Polled
@@ -38,7 +38,10 @@ class Heartbeats:
         run = self._runs.get(request.run)
         if run is None:
             run = self._attach(request, now_us)
-        self._reports.catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
+        try:
+            self._reports.catch_up(run, planned_at_us=self._own_time(request.planned_at_us))
+        except UnreadableReport as unreadable:  # the next report will be no better, and the watermark would hold
+            run.give_up("a report", unreadable)
         run.asked_at_us = now_us
         polled = request.polled_until_us is not None and not run.stream.withholds
         run.hear(Polled(self._own_time(request.polled_until_us)) if polled else Tick(), now_us)

@@ -1,9 +1,12 @@
-"""The running services of this process, one for each session."""
+"""The services that run in this process: a notebook's cell that is run again gets the one that it made before."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from lowmark.integration.errors import ServiceDiffers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -12,35 +15,49 @@ __all__ = ["Running"]
 
 
 class Running:
-    """Running services, each with its session."""
+    """Running services, each with what it was made with."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._services: list[tuple[Any, SparkSession]] = []  # Any: the service, which knows this
+        self._lock = threading.RLock()
+        self._services: list[tuple[Any, SparkSession, Mapping[str, Any]]] = []  # Any: the service, which knows this
 
-    def find(self, spark: object) -> Any:
-        """Return the service of a session; None where none runs.
+    def find(self, spark: object, arguments: Mapping[str, Any]) -> Any:
+        """Return the service of a session, if it was made with these arguments; None where there is none.
 
-        A service whose Spark was stopped, or that an error has ended, is stopped first, because it holds its ports.
+        Raises:
+            ServiceDiffers: there is one, and it was made with others.
         """
-        with self._lock:
-            known = list(self._services)
-        for service, session in known:
-            if session.sparkContext._jsc is None or service.failed is not None:
-                service.stop()
         mine = getattr(spark, "_jsparkSession", None)
         with self._lock:
-            # Sessions of a stopped context and of a new one may have one number; `_same` tells them apart.
-            found = (
-                service for service, session in self._services
-                if mine is not None and (session is spark or _same(session._jsparkSession, mine))
-            )  # fmt: skip
-            return next(found, None)
+            for service, session, made_with in self._services:
+                # A session whose context was stopped is another, whatever its number.
+                if mine is None or (session is not spark and not _same(session._jsparkSession, mine)):
+                    continue
+                differing = tuple(
+                    f"{name}={made_with.get(name)!r} (here {value!r})"
+                    for name, value in sorted(arguments.items())
+                    if made_with.get(name) != value
+                )
+                if differing:
+                    raise ServiceDiffers(differing)
+                return service
+        return None
 
-    def add(self, service: object, spark: SparkSession) -> None:
+    def stop_those_of_no_use(self) -> None:
+        """Stop services whose Spark was stopped, and those that an error has ended: they hold their ports."""
+        with self._lock:
+            left_behind = [
+                service
+                for service, session, _ in self._services
+                if session.sparkContext._jsc is None or service.failed is not None
+            ]
+        for service in left_behind:
+            service.stop()
+
+    def add(self, service: object, spark: SparkSession, arguments: Mapping[str, Any]) -> None:
         """Know a service, from now until it stops."""
         with self._lock:
-            self._services.append((service, spark))
+            self._services.append((service, spark, dict(arguments)))
 
     def remove(self, service: object) -> None:
         """Forget a service that stops; it need not be known."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import datetime as dt
+import inspect
 import logging
 import os
 import threading
@@ -15,11 +16,9 @@ import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lowmark.integration.errors import (
-    ServiceDiffers,
-    ServiceRunning,
     ServiceStopped,
     StreamNameTaken,
     StreamRunning,
@@ -101,9 +100,11 @@ class LowWatermarkService:
         job_away: how long the others wait for a query of this application once it is away, such as "2 hours"; time in
             which none of the others runs, or the coordinator does not, is not counted. None: until it is back, or
             until `lowmark forget` takes it out.
+        beside: make one more where one runs in this session already. False: with the same arguments you get that one,
+            so a notebook's cell may be run again.
 
     Raises:
-        ServiceRunning: one runs in this session; `get_or_create` gives it.
+        ServiceDiffers: one runs in this session, made with other arguments.
         SessionUnfit: the session is a Spark Connect session, whose driver is another process.
         ServiceRefused: a job without a coordinator, or of no queries; a port that is none.
         InvalidDuration: `job_away` is none.
@@ -117,6 +118,15 @@ class LowWatermarkService:
             events = service.wrap(df, name="orders", event_time="ts", split=["topic", "partition"])
             events.groupBy(...).count().writeStream.start().awaitTermination()
     """
+
+    _made = False  # it was made before, and is had again
+    _holders = 0  # how often it was asked for
+
+    def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
+        """Return the service of the session, where it has one that was made with these arguments."""
+        _RUNNING.stop_those_of_no_use()
+        found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
+        return super().__new__(cls) if found is None else cast("Self", found)
 
     def __init__(
         self,
@@ -134,17 +144,13 @@ class LowWatermarkService:
         job: str | None = None,
         job_queries: int = 1,
         job_away: str | dt.timedelta | None = None,
+        beside: bool = False,
     ) -> None:
-        self._made_with: dict[str, object] = {
-            "metrics_port": metrics_port, "metrics_host": metrics_host, "page_port": page_port,
-            "coordinator": coordinator, "coordinator_ca": coordinator_ca,
-            "coordinator_token_file": coordinator_token_file, "coordinator_cert": coordinator_cert,
-            "coordinator_key": coordinator_key, "require_coordinator": require_coordinator,
-            "job": job, "job_queries": job_queries, "job_away": job_away,
-        }  # fmt: skip
+        self._holders += 1
+        if self._made:
+            return
+        arguments = {name: value for name, value in locals().items() if name in _defaults(type(self))}
         check.session(spark)
-        if (running := _RUNNING.find(spark)) is not None:
-            raise ServiceRunning(running.address)
         check.service(
             coordinator=coordinator, require_coordinator=require_coordinator, job=job, job_queries=job_queries
         )
@@ -201,35 +207,9 @@ class LowWatermarkService:
         prefer_own_python(spark)  # before the heartbeat's source is registered, which remembers it
         self._queries.listen_to(spark)
         atexit.register(self.stop)
-        _RUNNING.add(self, spark)
-
-    @classmethod
-    def get_or_create(cls, spark: SparkSession, **arguments: Any) -> Self:
-        """Return the session's running service, or make one, like `SparkSession.builder.getOrCreate`.
-
-        A notebook's cell with this call may be run again. `stop`, or the end of a `with`, stops the service for every
-        caller.
-
-        Args:
-            spark: the session.
-            arguments: those of the class, by name. A running service must have been made with the same values; an
-                argument that is left out may have any value.
-
-        Raises:
-            ServiceDiffers: the running service was made with other arguments.
-        """
-        found: Self | None = _RUNNING.find(spark)
-        if found is None:
-            return cls(spark, **arguments)
-        made_with = found._made_with
-        differing = tuple(
-            f"{name}={made_with.get(name)!r} (here {value!r})"
-            for name, value in sorted(arguments.items())
-            if name not in made_with or made_with[name] != value
-        )
-        if differing:
-            raise ServiceDiffers(differing)
-        return found
+        self._made = True
+        if not beside:
+            _RUNNING.add(self, spark, arguments)
 
     # -- what users call ------------------------------------------------------------------------------------------
 
@@ -569,7 +549,9 @@ class LowWatermarkService:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
+        self._holders -= 1
+        if self._holders < 1:  # else somebody has it and did not say that they are done
+            self.stop()
 
     # -- what the threads run -------------------------------------------------------------------------------------
 
@@ -636,3 +618,9 @@ class LowWatermarkService:
 
 def _path(given: str | os.PathLike[str] | None) -> Path | None:
     return None if given is None else Path(given)
+
+
+def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:
+    """What a service is made with where nothing is said; `beside` says nothing of the service itself."""
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty and each.name != "beside"}

@@ -24,7 +24,7 @@ def test_a_query_that_shares_a_low_watermark_ends_with_the_error_that_ended_its_
     with (
         private_folder() as folder,
         serving(Door(f"unix:{folder}/c.sock")) as address,
-        LowWatermarkService(spark.newSession(), coordinator=address, job="billing") as service,
+        LowWatermarkService(spark, coordinator=address, job="billing", beside=True) as service,
     ):
         member = service._member
         assert member is not None

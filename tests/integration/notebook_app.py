@@ -21,7 +21,7 @@ SERVICE = """
 from lowmark import LowWatermarkService, WatermarkStrategy, ship
 from pyspark.sql import functions as F
 ship(spark)
-service = LowWatermarkService.get_or_create(spark)
+service = LowWatermarkService(spark)
 id(service)
 """
 QUERY = """
@@ -34,7 +34,7 @@ feed.put(("fast", 1, 500), ("slow", 1, 100))
 query.processAllAvailable()
 """
 CELLS = [SERVICE, QUERY, 'service.status("orders")', 'service.explain("orders")', "service"]
-OTHERWISE = "LowWatermarkService.get_or_create(spark, metrics_port=0)"
+OTHERWISE = "LowWatermarkService(spark, metrics_port=0)"
 
 
 def shown(shell: Any, cell: str) -> dict[str, Any]:

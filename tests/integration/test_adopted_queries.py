@@ -221,7 +221,7 @@ def test_a_batch_that_was_planned_and_not_committed_runs_again_in_the_other_kind
         adopt(f"file:{checkpoint}", "orders", spark=spark, stopped=True)
     else:
         leave(f"file:{checkpoint}", spark=spark, stopped=True)
-    with LowWatermarkService(spark.newSession()) as other:
+    with LowWatermarkService(spark, beside=True) as other:
         after = wrapped(other, feed.df) if then == "adopted" else native(feed.df)
         ran = start(counted_windows(after), checkpoint)
         feed.put(("fast", 1, 115), ("slow", 1, 113))

@@ -109,7 +109,7 @@ def test_two_applications_of_one_job_go_by_the_slower_and_hold_while_their_coord
         with serving(door, journal=journal) as address:
             services = []
             for feed, at in zip(feeds, (500, 100), strict=True):
-                one = LowWatermarkService(spark.newSession(), coordinator=address, job="billing", job_queries=2)
+                one = LowWatermarkService(spark, coordinator=address, job="billing", job_queries=2, beside=True)
                 services.append(service := applications.enter_context(one))
                 feed.put(("a", 1, at))
                 frame = windows(wrapped(service, feed, "orders"), "split")
@@ -143,8 +143,8 @@ def test_a_query_without_rows_goes_by_what_the_others_published(
     with private_folder() as folder, serving(Door(f"unix:{folder / 'c.sock'}")) as address:
         strategy = BOUND.with_idleness("1 second")
         with (
-            LowWatermarkService(spark.newSession(), coordinator=address, job="billing") as one,
-            LowWatermarkService(spark.newSession(), coordinator=address, job="billing") as two,
+            LowWatermarkService(spark, coordinator=address, job="billing", beside=True) as one,
+            LowWatermarkService(spark, coordinator=address, job="billing", beside=True) as two,
         ):
             feeds[0].put(("a", 1, 100))
             quiet = start(
@@ -217,8 +217,8 @@ def test_a_query_whose_group_disagrees_with_another_application_ends_and_says_so
     with (
         private_folder() as folder,
         serving(Door(f"unix:{folder / 'c.sock'}")) as address,
-        LowWatermarkService(spark.newSession(), coordinator=address) as one,
-        LowWatermarkService(spark.newSession(), coordinator=address) as two,
+        LowWatermarkService(spark, coordinator=address, beside=True) as one,
+        LowWatermarkService(spark, coordinator=address, beside=True) as two,
     ):
         feeds[0].put(("a", 1, 100))
         agreeing = start(wrapped(one, feeds[0], "orders", in_group("30 seconds")), str(tmp_path / "one-checkpoint"))

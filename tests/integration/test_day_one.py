@@ -205,13 +205,14 @@ def test_a_column_more_after_a_restart(spark: SparkSession, feed: Feed, checkpoi
     assert first.dropped + second.dropped == 0
 
 
-def test_a_service_that_is_had_a_second_time_goes_on_measuring(
+def test_a_service_that_is_had_a_second_time_does_not_end_with_the_second_with(
     service: LowWatermarkService, spark: SparkSession, feed: Feed, checkpoint: str
 ) -> None:
     feed.put(("a", 1, 100))
     ran = start(service.wrap(feed.df, name="orders", event_time="ts", split="split"), checkpoint)
-    assert LowWatermarkService.get_or_create(spark) is service
-    ran.settle()
+    with LowWatermarkService(spark) as again:
+        assert again is service
+        ran.settle()
     feed.put(("a", 1, 200))
     ran.settle()
 

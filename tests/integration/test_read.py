@@ -111,7 +111,7 @@ def test_a_restart_goes_on_from_sparks_checkpoint(
     log.append("a", *range(100, 200))
     log.append("b", *range(50, 200))
     log.append("c", *range(150, 200))
-    with LowWatermarkService(spark.newSession()) as later:
+    with LowWatermarkService(spark, beside=True) as later:
         df = counted(read(later, log, max_rows_per_batch=40))
         second = start(df, str(tmp_path / "cp"), trigger={"availableNow": True})
         second.query.awaitTermination(120)
@@ -229,8 +229,8 @@ def test_two_applications_in_one_group_stay_within_the_drift(spark: SparkSession
     with (
         private_folder() as folder,
         serving(Door(f"unix:{folder / 'c.sock'}")) as address,
-        LowWatermarkService(spark.newSession(), coordinator=address) as one,
-        LowWatermarkService(spark.newSession(), coordinator=address) as two,
+        LowWatermarkService(spark, coordinator=address, beside=True) as one,
+        LowWatermarkService(spark, coordinator=address, beside=True) as two,
     ):
         side_by_side([one, two], tmp_path)
 

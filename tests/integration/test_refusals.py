@@ -13,7 +13,6 @@ import pytest
 from lowmark.integration import LowWatermarkService
 from lowmark.integration.errors import (
     ServiceDiffers,
-    ServiceRunning,
     ServiceStopped,
     StreamNameTaken,
     StreamRunning,
@@ -137,28 +136,18 @@ def test_a_name_is_taken_while_a_query_reads_it_and_free_again_when_it_ended(
 
 
 def test_a_cell_that_is_run_again_gets_the_service_that_it_made(spark: SparkSession) -> None:
-    with LowWatermarkService.get_or_create(spark, metrics_port=0) as service:
-        assert LowWatermarkService.get_or_create(spark, metrics_port=0) is service
-        assert LowWatermarkService.get_or_create(spark) is service, "what is not said may be as it is"
-        for differing, text in (
-            ({"metrics_port": None}, r"with metrics_port=0 \(here None\)"), ({"port": 0}, r"with port=None \(here 0\)"),
-        ):  # fmt: skip
-            with pytest.raises(ServiceDiffers, match=text + r"\. Hint: stop it first"):
-                LowWatermarkService.get_or_create(spark, **differing)
-        assert service.statuses() == [], "it still runs"
-    with LowWatermarkService(spark) as after:
-        assert after is not service
-
-
-def test_a_second_service_of_a_session_is_refused_and_another_session_has_room(spark: SparkSession) -> None:
-    with LowWatermarkService(spark) as service:
-        with pytest.raises(ServiceRunning, match=r"has a running .* Hint: LowWatermarkService.get_or_create\(spark\)"):
+    with LowWatermarkService(spark, metrics_port=0) as service:
+        assert LowWatermarkService(spark, metrics_port=0) is service
+        with LowWatermarkService(spark, metrics_port=0) as same:
+            assert same is service
+        assert service.statuses() == [], "the inner block did not stop it"
+        with pytest.raises(ServiceDiffers, match=r"with metrics_port=0 \(here None\)\. Hint: stop it first"):
             LowWatermarkService(spark)
-        assert service.statuses() == [], "it still runs"
-        other_session = spark.newSession()
-        with LowWatermarkService(other_session) as other:
-            assert LowWatermarkService.get_or_create(other_session) is other is not service
-        assert LowWatermarkService.get_or_create(spark) is service
+        with LowWatermarkService(spark, beside=True) as other:
+            assert other is not service
+        service.stop()
+        with LowWatermarkService(spark) as after:
+            assert after is not service
 
 
 def test_pitfall_08_a_watermark_on_the_input(service: LowWatermarkService, feed: Feed) -> None:
@@ -263,8 +252,7 @@ def test_pitfall_48_a_checkpoint_of_another_kind_of_query_is_said_once_as_it_is(
 
     said: dict[tuple[str, str], str] = {}
     raised: dict[tuple[str, str], str] = {}
-    with LowWatermarkService(spark.newSession()) as other:
-        other._queries.listen_to(spark)  # a service listens to the session of each stream that it wraps
+    with LowWatermarkService(spark, beside=True) as other:
         for name, of in (("wrapped", "native"), ("native", "wrapped"), ("wrapped", "read"), ("read", "wrapped")):
             ran = start(queries[name], str(tmp_path / of))
             with pytest.raises(StreamingQueryException) as failed:

@@ -305,6 +305,19 @@ def test_a_query_of_which_nothing_can_be_read_any_more_has_ended_all_the_same(fa
     assert queries.running == []
 
 
+def test_a_query_whose_reports_cannot_be_read_ends_and_says_why() -> None:
+    queries: Any = Queries([Unreadable()])
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    desks.runs.keep(begun(stream()))
+    [run] = desks.runs
+    run.tie("q", "r", None)
+
+    reply = desks.heartbeats.answer(HeartbeatRequest("s", run.token))
+    assert reply.refusal is not None
+    assert reply.refusal.startswith("a batch's progress: Spark's JSON cannot be read. Hint: ")
+
+
 def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:
     queries: Any = Queries([])
     desks = Desks(queries, notify=lambda _: None)

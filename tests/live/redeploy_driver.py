@@ -52,7 +52,7 @@ def begin(
 
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 10).json(str(folder / "feed"))
     service = LowWatermarkService(
-        spark.newSession(), coordinator=coordinator, job="billing", job_queries=queries, job_away=job_away
+        spark, coordinator=coordinator, job="billing", job_queries=queries, job_away=job_away, beside=True
     )
     events = service.wrap(rows, name="orders", event_time="ts", split="split")
     writer = windows(events, "split").writeStream.foreachBatch(keep)

@@ -151,7 +151,7 @@ def test_a_bad_day_has_one_cause_wherever_a_person_looks(
         private_folder() as folder,
         served(folder) as coordinator,
         LowWatermarkService(
-            spark.newSession(), metrics_port=0, page_port=0, coordinator=coordinator.address, job="billing"
+            spark, metrics_port=0, page_port=0, coordinator=coordinator.address, job="billing", beside=True
         ) as service,
         prometheus_server(tmp_path, [f"127.0.0.1:{service.metrics_port}"], [quickly(tmp_path)]) as prometheus,
         producers.running(),
