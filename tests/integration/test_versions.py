@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from lowmark.integration.spark.versions import check_session
@@ -25,8 +27,12 @@ from lowmark.watermark import InvalidStrategy, WatermarkStrategy
 from lowmark.watermark.generator import NoWatermarks
 from lowmark.watermark.splits.events import BatchCounts
 
-from tests.integration.version_table import PINNED, environments, tried
+from tests.integration.feed import Feed, Row, us
+from tests.integration.version_table import PINNED, ROOT, environments, tried
 from tests.live.servers import require_java, unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OTHERS = [version for version in environments() if version != PINNED]
 STEP = 0.001
@@ -59,6 +65,49 @@ def test_wrap_restart_adopt_and_read(version: str, tmp_path: Path) -> None:
     assert came["watched"]["late"] == (None if version < "4.2" else {"fast": 0, "slow": 2})
     cost = [line for line in came["told"] if "pass through Python once" in line]
     assert len(cost) == (1 if version < "4.2" else 0), "what the second transport costs is told once"
+
+
+# What a stay of the queries reads, a file a batch: native on the oldest Spark, then adopted on the newest.
+STAYS: dict[str, list[list[Row]]] = {
+    "native": [[("fast", 1, 101), ("slow", 2, 102)], [("fast", 3, 111), ("slow", 4, 106)]],
+    "wrapped": [
+        [("fast", 6, 301), ("slow", 4, 114), ("slow", 7, 121)],
+        [("fast", 8, 311), ("slow", 9, 131)],
+        [("fast", 98, 1000), ("slow", 99, 1000)],
+    ],
+}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(4 * SECONDS)
+def test_timers_of_python_go_on_under_a_newer_spark(tmp_path: Path) -> None:
+    """Timers of transformWithState, timeouts of applyInPandasWithState: the newest Spark fires those of the oldest.
+
+    Python's workers pickle keys and values on their way to the JVM, which stores them as rows of Spark's own.
+    """
+    require_java()
+    found = sorted(environments().items())
+    asked = (found[0], found[-1])
+    for version, python in asked:
+        if not python.exists():
+            unavailable(f"the environment of Spark {version}", "run make sparks")
+    feed = Feed(cast("SparkSession", None), tmp_path / "feed")
+    fired: dict[str, list[Row]] = {"alarmed": [], "timed_out": []}
+    for (version, python), (kind, batches) in zip(asked, STAYS.items(), strict=True):
+        for batch in batches:
+            feed.put(*batch)
+        command = [str(python), "-m", "tests.integration.timers_app", str(tmp_path), kind]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
+        assert ran.returncode == 0, ran.stderr[-4_000:]
+        came = json.loads(ran.stdout.splitlines()[-1])
+        assert (came["pyspark"], came["dropped"]) == (version, 0)
+        for name, rows in fired.items():
+            rows += map(tuple, came[name])
+
+    fed = [row for batches in STAYS.values() for batch in batches for row in batch if row[1] < 98]
+    assert sorted(fired["alarmed"]) == sorted((split, us(at + 10) // 1_000) for split, _, at in fed)
+    assert sorted(fired["timed_out"]) == sorted(Counter(v for _, v, _ in fed).items())
 
 
 def test_a_version_outside_is_refused_with_the_range() -> None:

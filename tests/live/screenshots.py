@@ -99,6 +99,7 @@ def main() -> None:
             for file, page in pages.items():
                 page.goto(str(service.page_address))
                 page.locator("#streams a", has_text=VIEWS[file][0]).click()
+                page.mouse.move(0, 0)  # else it points at a stream, which is shown then
             for batch in range(1, BATCHES):
                 feeds["orders"].put(*orders(chance, start, batch))
                 if batch == 1:
