@@ -89,7 +89,11 @@ class KinesisFeed:
             self._client.get_waiter("stream_exists").wait(
                 StreamName=self._stream, WaiterConfig={"Delay": _WAIT_SECONDS, "MaxAttempts": 60}
             )
-            shards = self._client.list_shards(StreamName=self._stream)["Shards"]
+            shards, more = [], {"StreamName": self._stream}
+            while more:  # a page after the first is named by its token alone
+                page = self._client.list_shards(**more)
+                shards += page["Shards"]
+                more = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
         except (BotoCoreError, ClientError) as refused:
             raise DemoImpossible(
                 f"Kinesis refused stream {self._stream}: {refused}",

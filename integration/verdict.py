@@ -42,10 +42,6 @@ class _Coordinator(msgspec.Struct, frozen=True):
     holds: bool = False
 
 
-class _Split(msgspec.Struct, frozen=True):
-    backlog_rows: int | None = None
-
-
 class _Run(msgspec.Struct, frozen=True):
     """See `run_json`."""
 
@@ -53,7 +49,7 @@ class _Run(msgspec.Struct, frozen=True):
     refused: bool = False
     ended: bool = False
     emits: bool = True
-    backlog_rows: int | msgspec.UnsetType | None = msgspec.UNSET  # an earlier version tells it by split only
+    backlog_rows: int | None = None
     now: datetime | None = None
     rows_at: datetime | None = None
     batch_since: datetime | None = None
@@ -67,21 +63,17 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 class _Stream(msgspec.Struct, frozen=True):
-    """What of a stream in its query decides. An earlier version answers with less, a later one with more."""
+    """What of a stream in its query decides. A later version may answer with more."""
 
     since: datetime | None = None
     silent_since: datetime | None = None
     low_watermark_us: int | None = None
     run: _Run = _Run()
-    splits: Mapping[str, _Split] = {}
 
     @property
     def rows_wait(self) -> bool:
         """Rows are known to be there and unread."""
-        known = [split.backlog_rows for split in self.splits.values()]
-        if self.run.backlog_rows is not msgspec.UNSET:
-            known = [self.run.backlog_rows]
-        return any(rows is not None and rows > 0 for rows in known)
+        return self.run.backlog_rows is not None and self.run.backlog_rows > 0
 
     def batch_lasts(self, now: datetime, patience: timedelta) -> bool:
         """A batch has been read for longer than the patience."""
@@ -99,7 +91,7 @@ def told_at(stream: Mapping[str, Any], now: datetime) -> datetime:
     """When a service told of a stream, by its own clock: its times do not follow a wall clock that is set.
 
     Args:
-        stream: the status that `run_json` of this version or of another has made.
+        stream: the status that `run_json` has made.
         now: what to return where the service does not say.
     """
     return msgspec.convert(stream, _Stream).run.now or now
@@ -109,7 +101,7 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
     """How a stream is doing in its query.
 
     Args:
-        stream: the status that `run_json` of this version or of another has made.
+        stream: the status that `run_json` has made.
         now: now, UTC; the service's own time goes before it.
         patience: how long a low watermark may stand.
 

@@ -85,7 +85,7 @@ def _streams(name: str | None, connect: str | None, hung: list[str]) -> list[dic
 
 def _json(stream: dict[str, Any], word: str) -> dict[str, Any]:
     kept = ("low_watermark_us", "since", "holder", "why", "next")
-    backlog_rows = stream.get("run", {}).get("backlog_rows")
+    backlog_rows = stream["run"]["backlog_rows"]
     names = {"stream": stream["name"], "query": stream["query"], "verdict": word, "backlog_rows": backlog_rows}
     return {**names, **{key: stream[key] for key in kept}}
 
@@ -99,7 +99,7 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
         return f", {printable(stream['why'])}"
     if word not in ("stuck", "silent", "waiting", "standing"):
         return beside
-    since, unread = stream["since"], stream.get("run", {}).get("backlog_rows")
+    since, unread = stream["since"], stream["run"]["backlog_rows"]
     stood = (
         ""
         if since is None
@@ -110,17 +110,17 @@ def _because(stream: dict[str, Any], word: str, now: datetime) -> str:
 
 
 def _clocks(stream: dict[str, Any]) -> list[str]:
-    """The splits whose clocks are wrong, of a service that tells of them; the holder's is in ``why``."""
+    """The splits whose clocks are wrong; the holder's is in ``why``."""
     import msgspec
     from lowmark.watermark import WrongClock
 
-    clocks = msgspec.convert(stream.get("wrong_clocks", []), list[WrongClock])
-    return [str(clock) for clock in clocks if stream.get("cause") != "wrong clock" or clock.split != stream["holder"]]
+    clocks = msgspec.convert(stream["wrong_clocks"], list[WrongClock])
+    return [str(clock) for clock in clocks if stream["cause"] != "wrong clock" or clock.split != stream["holder"]]
 
 
 def _left_alone(stream: dict[str, Any]) -> list[str]:
     """A coordinator that does not answer and holds nothing; one that holds is in ``why``."""
-    link = stream.get("run", {}).get("coordinator")
+    link = stream["run"]["coordinator"]
     if link is None or link["connected"] or link["holds"]:
         return []
     return [

@@ -184,8 +184,8 @@ class Picture:
         for stream in [] if reply is None else reply.streams:
             passed = frozenset(stream["passed_over"])
             rows = (_row(split, of, passed) for split, of in stream["splits"].items())
-            self._rises[_id(address, stream)] = stream.get("run", {}).pop("rises", [])  # a service of before has none
-            splits = self._splits.setdefault(_id(address, stream), _Splits())
+            self._rises[_id(stream)] = stream["run"].pop("rises")
+            splits = self._splits.setdefault(_id(stream), _Splits())
             splits.take(rows, self._version)
             if len(splits.gone) > _GONE_SPLITS_MOST:  # nobody is told of them any more: every browser begins anew
                 splits.gone.clear()
@@ -200,10 +200,10 @@ def _newest(reply: StatusReply) -> list[tuple[dict[str, Any], str]]:
 
 def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetime) -> dict[str, Any]:
     """A stream in a query as the page knows it, without its splits."""
-    run = stream.get("run", {})
+    run = stream["run"]
     holder = stream["holder"]
     return {
-        "id": _id(address, stream),
+        "id": _id(stream),
         "address": address,
         "name": stream["name"],
         "shown": _shown(stream["name"]),
@@ -219,8 +219,8 @@ def _run(address: str, stream: Mapping[str, Any], explanation: str, now: datetim
             [None if spell["holder"] is None else _shown(spell["holder"]), spell["since"], spell["until"]]
             for spell in stream["held"][:_LIST_MOST]
         ],
-        "cause": stream.get("cause"),
-        "clocks": [_clock(clock, stream) for clock in stream.get("wrong_clocks", [])],
+        "cause": stream["cause"],
+        "clocks": [_clock(clock, stream) for clock in stream["wrong_clocks"]],
         "explanation": explanation,
         "run": run,
     }
@@ -236,8 +236,8 @@ def _token() -> str:
     return uuid.uuid4().hex[:8]
 
 
-def _id(address: str, stream: Mapping[str, Any]) -> str:
-    return str(stream.get("run", {}).get("token", f"{address} {stream['query']} {stream['name']}"))
+def _id(stream: Mapping[str, Any]) -> str:
+    return str(stream["run"]["token"])
 
 
 def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:
@@ -255,7 +255,7 @@ def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:
         split["pending_since"],
         _shown(split["why"], most=2_000),
         name in passed,
-        split.get("native_late_rows", 0),  # a service of before does not say
+        split["native_late_rows"],
     ]
 
 

@@ -309,11 +309,6 @@ def test_the_word_goes_by_the_service_s_own_time_when_the_wall_clock_was_set(hou
     assert verdict(known(-4), wall) == "moving"
 
 
-def test_a_service_of_before_says_less_and_is_judged_by_its_splits() -> None:
-    stream = {"since": at(-6), "low_watermark_us": 0, "splits": {"a": {"backlog_rows": 3}}}
-    assert verdict(stream, NOON) == "stuck"
-
-
 # --- the server ---
 
 

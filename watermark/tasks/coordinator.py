@@ -293,7 +293,7 @@ class LowWatermarkCoordinator:
         if not self._groups.keys() >= set(self._group_of.values()):
             raise ValueError("a task is in a group that is not there")
         known = {(*key, task_id) for key, rounds in self._sources.items() for task_id in rounds.answers}
-        if not known >= {tuple(parts) for *parts, _, _ in saved["runs"]}:
+        if not known >= {tuple(parts) for *parts, _ in saved["runs"]}:
             raise ValueError("a task is not known to its source")
         for task in self._group_of:
             self._encoded_group_of.changed(task)

@@ -190,7 +190,7 @@ class Membership:
     def restore(self, runs: Iterable[Iterable[Any]], retired: Iterable[Iterable[str]], now_us: int) -> None:
         """Take in what was encoded before a restart. Every lease begins anew, and is what this coordinator gives."""
         self._listen(now_us)
-        for *parts, run, _ in runs:
+        for *parts, run in runs:
             task = TaskId(*parts)
             self._begin(task, _Lease(run, self._listened_us))
         for *parts, run in retired:
@@ -205,7 +205,7 @@ class Membership:
 
     def _encoded_run(self, task: TaskId) -> str | None:
         lease = self._leases.get(task)
-        return None if lease is None else to_json([*task.parts, lease.run, self._lease_us])
+        return None if lease is None else to_json([*task.parts, lease.run])
 
     def _find(self, task: TaskId) -> _Lease:
         lease = self._leases.get(task)

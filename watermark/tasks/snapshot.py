@@ -200,7 +200,7 @@ _MEMBER = _fields(
 )
 _PARTS: dict[str, _Check] = {
     "lost": _number,
-    "runs": _all(_row(_text, _text, _text, _text, _number)),
+    "runs": _all(_row(_text, _text, _text, _text)),
     "retired": _all(_row(_text, _text, _text, _text)),
     "sources": _all(
         _fields(
