@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
+from lowmark.integration.driver.run_registry import Runs
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.driver_rpc import GuideRequest
+from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import WatermarkStrategy
 
@@ -50,3 +59,44 @@ def test_a_plan_that_came_after_the_last_answer_may_not_be_written() -> None:
     seen.append(fed.run.goes_beyond_its_offset)
 
     assert seen == [False, True, True, False]
+
+
+# -- whose planner it is
+
+
+def shown(planner: str) -> Progress:
+    """A batch whose offset was written by this planner."""
+    sources = [{"endOffset": BatchOffset("orders", 1, planner).to_json()}, {"endOffset": None}]
+    return Progress.from_json(json.dumps({"id": "q", "runId": "r", "batchId": 0, "sources": sources}))
+
+
+def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it() -> None:
+    """Its offset was written by a planner that is over, and the new one would never be heard."""
+    queries: Any = ()
+    stream, runs = Fed("read").stream, Runs(queries, notify=lambda _: None)
+    runs.add(stream)
+    first, second = (
+        StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=0) for token in ("first", "second")
+    )
+    tied = []
+    for run, planner in ((first, "before"), (second, "before"), (second, "after"), (second, "before")):
+        run.places = {1: [0]}
+        runs.guide(GuideRequest("s", planner))
+        runs._tie_planner(run, shown(planner), 1)
+        known = run.splits.planner
+        tied.append(None if known is None else (known is runs.planners.get(planner), known.run))
+
+    assert tied == [(True, "first"), None, (True, "second"), (False, "second")]
+
+
+def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
+    queries: Any = ()
+    stream, runs = Fed("read").stream, Runs(queries, notify=lambda _: None)
+    for each in (stream, replace(stream, stream_id="another", name="another")):
+        runs.add(each)
+    run = StreamRun.attach(stream, token="t", resumes=None, state=None, now_us=0)
+    run.places = {1: [0]}
+    runs.guide(GuideRequest("another", "planner"))
+    runs._tie_planner(run, shown("planner"), 1)
+
+    assert run.splits.planner is None
