@@ -6,22 +6,25 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
 from lowmark.integration.transport.driver_rpc import GuideRequest
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import WatermarkStrategy
+from lowmark.watermark import SplitState, WatermarkStrategy
+from lowmark.watermark.splits.events import Effect, Event
+from lowmark.watermark.splits.stream import StreamCoordinator
 
 from tests.integration.test_half_handled import SECOND, Fed
 
 
-def claimed(fed: Fed, checkpoint: int, at_s: int) -> None:
-    """The planner says that both splits are so far."""
+def claimed(fed: Fed, checkpoint: int, at_s: int, *names: str, paused: frozenset[str] = frozenset()) -> None:
+    """The planner says that both splits, or those that are named, are so far."""
     fed.now_us += SECOND
-    names = ("a", "b")
-    planned = Planned(checkpoint, dict.fromkeys(names, ()), dict.fromkeys(names, at_s * SECOND))
+    claims_us = dict.fromkeys(names or ("a", "b"), at_s * SECOND)
+    planned = Planned(checkpoint, dict.fromkeys(("a", "b"), ()), claims_us, paused=paused)
     fed.run.plan(planned, fed.now_us)
     fed.planner.keep(planned)
 
@@ -59,6 +62,36 @@ def test_a_plan_that_came_after_the_last_answer_may_not_be_written() -> None:
     seen.append(fed.run.goes_beyond_its_offset)
 
     assert seen == [False, True, True, False]
+
+
+def test_a_report_behind_what_an_earlier_plan_claimed_is_no_regression() -> None:
+    fed = Fed("read")
+    claimed(fed, 4, 100)
+    claimed(fed, 5, 200, "b")
+    fed.report(3, a=50, b=60)
+
+    assert fed.run.status(fed.now_us).regressions == 0
+
+
+def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = Fed("read")
+    claimed(fed, 4, 100, paused=frozenset({"a"}))
+    fed.run.tell()
+    fed.run.answer(fed.now_us)  # after an error it is begun again from here
+    handle, errors = StreamCoordinator.handle, [RuntimeError("once")]
+
+    def failing(coordinator: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
+        if errors:
+            raise errors.pop()
+        return handle(coordinator, event, now_us)
+
+    monkeypatch.setattr(StreamCoordinator, "handle", failing)
+    fed.report(3, b=100)
+    states = [fed.run.status(fed.now_us).splits["a"].state]
+    claimed(fed, 5, 200)
+    states.append(fed.run.status(fed.now_us).splits["a"].state)
+
+    assert (states, errors) == ([SplitState.PAUSED, SplitState.ACTIVE], [])
 
 
 # -- whose planner it is
