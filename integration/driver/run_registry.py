@@ -293,9 +293,7 @@ class Runs:
         return msgspec.structs.replace(progress, sources=sources)
 
     def _belongs(self, run: StreamRun, progress: Progress | None) -> bool:
-        if progress is None or run.run_id not in (None, progress.run_id):
-            return False
-        return any(run.wrote(offset) for _, offset in progress.heartbeats())
+        return progress is not None and any(run.wrote(offset) for _, offset in progress.heartbeats())
 
     def _publish(self, run: StreamRun, effects: list[Effect]) -> None:
         for effect in effects:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from lowmark.integration.driver.planned_splits import PlannedSplits
 from lowmark.integration.driver.run_registry import Runs
 from lowmark.integration.driver.stream_run import StreamRun
 from lowmark.integration.spark.progress import Progress
@@ -14,17 +15,17 @@ from lowmark.integration.transport.driver_rpc import GuideRequest
 from lowmark.sources.planning.offset import BatchOffset
 from lowmark.sources.planning.peer import Planned
 from lowmark.watermark import SplitState, WatermarkStrategy
-from lowmark.watermark.splits.events import Effect, Event
+from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
 from lowmark.watermark.splits.stream import StreamCoordinator
 
 from tests.integration.test_half_handled import SECOND, Fed
 
 
-def claimed(fed: Fed, checkpoint: int, at_s: int, *names: str, paused: frozenset[str] = frozenset()) -> None:
+def claimed(fed: Fed, checkpoint: int, at_s: int, *names: str, **more: Any) -> None:
     """The planner says that both splits, or those that are named, are so far."""
     fed.now_us += SECOND
     claims_us = dict.fromkeys(names or ("a", "b"), at_s * SECOND)
-    planned = Planned(checkpoint, dict.fromkeys(("a", "b"), ()), claims_us, paused=paused)
+    planned = replace(Planned(checkpoint, dict.fromkeys(("a", "b"), ()), claims_us), **more)
     fed.run.plan(planned, fed.now_us)
     fed.planner.keep(planned)
 
@@ -92,6 +93,51 @@ def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pyt
     states.append(fed.run.status(fed.now_us).splits["a"].state)
 
     assert (states, errors) == ([SplitState.PAUSED, SplitState.ACTIVE], [])
+
+
+def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queries: Any = ()
+    fed, runs = Fed("read"), Runs(queries, notify=lambda _: None)
+    runs.add(fed.stream)
+    runs._runs["t"] = fed.run
+    runs.planners.add("planner", fed.planner, lambda _: False)
+    shown_before = fed.run.status(fed.now_us)
+    handle = StreamCoordinator.handle
+
+    def failing(coordinator: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
+        if isinstance(event, BatchPlanned) and 7 in event.backlog_rows.values():
+            raise RuntimeError("each time")
+        return handle(coordinator, event, now_us)
+
+    monkeypatch.setattr(StreamCoordinator, "handle", failing)
+    runs.take_plan("s", "planner", Planned(4, {"a": (), "b": ()}, backlog_rows={"a": 7}))
+    shown_after = fed.run.status(fed.now_us)
+
+    assert fed.run.broken
+    assert (shown_after.low_watermark_us, [*shown_after.splits]) == (shown_before.low_watermark_us, ["a", "b"])
+
+
+def test_what_is_held_let_go_and_held_again_is_paused_twice() -> None:
+    fed, states = Fed("read"), []
+    for checkpoint, held in ((4, {"a"}), (5, set[str]()), (6, {"a"})):
+        claimed(fed, checkpoint, checkpoint * 100, paused=frozenset(held))
+        states.append(fed.run.status(fed.now_us).splits["a"].state)
+
+    assert states == [SplitState.PAUSED, SplitState.ACTIVE, SplitState.PAUSED]
+
+
+def test_a_split_that_ended_with_a_batch_whose_report_is_missing_ends_with_the_next_one() -> None:
+    fed = Fed("read")
+    fed.report(2, a=20, b=25)
+    claimed(fed, 4, 100, finished=("b",))
+    claimed(fed, 5, 200, "a", splits={"a": ()})
+    fed.report(4, a=150)
+
+    assert fed.run.status(fed.now_us).splits["b"].state is SplitState.FINISHED
+    assert isinstance(fed.run.splits, PlannedSplits)
+    assert [*fed.run.splits._claimed_us] == [fed.id("a")]
 
 
 # -- whose planner it is
