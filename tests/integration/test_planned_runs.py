@@ -1,4 +1,4 @@
-"""What a run of a source of ours makes of plans, and what of them counts as written; no Spark here."""
+"""How a run of a source of ours handles plans, and when their claims count as written; no Spark here."""
 
 from __future__ import annotations
 
