@@ -128,6 +128,4 @@ class Reports:
 
 
 def _belongs(run: StreamRun, progress: Progress | None) -> bool:
-    if progress is None or run.run_id not in (None, progress.run_id):
-        return False
-    return any(run.wrote(offset) for _, offset in progress.heartbeats())
+    return progress is not None and any(run.wrote(offset) for _, offset in progress.heartbeats())

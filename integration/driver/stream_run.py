@@ -165,9 +165,8 @@ class StreamRun:
     def _begin_again(self) -> None:
         """Drop the half-changed state: attach again, then take again everything that was taken since."""
         state, at_us = self._whole
-        epochs, before = self.epoch + 1, self.splits
+        before, self._past_epochs = self.splits, self.epoch + 1
         self._feed(self.stream.coordinator(self.token, state, at_us))
-        self._encoded, self._past_epochs = None, epochs - self._shared_rises
         self.handle(SplitsDiscovered(tuple(self.stream.declared)), at_us)
         self.splits.go_on_from(before)
         for planned in () if before.planner is None else tuple(before.planner.plans.values()):

@@ -174,6 +174,19 @@ def test_what_it_says_is_its_own_low_watermark_and_why_it_is_left_out() -> None:
     assert says()[1] is LeftOut.WITHOUT_SPLITS  # others may come
 
 
+def test_what_it_would_read_next_is_said_as_the_watermark_that_comes_of_it() -> None:
+    world = World()
+    bounded = GROUPED.for_bounded_out_of_orderness("5 seconds").with_watermark_alignment(
+        group="g", max_drift="30 seconds", update_interval="2 seconds"
+    )
+    run = world.run(strategy=bounded, reads=True)
+    run.splits.next_us = 50 * S
+    world.cooperation.report(run)
+
+    (_, _, _, _, next_wanted_us) = world.said()[-1]
+    assert next_wanted_us == bounded.watermark_of_max(50 * S) < 45 * S
+
+
 @pytest.mark.parametrize(
     ("complete", "why"), [(False, LeftOut.WITHOUT_SPLITS), (True, LeftOut.FINISHED)], ids=["more", "none"]
 )

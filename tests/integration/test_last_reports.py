@@ -185,6 +185,47 @@ def test_a_report_that_spark_brings_is_left_before_the_next_heartbeat_asks(
     assert "was lost" not in caplog.text
 
 
+def test_a_report_that_spark_brings_tells_of_when_its_batch_was_planned(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that ran for five minutes read nothing meanwhile."""
+    driver, now_us = Driver(checkpoint), [1_000 * SECOND]
+    monkeypatch.setattr(driver.desks.runs.clock, "now_us", lambda: now_us[0])
+    batch_id = driver.plan()
+    now_us[0] += 300 * SECOND
+    driver.commit(batch_id, a=10)
+    driver.hear(monkeypatch)
+
+    assert (driver.run.last_batch_id, driver.run.coordinator.heard_us) == (0, 1_000 * SECOND)
+
+
+def test_a_report_that_spark_brings_is_left_also_where_no_split_is_new(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20)
+    driver.hear(monkeypatch)
+    driver.desks.reports.farewells.close()  # which waits until it is left
+
+    assert [left.batch_id for left in checkpoint.left.values()] == [1]
+
+
+@pytest.mark.parametrize(("withholds", "read_until_us"), [(False, 1_300 * SECOND), (True, 1_000 * SECOND)])
+def test_a_question_shows_nothing_of_a_source_that_may_keep_rows_back(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, withholds: bool, read_until_us: int
+) -> None:
+    driver, now_us = Driver(checkpoint, withholds=withholds), [1_000 * SECOND]
+    monkeypatch.setattr(driver.desks.runs.clock, "now_us", lambda: now_us[0])
+    driver.batch(a=10)
+    driver.ask()
+    now_us[0] += 300 * SECOND
+    polled_us = driver.desks.runs.clock.to_monotonic_us(now_us[0])
+    driver.desks.heartbeats.answer(HeartbeatRequest("s", driver.token, polled_until_us=polled_us))
+
+    assert driver.run.coordinator._read_until_us == pytest.approx(read_until_us, abs=SECOND)
+
+
 def test_a_report_without_news_leaves_only_that_nothing_is_missing(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +261,19 @@ def test_a_heartbeat_that_asks_first_leaves_a_batch_with_a_new_split_and_no_othe
     again.ask()
     assert again.splits() == {"a", "new"}
     assert again.run.lost_reports == 0
+
+
+def test_a_report_that_the_heartbeat_took_before_spark_brings_it_is_not_left_again(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.batch(a=20)
+    driver.ask()
+    driver.hear(monkeypatch)
+    driver.desks.reports.farewells.close()  # which waits until all is left
+
+    assert [left.batch_id for left in checkpoint.left.values()] == [0]  # with a new split
 
 
 def test_a_file_system_that_hangs_delays_no_heartbeat_and_the_newest_report_is_what_is_left(
@@ -287,19 +341,20 @@ def test_a_batch_that_was_planned_and_is_not_over_is_none_that_was_lost(checkpoi
     assert again.run.lost_reports == 0
 
 
-def test_reports_that_nobody_brought_are_taken_from_the_history_each_once(checkpoint: Checkpoint) -> None:
+@pytest.mark.parametrize("missed", [1, 2])
+def test_reports_that_nobody_brought_are_taken_from_the_history_each_once(checkpoint: Checkpoint, missed: int) -> None:
     driver = Driver(checkpoint)
     driver.batch(a=10)
     driver.ask()
     offset = checkpoint.offsets[-1]
-    for n in (1, 2, 3):  # its questions got no answer meanwhile
+    for n in range(1, missed + 2):  # its questions got no answer meanwhile
         checkpoint.offsets.append(offset)
         driver.commit(n, **{"a": 10 + n, f"new-{n}": 5 + n})
     driver.ask()
     driver.run.report(driver.progress[-1], 1, planned_at_us=0, now_us=driver.desks.runs.clock.now_us())
 
-    assert driver.splits() == {"a", "new-1", "new-2", "new-3"}
-    assert driver.run.status(0).batches == 4
+    assert driver.splits() == {"a", *(f"new-{n}" for n in range(1, missed + 2))}
+    assert driver.run.status(0).batches == missed + 2
     assert driver.run._since == [], "the report that came again is not taken"
 
 
@@ -388,6 +443,21 @@ def test_a_run_that_wrote_no_offset_leaves_what_the_one_before_left(checkpoint: 
     again.ask()
 
     assert (again.splits(), again.run.lost_reports) == ({"a", "new"}, 0)
+
+
+def test_a_run_that_only_ran_a_batch_again_leaves_nothing_under_a_name_that_no_offset_has(
+    checkpoint: Checkpoint,
+) -> None:
+    driver = Driver(checkpoint)
+    driver.batch(a=10)
+    driver.plan()  # killed while it runs
+    again = Driver(checkpoint)
+    again.commit(1, a=20, new=15)
+    again.ask()
+    again.desks.reports.say_farewells()
+
+    assert again.run.last_batch_id == 1
+    assert again.token not in checkpoint.left
 
 
 def test_what_the_run_before_left_stays_until_the_next_one_has_left_its_own(

@@ -1,18 +1,31 @@
-"""What a run of a source of ours makes of plans, and what of them counts as written; no Spark here."""
+"""How a run of a source of ours handles plans, and when their claims count as written; no Spark here."""
 
 from __future__ import annotations
 
-from lowmark.sources.planning.peer import Planned
-from lowmark.watermark import WatermarkStrategy
+from dataclasses import replace
+from typing import Any
 
+import pytest
+from lowmark.integration.driver.desks import Desks
+from lowmark.integration.driver.planned_splits import PlannedSplits
+from lowmark.integration.driver.stream_run import StreamRun
+from lowmark.integration.spark.progress import Progress
+from lowmark.integration.transport.driver_rpc import GuideRequest
+from lowmark.sources.planning.offset import BatchOffset
+from lowmark.sources.planning.peer import Planned
+from lowmark.watermark import SplitState, WatermarkStrategy
+from lowmark.watermark.splits.events import BatchPlanned, Effect, Event
+from lowmark.watermark.splits.stream import StreamCoordinator
+
+from tests.integration.reported import report_of
 from tests.integration.test_half_handled import SECOND, Fed
 
 
-def claimed(fed: Fed, checkpoint: int, at_s: int) -> None:
-    """The planner says that both splits are so far."""
+def claimed(fed: Fed, checkpoint: int, at_s: int, *names: str, **more: Any) -> None:
+    """The planner says that both splits, or those that are named, are so far."""
     fed.now_us += SECOND
-    names = ("a", "b")
-    planned = Planned(checkpoint, dict.fromkeys(names, ()), dict.fromkeys(names, at_s * SECOND))
+    claims_us = dict.fromkeys(names or ("a", "b"), at_s * SECOND)
+    planned = replace(Planned(checkpoint, dict.fromkeys(("a", "b"), ()), claims_us), **more)
     fed.run.plan(planned, fed.now_us)
     fed.planner.keep(planned)
 
@@ -50,3 +63,118 @@ def test_a_plan_that_came_after_the_last_answer_may_not_be_written() -> None:
     seen.append(fed.run.goes_beyond_its_offset)
 
     assert seen == [False, True, True, False]
+
+
+def test_a_report_behind_what_an_earlier_plan_claimed_is_no_regression() -> None:
+    fed = Fed("read")
+    claimed(fed, 4, 100)
+    claimed(fed, 5, 200, "b")
+    fed.report(3, a=50, b=60)
+
+    assert fed.run.status(fed.now_us).regressions == 0
+
+
+def test_what_alignment_held_before_an_error_is_let_go_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = Fed("read")
+    claimed(fed, 4, 100, paused=frozenset({"a"}))
+    fed.run.tell()
+    fed.run.answer(fed.now_us)  # after an error it is begun again from here
+    handle, errors = StreamCoordinator.handle, [RuntimeError("once")]
+
+    def failing(coordinator: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
+        if errors:
+            raise errors.pop()
+        return handle(coordinator, event, now_us)
+
+    monkeypatch.setattr(StreamCoordinator, "handle", failing)
+    fed.report(3, b=100)
+    states = [fed.run.status(fed.now_us).splits["a"].state]
+    claimed(fed, 5, 200)
+    states.append(fed.run.status(fed.now_us).splits["a"].state)
+
+    assert (states, errors) == ([SplitState.PAUSED, SplitState.ACTIVE], [])
+
+
+def test_after_a_plan_that_cannot_be_taken_the_status_shows_what_was_there_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queries: Any = ()
+    fed, desks = Fed("read"), Desks(queries, notify=lambda _: None)
+    desks.runs.add(fed.stream)
+    desks.runs._runs["t"] = fed.run
+    desks.runs.planners.add("planner", fed.planner, lambda _: False)
+    shown_before = fed.run.status(fed.now_us)
+    handle = StreamCoordinator.handle
+
+    def failing(coordinator: StreamCoordinator, event: Event, now_us: int) -> list[Effect]:
+        if isinstance(event, BatchPlanned) and 7 in event.backlog_rows.values():
+            raise RuntimeError("each time")
+        return handle(coordinator, event, now_us)
+
+    monkeypatch.setattr(StreamCoordinator, "handle", failing)
+    desks.plans.take("s", "planner", Planned(4, {"a": (), "b": ()}, backlog_rows={"a": 7}))
+    shown_after = fed.run.status(fed.now_us)
+
+    assert fed.run.broken
+    assert (shown_after.low_watermark_us, [*shown_after.splits]) == (shown_before.low_watermark_us, ["a", "b"])
+
+
+def test_what_is_held_let_go_and_held_again_is_paused_twice() -> None:
+    fed, states = Fed("read"), []
+    for checkpoint, held in ((4, {"a"}), (5, set[str]()), (6, {"a"})):
+        claimed(fed, checkpoint, checkpoint * 100, paused=frozenset(held))
+        states.append(fed.run.status(fed.now_us).splits["a"].state)
+
+    assert states == [SplitState.PAUSED, SplitState.ACTIVE, SplitState.PAUSED]
+
+
+def test_a_split_that_ended_with_a_batch_whose_report_is_missing_ends_with_the_next_one() -> None:
+    fed = Fed("read")
+    fed.report(2, a=20, b=25)
+    claimed(fed, 4, 100, finished=("b",))
+    claimed(fed, 5, 200, "a", splits={"a": ()})
+    fed.report(4, a=150)
+
+    assert fed.run.status(fed.now_us).splits["b"].state is SplitState.FINISHED
+    assert isinstance(fed.run.splits, PlannedSplits)
+    assert [*fed.run.splits._claimed_us] == [fed.id("a")]
+
+
+# -- whose planner it is
+
+
+def shown(planner: str) -> Progress:
+    """A batch whose offset was written by this planner."""
+    return report_of(0, [{"endOffset": BatchOffset("orders", 1, planner).to_json()}, {}])
+
+
+def test_a_batch_that_a_restart_runs_again_ties_no_planner_of_the_run_before_it() -> None:
+    """Its offset was written by a planner that is over, and the new one would never be heard."""
+    queries: Any = ()
+    stream, desks = Fed("read").stream, Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream)
+    first, second = (
+        StreamRun.attach(stream, token=token, resumes=None, state=None, now_us=0) for token in ("first", "second")
+    )
+    tied = []
+    for run, planner in ((first, "before"), (second, "before"), (second, "after"), (second, "before")):
+        run.places = {1: [0]}
+        desks.plans.guide(GuideRequest("s", planner))
+        desks.plans.tie(run, run.sources_in(shown(planner), 1))
+        known = run.splits.planner
+        tied.append(None if known is None else (known is desks.runs.planners.get(planner), known.run))
+
+    assert tied == [(True, "first"), None, (True, "second"), (False, "second")]
+
+
+def test_a_planner_of_another_stream_is_tied_to_no_run() -> None:
+    queries: Any = ()
+    stream, desks = Fed("read").stream, Desks(queries, notify=lambda _: None)
+    for each in (stream, replace(stream, stream_id="another", name="another")):
+        desks.runs.add(each)
+    run = StreamRun.attach(stream, token="t", resumes=None, state=None, now_us=0)
+    run.places = {1: [0]}
+    desks.plans.guide(GuideRequest("another", "planner"))
+    desks.plans.tie(run, run.sources_in(shown("planner"), 1))
+
+    assert run.splits.planner is None

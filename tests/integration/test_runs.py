@@ -279,10 +279,10 @@ class Text(str):
         return self
 
 
-def terminated(failure: str | None) -> Any:
+def terminated(failure: str | None, run_id: str = "r", query_id: str = "q") -> Any:
     """Spark's event of a query that ended."""
     exception = SimpleNamespace(isDefined=lambda: failure is not None, get=lambda: failure)
-    return SimpleNamespace(runId=lambda: Text("r"), id=lambda: Text("q"), exception=lambda: exception)
+    return SimpleNamespace(runId=lambda: Text(run_id), id=lambda: Text(query_id), exception=lambda: exception)
 
 
 @dataclass
@@ -316,6 +316,20 @@ def test_a_query_whose_reports_cannot_be_read_ends_and_says_why() -> None:
     reply = desks.heartbeats.answer(HeartbeatRequest("s", run.token))
     assert reply.refusal is not None
     assert reply.refusal.startswith("a batch's progress: Spark's JSON cannot be read. Hint: ")
+
+
+@pytest.mark.parametrize(("ended", "whose"), [(("1",), "q1"), (("1", "2"), None)])
+def test_a_run_that_was_never_seen_in_a_batch_is_of_the_one_query_that_ended_and_else_of_nobody(
+    ended: tuple[str, ...], whose: str | None
+) -> None:
+    queries: Any = Queries([Query(run_id=f"r{n}", query_id=f"q{n}") for n in ended])
+    desks = Desks(queries, notify=lambda _: None)
+    desks.runs.add(stream())
+    run = desks.runs._runs["t"] = begun(stream())
+    for n in ended:
+        desks.events.take_event("terminated", terminated("away", f"r{n}", f"q{n}"))
+
+    assert (run.ended, run.query_id) == (True, whose)
 
 
 def test_planners_of_queries_that_never_got_to_a_batch_do_not_pile_up() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -287,6 +288,18 @@ def test_a_row_exactly_at_the_watermark_in_force_is_late() -> None:
     assert coordinator._cohort is not None
 
     assert [seen.late_reports for seen in coordinator.status(9).splits.values()] == [3, 0]
+
+
+@pytest.mark.parametrize(("behind_us", "late"), [(999, 1), (1_000, 7)])
+def test_a_cohort_counts_all_rows_late_for_native_spark_from_the_same_microsecond_on(behind_us: int, late: int) -> None:
+    coordinator, counted = coordinator_of(STRATEGIES[0]), [0]
+    for batch_id in range(3):
+        watermarks: dict[SplitId, int] = {3: 100_000, 7: 100_000 - behind_us}
+        coordinator.handle(BatchReported(batch_id, batch_id, column(watermarks), rows={3: 7, 7: 7}), 9)
+        counted.append(coordinator.status(9).splits["7"].native_late_rows)
+    assert coordinator._cohort is not None
+
+    assert [after - before for before, after in pairwise(counted)] == [0, late, late]
 
 
 def test_a_column_is_a_mapping() -> None:

@@ -29,7 +29,7 @@ from pyarrow import fs
 
 SECOND_US = 1_000_000
 TIME: pa.DataType = pa.timestamp("us", tz="UTC")
-WATCHED = pa.proxy_memory_pool(pa.default_memory_pool())  # as long as anything that was made in it
+WATCHED = pa.proxy_memory_pool(pa.default_memory_pool())  # never freed, because arrays made in it must not outlive it
 SCHEMA = pa.schema({"id": pa.int64(), "ts": TIME, "name": pa.string()})
 
 

@@ -55,7 +55,7 @@ class Lineage:
         self._parents: dict[SplitId, set[SplitId]] = {}  # of silent children
         self._left_us: dict[SplitId, int] = {}  # what the removed parents of a silent child stood at, at least
         self._heirs: dict[SplitId, int] = {}  # silent children that stand at a value, and the value
-        # Silent children and their parents, parents first, and some that are none any more; anew with every edge more.
+        # Silent children and their parents, parents first; splits that spoke or were removed, until the next reshard.
         self._order: tuple[SplitId, ...] | None = None
         for child, (parents, left_us) in ({} if ancestry is None else ancestry).items():
             self._parents[child] = set(parents)
