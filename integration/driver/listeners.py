@@ -1,4 +1,4 @@
-"""Those who hear of every new low watermark, on a thread of their own: a slow one must not delay heartbeats."""
+"""Listeners for new low watermarks, on a thread of their own, because a slow listener must not delay heartbeats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Listeners:
         self._listeners.append(listener)
 
     def notify(self, notice: NotifyNewLowWatermark) -> None:
-        """Tell all of them soon; returns at once."""
+        """Tell all listeners soon, without waiting for them."""
         self._loop.post(lambda: self._tell(notice))
 
     def _tell(self, notice: NotifyNewLowWatermark) -> None:
@@ -34,5 +34,5 @@ class Listeners:
                 log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
 
     def stop(self) -> None:
-        """Return when those that were notified have heard it."""
+        """Return when all listeners have heard every notice so far."""
         self._loop.stop()
