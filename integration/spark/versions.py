@@ -1,5 +1,5 @@
-"""What sessions of Spark 4.0 to 4.3 can do, and how lowmark makes up for the rest. Differences for
-readers stand in `lowmark.sources.spark.versions`, below this floor.
+"""The abilities of sessions of Spark 4.0 to 4.3, and what lowmark does about missing ones. Differences for readers
+stand in `lowmark.sources.spark.versions`, below this floor.
 
                             4.0     4.1     4.2     4.3
     exact maximum of each   no      no      yes     yes     else rows are reduced in Python (`transport/mapped.py`)
