@@ -26,8 +26,7 @@ class Alignment:
         ahead_us: how far this run's low watermark is ahead of the minimum.
         waiting: whether the cap keeps it from going on.
         why: why it waits or is left out, or its current activity.
-        kept_at: address of the coordinator that keeps the group and alone knows the last four; None: the driver keeps
-        it.
+        kept_at: address of the coordinator that keeps the group and alone knows the last four; None: the driver.
     """
 
     group: str
@@ -117,8 +116,7 @@ class RunStatus:
         coordinator: its coordinator; None: none.
         rises: (when, low watermark) of the last hour, microseconds, oldest first; empty if splits were limited.
         now_us: time of this status; None: not known. Compare its times with this one and not with a wall clock, because
-        the
-            service's clock never steps.
+            the service's clock never steps.
     """
 
     token: str

@@ -456,8 +456,7 @@ class LowWatermarkService:
         """Return (query name or id, status) of every stream in every running query.
 
         Args:
-            limit: number of splits of each stream, splits that need attention first; None: all, which is slow with
-            100,000.
+            limit: number of splits of each stream, those that need attention first; None: all (slow with 100,000).
         """
         return self._call(lambda: self._standing.statuses(limit), "give the status")
 

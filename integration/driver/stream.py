@@ -37,8 +37,7 @@ class Stream:
         keeps_rows: it has every row of its sources.
         reads: its source is one of ours, with a planner.
         claims: its planner's claims about splits are event times.
-        max_splits: largest number of splits in a batch that Python reduces by whole Arrow batches; None: no such
-        reduction.
+        max_splits: largest number of splits in a batch that Python reduces by whole Arrow batches; else None.
         detail: also report rows and earliest event time of each split.
         shows_names: only its rows tell the names of its splits.
     """
