@@ -173,8 +173,7 @@ class _Protobuf(Schema):
 
 
 def _message_indexes(data: bytes) -> tuple[list[int], int]:
-    r"""Return the indexes of the message type and the start of the data; zigzag numbers: count, indexes; 0 alone is
-    [0].
+    r"""Return the indexes of the message type and the start of the data. Zigzag numbers: count, indexes; 0 means [0].
 
     >>> _message_indexes(b"\x00data"), _message_indexes(b"\x04\x02\x06data")
     (([0], 1), ([1, 3], 3))

@@ -214,8 +214,9 @@ class Member:
             raise CoordinatorUnreachable(self.address, "create the service", self.why)
 
     def close(self, *, seconds: float = 2.0) -> None:
-        """Send pending messages for at most this time, and hang up. Leases keep tasks that did not deregister, because
-        the same application may come back for them.
+        """Send pending messages for at most `seconds`, and hang up.
+
+        Leases keep tasks that did not deregister, because the same application may come back for them.
         """
         if not self._closing.is_set():
             if self.connected:
@@ -238,9 +239,7 @@ class Member:
 
     @property
     def connected(self) -> bool:
-        """Whether a coordinator listens, and no answer of it is overdue. While False, low watermarks and caps stay as
-        they are.
-        """
+        """Whether a coordinator listens and no answer is overdue; if not, low watermarks and caps stay."""
         return self._state.connected and not self._worker.ended and not self._overdue(self._now_us())
 
     @property

@@ -46,9 +46,7 @@ def default_journal(address: str) -> Path:
 
 
 def patience_seconds(refused: JournalRefused) -> float:
-    """How long to retry after a failed write: without end if all descriptors are taken, a minute if the disk is full,
-    else 0.
-    """
+    """Seconds to retry after a failed write: no limit if all descriptors are taken, 60 if the disk is full, else 0."""
     cause = refused.__cause__
     number = cause.errno if isinstance(cause, OSError) else None
     if number in _NO_DESCRIPTORS:

@@ -42,8 +42,7 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
     """Refuse arguments of `LowWatermarkService` that do not go together.
 
     Raises:
-            ServiceRefused: a job without a coordinator or with less than one query; a required coordinator without
-            address.
+        ServiceRefused: a job without a coordinator or with less than one query; a required coordinator without address.
     """
     if job is not None and coordinator is None:
         raise ServiceRefused(

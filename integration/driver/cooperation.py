@@ -75,7 +75,7 @@ class Cooperation:
         """Refuse a stream whose group was given other parameters by an earlier stream.
 
         Raises:
-                DisagreeingGroup: names both streams and both sets of parameters.
+            DisagreeingGroup: names both streams and both sets of parameters.
         """
         wanted = stream.strategy.alignment
         if wanted is not None:
@@ -102,8 +102,7 @@ class Cooperation:
         return self.shares(stream) or (stream.strategy.emits and stream.strategy.alignment is not None)
 
     def report(self, run: StreamRun) -> bool:
-        """Report the low watermark of a run. A run begins as a task when its query is known, because the task needs its
-        id.
+        """Report the low watermark of a run, which begins as a task when its query's id is known.
 
         Returns:
             Whether the shared low watermark of the run rose.

@@ -22,7 +22,7 @@ class Heartbeats:
     Args:
         runs: the runs of the service.
         reports: brings the progress of finished batches.
-            ending: AvailableNow queries whose readers Spark has not told so.
+        ending: AvailableNow queries whose readers Spark has not told so.
     """
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
@@ -32,7 +32,7 @@ class Heartbeats:
         """Answer a heartbeat reader, after taking the reports of all batches that are over.
 
         Raises:
-                UnknownStream: the reader's stream or run does not belong to this service.
+            UnknownStream: the reader's stream or run does not belong to this service.
         """
         now_us = self._runs.clock.now_us()
         run = self._runs.get(request.run)

@@ -62,8 +62,7 @@ class KafkaPartitions(Splits):
         return self._by_split(kafka_rows(sources))
 
     def _let_go(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
-        """Remove partitions that no source reads any more, such as those of a topic that a restart does not subscribe
-        to.
+        """Remove partitions that no source reads any more, such as those of a topic that is no longer subscribed.
 
         Such a partition is not finished: after a return the partition is a new split, and is waited for.
         """

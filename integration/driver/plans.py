@@ -24,7 +24,7 @@ class Plans:
 
     Args:
         runs: the runs of the service.
-            ending: AvailableNow queries whose readers Spark has not told so.
+        ending: AvailableNow queries whose readers Spark has not told so.
     """
 
     def __init__(self, runs: Runs, ending: EndingQueries) -> None:
