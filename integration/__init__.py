@@ -24,7 +24,7 @@ logging.getLogger("lowmark").addFilter(escape_record)
 
 def __getattr__(name: str) -> Any:
     if name == "LowWatermarkService":
-        import lowmark.sources.spark.versions  # noqa: F401  # refuses another Spark, before anything of it is missed
+        import lowmark.sources.spark.versions  # noqa: F401  # refuses an unsupported Spark before its first use
 
         from .driver.service import LowWatermarkService
 

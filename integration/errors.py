@@ -341,7 +341,7 @@ class UnknownFormat(LowmarkError, ValueError):
 
 
 class AdoptionRefused(LowmarkError, ValueError):
-    """A checkpoint that `lowmark adopt` or `lowmark leave` does not touch; it is as it was."""
+    """A checkpoint that `lowmark adopt` or `lowmark leave` does not touch; the checkpoint stays unchanged."""
 
     checkpoint: str  # the folder as given
     fact: str  # the obstacle, one sentence without its full stop

@@ -296,7 +296,7 @@ class TimeReader:
                 return (value - _EPOCH) // dt.timedelta(microseconds=1)
             if isinstance(value, str):
                 if self.pattern is not None:
-                    at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC where no zone is said
+                    at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC if no zone is given
                 else:
                     at = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value))
                 at = at.replace(tzinfo=dt.timezone.utc) if at.tzinfo is None else at

@@ -85,7 +85,7 @@ class Schema(ABC):
             self.ids.add(number)
         try:
             found = self._decode(payload if number is None else payload[_HEAD.size :], framed=number is not None)
-        except Exception:  # noqa: BLE001  # what decoders raise for bytes of others has no common base
+        except Exception:  # noqa: BLE001  # errors of decoders have no common base class
             return BROKEN
         try:
             return self._field(found, path)

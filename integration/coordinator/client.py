@@ -383,7 +383,7 @@ class Member:
                     _log.error("%s", heard.error)
                     if self._on_given_up is not None:
                         self._on_given_up(heard.task, heard.error)
-        except Exception:  # noqa: BLE001  # it is the application's, and the connection must go on
+        except Exception:  # noqa: BLE001  # an error of the application; the connection goes on
             _log.exception("a callback of the application raised; the connection goes on")
 
     def _connect(self, now_us: int) -> None:

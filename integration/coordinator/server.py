@@ -343,7 +343,7 @@ class Coordinator:
             except JournalRefused as refused:
                 self._fail(refused)
                 return
-            except Exception as again:  # noqa: BLE001  # it counts as the next one
+            except Exception as again:  # noqa: BLE001  # counts as the next error
                 _log.error("the coordinator cannot begin again from its journal: %s", why, exc_info=error)
                 error = again
                 continue

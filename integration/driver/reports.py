@@ -91,7 +91,7 @@ class Reports:
             if source.start_offset is None and kafka_positions(source.end_offset):
                 try:
                     start = query.farewells.kafka_start(index)
-                except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+                except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
                     log.warning('stream "%s": rows of the first batch are not counted (%s)', run.stream.name, failed)
                     continue
                 sources[index] = msgspec.structs.replace(source, start_offset=start)

@@ -68,5 +68,5 @@ class Running:
 def _same(one: Any, other: Any) -> bool:
     try:
         return bool(one.equals(other))
-    except Exception:  # noqa: BLE001  # the JVM of a session that was stopped may be gone, as py4j says in many ways
+    except Exception:  # noqa: BLE001  # a stopped session's JVM may be gone, and py4j has many errors for this
         return False

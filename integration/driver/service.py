@@ -212,7 +212,7 @@ class LowWatermarkService:
         if not beside:
             _RUNNING.add(self, spark, arguments)
 
-    # -- what users call ------------------------------------------------------------------------------------------
+    # -- for users ------------------------------------------------------------------------------------------------
 
     def wrap(
         self,
@@ -554,7 +554,7 @@ class LowWatermarkService:
         if self._holders < 1:  # otherwise another caller still uses the service
             self.stop()
 
-    # -- what the threads run -------------------------------------------------------------------------------------
+    # -- for the threads ------------------------------------------------------------------------------------------
 
     def _call(self, work: Callable[[], Result], action: str, *, seconds: float = _CALL_SECONDS) -> Result:
         self._check_open(action)

@@ -162,7 +162,7 @@ class Picture:
             self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
             self._look_closely(run)
             self._error = None
-        except Exception as failed:  # noqa: BLE001  # the page says so, and goes on showing what was seen
+        except Exception as failed:  # noqa: BLE001  # the page shows the error beside the last look
             self._error = printable(str(failed) or type(failed).__name__)
         for gone in self._splits.keys() - self._runs.keys():
             del self._splits[gone]

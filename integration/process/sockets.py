@@ -52,7 +52,7 @@ def folders() -> list[Path]:
 
 def _home() -> str:
     """The last place, which no other user can take; not absolute if the user has no home."""
-    return os.path.expanduser("~/.cache")  # noqa: PTH111  # which does not raise then
+    return os.path.expanduser("~/.cache")  # noqa: PTH111  # does not raise without a home
 
 
 def new_address() -> str:

@@ -245,7 +245,7 @@ class _Checkpoint:
             f"no {self._action} is to be undone: the last change was `{command}` (lowmark/changes/{number}.json)", hint
         )
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def _open(self) -> CheckpointStore:
         if self._spark is not None and not hasattr(self._spark, "_jsparkSession"):
@@ -379,7 +379,7 @@ class _Checkpoint:
         numbers = [name for name in self._store.names("sources") if _FOLDER.fullmatch(name)]
         return frozenset(int(name) for name in numbers if self._store.names(f"sources/{name}"))
 
-    # -- what is done -------------------------------------------------------------------------------------------------
+    # -- changing -----------------------------------------------------------------------------------------------------
 
     def _go_on(self, number: int, last: Change, *, dry_run: bool) -> Adoption:
         if last.action != self._action or last.undoes is not None:

@@ -65,7 +65,7 @@ class AvailableNow:
             return
         try:
             self._keep_going(execution)
-        except Exception as failed:  # noqa: BLE001  # py4j's and the JVM's errors have no common base
+        except Exception as failed:  # noqa: BLE001  # py4j and the JVM have no common base class
             self._tell(streams, f"{type(failed).__name__}: {str(failed).strip().splitlines()[0]}")
         else:
             self._tell(streams, None)

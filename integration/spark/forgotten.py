@@ -45,7 +45,7 @@ def warn_of_forgotten_heartbeat(spark: SparkSession, event: JavaObject) -> None:
             return
         offsets = [offset or "" for _, offset in entry.sources]
         why = conflict(offsets, [], [], checkpoint=files.checkpoint)
-    except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+    except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
         log.debug("the checkpoint of a query that starts could not be looked at: %s", failed)
         return
     log.warning(

@@ -144,7 +144,7 @@ class Measurement:
             "newest": f"max({micros})",
         }
         if self.future_guard_us is not None:
-            # The key is told of such rows only. It is a time between two casts, because `unix_micros` knows its type.
+            # Only rows beyond the guard have a key, which is cast to a time and back: `unix_micros` has a fixed type.
             key = f"unix_micros({self._if_future(f'timestamp_micros({self.key.expression()})')})"
             made["future"] = f"tuple_sketch_agg_double({key}, 1.0D, {self.sketch_lg}, 'sum')"
         if self.detail:
