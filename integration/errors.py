@@ -465,7 +465,7 @@ class MalformedMessage(LowmarkError, ValueError):
 class CoordinatorUnreachable(LowmarkError, ConnectionError):
     """No coordinator answered at the address, or the caller has no access."""
 
-    address: str  # the address
+    address: str
     action: str  # the attempted action
     cause: str  # the transport's message
     _fact = "cannot {action}: no coordinator answers at {address} ({cause})"
@@ -478,7 +478,7 @@ class CoordinatorUnreachable(LowmarkError, ConnectionError):
 class RefusedByCoordinator(LowmarkError, RuntimeError):
     """A coordinator refused a statement of a task, and the task was given up."""
 
-    task: str  # the task
+    task: str
     error: str  # the name of the coordinator's error, such as ``DisagreeingGroup``
     text: str  # the text of that error
     _fact = "task {task} was refused by its coordinator ({error}): {text}"

@@ -94,9 +94,9 @@ class LowWatermarkService:
             watermarks until the coordinator answers.
         job: the job of this application; needs a coordinator. All queries of one job on streams of one name share one
             low watermark across applications. None: every query keeps its own.
-        job_queries: number of these queries, for as long as the job lives. Before so many have begun there is no low
-            watermark. While fewer run, it stays at the smallest value that an absent query last reported. With 1,
-            nobody waits for an absent query.
+        job_queries: number of queries in the job, as long as the job lives. Before so many have begun there is no low
+            watermark. While fewer run, it stays at the smallest value that an absent query last reported. With 1, an
+            absent query is not waited for.
         job_away: how long the other queries wait for an absent query of this application, such as "2 hours"; time
             during which no other query runs, or the coordinator is away, does not count. None: until the query is back,
             or until `lowmark forget` removes it.

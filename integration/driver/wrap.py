@@ -200,9 +200,8 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
     result = both.filter(~F.col(_MARKER)).select(*map(quoted, df.columns))
-    # Spark refuses a second watermark only while the query runs. For DataFrames built on `result` this override is
-    # lost;
-    # the service looks at the plan of their running queries (`RunningQuery.fault`).
+    # Spark refuses a second watermark only while the query runs. DataFrames built on `result` lose this
+    # override, so the service looks at the plan of their running queries (`RunningQuery.fault`).
     result.withWatermark = partial(_refuse_watermark, stream.name)  # type: ignore[method-assign]
     return result
 
