@@ -64,7 +64,7 @@ class KafkaPartitions(Splits):
     def _let_go(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
         """Remove partitions that no source reads any more, such as those of a topic that is no longer subscribed.
 
-        Such a partition is not finished: after a return the partition is a new split, and is waited for.
+        A removed partition is not finished: after its return it is a new split, and is waited for.
         """
         read = [kafka_positions(source.end_offset) for source in sources]
         if not read or not all(read):

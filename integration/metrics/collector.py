@@ -13,7 +13,7 @@ Series of a query after its end:
                                                   show the rows dropped in it
     running, failed, refused                      stay, to show a failed query
 
-These series stay as long as the service lives, for the 100 queries that ended last.
+The service keeps these series until it stops, for the 100 queries that ended last.
 """
 
 from __future__ import annotations
