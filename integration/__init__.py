@@ -1,6 +1,6 @@
-"""Where effects happen: Spark, gRPC, Prometheus, the CLI.
+"""The effects: Spark, gRPC, Prometheus, the command line.
 
-Names are imported when they are first used: executors import the heartbeat and must not need gRPC for it.
+Names are imported at their first use, because executors import the heartbeat and must not need gRPC for it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LowWatermarkService", "adopt", "audit_table", "leave", "ship"]
 
-# Every line of the package goes through this one logger. Names of others do nothing where it is read.
+# Every line of the package goes through this one logger. The filter escapes foreign names for the reader's terminal.
 logging.getLogger("lowmark").addFilter(escape_record)
 
 
 def __getattr__(name: str) -> Any:
     if name == "LowWatermarkService":
-        import lowmark.sources.spark.versions  # noqa: F401  # refuses another Spark, before anything of it is missed
+        import lowmark.sources.spark.versions  # noqa: F401  # refuses an unsupported Spark before its first use
 
         from .driver.service import LowWatermarkService
 

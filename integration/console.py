@@ -1,7 +1,7 @@
-"""What the command line prints goes through here.
+"""All output of the command line.
 
-Names come from other applications and from data, and may hold anything: nothing in them is a command to the terminal, a
-line of its own, markup or a picture.
+Names come from other applications and from data, and may hold any characters. This module prevents names from acting as
+terminal commands, line breaks, markup or emoji.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NAME_WIDTH = 40  # of the first column: a name up to so long is not broken
 
 
 class EscapingConsole(Console):
-    """A console that escapes what it renders: whole strings, with their line breaks, and whatever else comes to print.
+    """A console that escapes its whole output: strings with their line breaks, and other renderables.
 
     A text of several lines is printed line by line, with ``print_lines``.
     """
@@ -49,26 +49,26 @@ class EscapingConsole(Console):
         super().__init__(stderr=stderr, markup=False, emoji=False)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """As rich does, for every string that is printed, in a table too: escaped before its width is measured."""
+        """Render as rich does, but escape every string, in a table too, before its width is measured."""
         return super().render_str(printable(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich does; what was made a ``Text`` elsewhere is escaped here, between its line breaks."""
+        """Render as rich does, but escape a ``Text`` from elsewhere, between its line breaks."""
         for segment in super().render(renderable, options):
             text = "\n".join(map(printable, segment.text.split("\n")))
             yield segment if segment.control or text == segment.text else Segment(text, segment.style)
 
 
 class Sheet:
-    """A table where there is width enough for its cells, else its rows one below the other: nothing is cut.
+    """A table, or if its cells do not fit the width, its rows one below the other: no cell is cut.
 
     Args:
-        columns: their headings; the first says what a row is about.
+        columns: the headings; the first column names the subject of a row.
         rows: a text for each column.
         whole: columns whose cells are not broken into lines.
         right: columns aligned to the right.
-        title: stands above.
-        left_out: how many rows there are besides.
+        title: the title above the table.
+        left_out: number of further rows, which are not shown.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Sheet:
         self._title, self._more = title, f"and {left_out:,} more" if left_out else None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """As rich asks for it."""
+        """Give rich the table or the rows."""
         if self._width() <= options.max_width:
             yield self._table()
             return
@@ -97,7 +97,7 @@ class Sheet:
             yield Text(self._more, style="italic")
 
     def _width(self) -> int:
-        """What the table needs, if the cells that may be broken are not broken too often."""
+        """The width of the table if breakable cells keep a readable width."""
         needed = 2 * len(self._columns)
         for at, name in enumerate(self._columns):
             longest = max(cell_len(printable(text)) for text in (name, *(row[at] for row in self._rows)))
@@ -133,7 +133,7 @@ class Sheet:
 def one_below_the_other(
     about: str, columns: Sequence[str], cells: Sequence[str], *, width: int
 ) -> Iterator[RenderableType]:
-    """A row of a table that is too wide: what it is about, and below it the cells, as many in a line as fit."""
+    """A row of a table that is too wide: its subject, and below it the cells, as many in a line as fit."""
     lines: list[str] = []
     for fact in (printable(f"{name}: {cell}") for name, cell in zip(columns, cells, strict=True) if cell):
         if lines and cell_len(lines[-1]) + 2 + cell_len(fact) < width - 2:
@@ -162,29 +162,29 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def ago(at_us: int | None, now_us: int) -> str:
-    """How long ago, for people; to the second at most, as more digits would only flicker."""
+    """A time ago for people, in whole seconds, because more digits would only flicker."""
     return "" if at_us is None else rough_duration_us((now_us - at_us) // 1_000_000 * 1_000_000)
 
 
 def print_lines(text: str, console: Console | None = None) -> None:
-    """Print a text of several lines, to stdout unless told otherwise: none is broken, filled or coloured."""
+    """Print a text of several lines, by default to stdout, without wrapping, padding or colour."""
     console = EscapingConsole() if console is None else console
     for line in text.split("\n"):
         console.print(line, highlight=False, soft_wrap=True)
 
 
 def print_error(text: str) -> None:
-    """Print one line for a person, beside the results: to stderr."""
+    """Print one line for people to stderr, apart from results."""
     print_lines(printable(f"lowmark: {text}"), EscapingConsole(stderr=True))
 
 
 def print_json(value: object, *, indent: int | None = 1) -> None:
-    """Print one JSON object. What a terminal would act upon is written as JSON's escapes: the value stays the same."""
+    """Print one JSON object; characters that a terminal would act upon become JSON escapes of the same value."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     escaped = (c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
     sys.stdout.write((text if text.isprintable() else "".join(escaped)) + "\n")
 
 
 def show_traceback(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-    """Print an error that nobody caught, as ``sys.excepthook`` does."""
+    """Print an uncaught error, as ``sys.excepthook`` does."""
     print_lines("".join(traceback.format_exception(kind, error, at)).rstrip("\n"), EscapingConsole(stderr=True))

@@ -1,41 +1,41 @@
-"""Everything `lowmark.integration` raises on purpose.
+"""The errors of `lowmark.integration`.
 
     LowmarkError                                 (lowmark.watermark)
     ├── ServiceRefused       (ValueError)        arguments that no service can be made with
     ├── SessionUnfit         (TypeError)         a session of Spark that a service, or `ship`, cannot use
     ├── WrapRefused          (ValueError)        a DataFrame that cannot be wrapped, refused when the plan is built
-    ├── WorkersUnfit         (RuntimeError)      the Python of Spark's workers cannot run what lowmark sends there
+    ├── WorkersUnfit         (RuntimeError)      the Python of Spark's workers cannot run lowmark's code
     ├── StreamNameTaken      (ValueError)        two streams of one service under one name
     ├── StreamRunning        (RuntimeError)      a stream's name cannot be used again while a query reads it
     ├── ServiceDiffers       (ValueError)        a session's service runs already, made with other arguments
     ├── UnknownStream        (LookupError)       a name that no stream of this service has
     ├── ServiceStopped       (RuntimeError)      a call on a service that was stopped
-    ├── ServiceUnreachable   (ConnectionError)   nobody answers at a service's address
-    │   └── ServiceFailed                        it answers, with an error
+    ├── ServiceUnreachable   (ConnectionError)   no answer comes from a service's address
+    │   └── ServiceFailed                        the service answers with an error
     ├── QueryRefused         (RuntimeError)      a query that must not go on, for the reason the service gave
     ├── MetricsUnavailable   (OSError)           the Prometheus endpoint cannot listen where it should
     ├── TooManySplits        (OverflowError)     a batch held more splits than the stream's sketch can count exactly
-    ├── NoEventTime          (TypeError)         a timestamp assigner returned what is no time
+    ├── NoEventTime          (TypeError)         a timestamp assigner returned a value that is no time
     ├── UnreadableReport     (ValueError)        a measurement that is not in the expected format
     ├── CheckpointUnreadable (ValueError)        a checkpoint folder without usable offsets
-    ├── CheckpointUnwritable (OSError)           a checkpoint folder in which nothing can be changed
+    ├── CheckpointUnwritable (OSError)           a checkpoint folder that cannot be changed
     ├── UnknownFormat        (ValueError)        an entry of a checkpoint's offset log that is not as Spark writes it
     ├── FolderRefused        (OSError)           a folder that cannot be written to
     ├── AdoptionRefused      (ValueError)        a checkpoint that `lowmark adopt` or `leave` does not touch
-    ├── UnreadableHeartbeat  (ValueError)        a heartbeat's offset that is not what lowmark wrote
+    ├── UnreadableHeartbeat  (ValueError)        a heartbeat's offset that is not in lowmark's format
     ├── SocketsRefused       (OSError)           the folder of the services' sockets is not private, or too long
     ├── NoService            (LookupError)       no service of this user runs on this machine
     ├── AddressRefused       (ValueError)        an address to serve at, or to call, that is wrong or not protected
     ├── TokenRefused         (OSError)           a token file that cannot be used safely
     ├── JournalRefused       (OSError)           a coordinator's journal that cannot be used, read or written
-    ├── MalformedMessage     (ValueError)        bytes that are not the message they should be
+    ├── MalformedMessage     (ValueError)        bytes that are not the expected message
     ├── CoordinatorUnreachable (ConnectionError) no coordinator answers at an address, or it refuses the caller
-    ├── RefusedByCoordinator (RuntimeError)      what a coordinator refused a task for
-    ├── DemoImpossible       (RuntimeError)      something the demo needs is not there: Java, a broker, a package
-    └── AuditImpossible      (RuntimeError)      nothing that can be audited: no row, no readable time, no such file
+    ├── RefusedByCoordinator (RuntimeError)      a coordinator refused a task's statement
+    ├── DemoImpossible       (RuntimeError)      a requirement of the demo is missing: Java, a broker, a package
+    └── AuditImpossible      (RuntimeError)      an impossible audit: no row, no readable time, no such file
 
-Spark carries only the text of an error out of a Python worker, so each text stands alone: what happened,
-where, what was expected, then a hint. Errors survive pickling.
+Spark carries only the text of an error out of a Python worker, so each text is complete: what happened, where,
+the expectation, and a hint. Errors survive pickling.
 """
 
 from __future__ import annotations
@@ -85,36 +85,36 @@ __all__ = [
 class ServiceRefused(LowmarkError, ValueError):
     """Arguments that no service can be made with."""
 
-    fact: str  # what is wrong, one sentence without its full stop
-    hint: str  # what to do about it
+    fact: str  # the fault, one sentence without its full stop
+    hint: str  # the remedy
     _fact = "{fact}"
 
 
 class SessionUnfit(LowmarkError, TypeError):
-    """A session of Spark that cannot be used, or something that is none."""
+    """An unusable session of Spark, or an object that is no session."""
 
-    needs: str  # who needs what
-    got: str  # what was given instead
-    hint: str  # what to do about it
+    needs: str  # the class or function, and its need
+    got: str  # the given object
+    hint: str  # the remedy
     _fact = "{needs}, got {got}"
 
 
 class WrapRefused(LowmarkError, ValueError):
-    """A DataFrame that `LowWatermarkService.wrap` cannot take, with the reason and what to do."""
+    """A DataFrame that `LowWatermarkService.wrap` cannot take, with the reason and the remedy."""
 
     stream: str  # name given to `wrap`
-    fact: str  # what is wrong, one sentence without its full stop
-    hint: str  # what to do about it
+    fact: str  # the fault, one sentence without its full stop
+    hint: str  # the remedy
     _fact = 'stream "{stream}": {fact}'
 
 
 class WorkersUnfit(LowmarkError, RuntimeError):
-    """The Python of Spark's workers cannot run what lowmark sends there."""
+    """The Python of Spark's workers cannot run the code that lowmark sends there."""
 
     where: str  # "on this host" or on which executor
-    python: str  # its path, as far as known
-    fact: str  # what is wrong with it, one sentence without its full stop
-    missing: tuple[str, ...]  # packages that it lacks, by the names under which they are installed
+    python: str  # path of the Python, as far as known
+    fact: str  # the fault, one sentence without its full stop
+    missing: tuple[str, ...]  # missing packages, by the names under which they are installed
     _fact = "Spark's workers {where} run {python}: {fact}"
     _hint = (
         "set PYSPARK_PYTHON (or spark.pyspark.python for spark-submit) to a Python that has lowmark, before the "
@@ -129,10 +129,10 @@ class WorkersUnfit(LowmarkError, RuntimeError):
 
 
 class StreamNameTaken(LowmarkError, ValueError):
-    """Two streams of one service were given one name; metrics and status could not tell them apart."""
+    """Two streams of one service have the same name, so metrics and status could not tell them apart."""
 
     stream: str
-    queries: tuple[str, ...] = ()  # those that run on the stream of that name
+    queries: tuple[str, ...] = ()  # queries that run on the stream of that name
     _fact = 'stream "{stream}": this service already has a stream of that name{_where}'
     _hint = (
         "give each wrapped DataFrame its own name; one wrapped DataFrame may feed several queries. A name is free "
@@ -148,7 +148,7 @@ class StreamRunning(LowmarkError, RuntimeError):
     """A stream was released while queries read it."""
 
     stream: str
-    queries: tuple[str, ...]  # their names, or ids
+    queries: tuple[str, ...]  # names, or else ids, of the queries
     _fact = 'stream "{stream}": {_running} on it'
     _hint = "stop them first: query.stop()."
 
@@ -158,9 +158,9 @@ class StreamRunning(LowmarkError, RuntimeError):
 
 
 class ServiceDiffers(LowmarkError, ValueError):
-    """A service was made for a session in which one runs already, with other arguments."""
+    """A session already has a running service with other arguments."""
 
-    differing: tuple[str, ...]  # what the running one was made with, and what was passed here
+    differing: tuple[str, ...]  # arguments of the running service, with those that were passed here
     _fact = "this session has a running LowWatermarkService with {_with}"
     _hint = (
         "stop it first (service.stop()), or pass beside=True for one more; with the same arguments you get this one."
@@ -172,10 +172,10 @@ class ServiceDiffers(LowmarkError, ValueError):
 
 
 class UnknownStream(LowmarkError, LookupError):
-    """A stream was asked for that nobody wrapped under that name."""
+    """No stream was wrapped or read under the requested name."""
 
-    stream: str  # the name asked for
-    known: tuple[str, ...]  # the names there are, sorted
+    stream: str  # the requested name
+    known: tuple[str, ...]  # the existing names, sorted
     _fact = 'no stream "{stream}" in this service, which has: {_names}'
     _hint = "{_next}"
 
@@ -201,11 +201,11 @@ class ServiceStopped(LowmarkError, RuntimeError):
 
 
 class ServiceUnreachable(LowmarkError, ConnectionError):
-    """Nobody answered at a service's address."""
+    """No answer came from a service's address."""
 
-    address: str  # where it was expected, such as ``unix:/run/lowmark/service.sock``
-    action: str  # what was attempted
-    cause: str  # what the transport said
+    address: str  # the address, such as ``unix:/run/lowmark/service.sock``
+    action: str  # the attempted action
+    cause: str  # the transport's message
     _fact = "cannot {action}: no lowmark service answers at {address} ({cause})"
     _hint = "{_next}"
 
@@ -222,7 +222,7 @@ class ServiceUnreachable(LowmarkError, ConnectionError):
 
 
 class ServiceFailed(ServiceUnreachable):
-    """A service answers at its address, with an error; arguments as of `ServiceUnreachable`."""
+    """A service answers with an error; arguments as in `ServiceUnreachable`."""
 
     _fact = "cannot {action}: the lowmark service at {address} answers with an error ({cause})"
     _hint = "the driver's log says more; no row is lost, a query that ended goes on from its checkpoint."
@@ -231,7 +231,7 @@ class ServiceFailed(ServiceUnreachable):
 class QueryRefused(LowmarkError, RuntimeError):
     """A query that must not go on: its low watermark could not be trusted."""
 
-    reason: str  # whose, why, and what to do; as the service gave it
+    reason: str  # stream, reason and remedy, as the service gave them
     _fact = "{reason}"
     _hint = ""
 
@@ -241,7 +241,7 @@ class MetricsUnavailable(LowmarkError, OSError):
 
     host: str  # the address as given
     port: int  # the port as given
-    cause: str  # what the system said
+    cause: str  # the system's message
     _fact = "cannot serve metrics on port {port} of {host}: {cause}"
     _hint = (
         "pass metrics_port=0 for any free port (service.metrics_port tells which), another metrics_port or "
@@ -253,7 +253,7 @@ class PageUnavailable(LowmarkError, OSError):
     """The page cannot be served."""
 
     port: int  # the port as given
-    cause: str  # what the system said
+    cause: str  # the system's message
     _fact = "cannot serve the page on port {port} of 127.0.0.1: {cause}"
     _hint = (
         "pass page_port=0 (on the command line --port 0) for any free port, another one, or page_port=None for none."
@@ -261,11 +261,11 @@ class PageUnavailable(LowmarkError, OSError):
 
 
 class ExtraMissing(LowmarkError, ImportError):
-    """A part of lowmark was asked for whose packages are not installed."""
+    """The packages of a requested part of lowmark are not installed."""
 
     what: str  # the part
-    package: str  # what is missing
-    extra: str  # what brings it
+    package: str  # the missing package
+    extra: str  # the extra that installs it
     _fact = "{what} needs the package {package}, which is not installed"
     _hint = 'pip install "lowmark[{extra}]".'
 
@@ -275,8 +275,8 @@ class TooManySplits(LowmarkError, OverflowError):
 
     stream: str  # the stream's name
     batch_id: int  # Spark's id of the batch
-    seen: int  # about how many splits the batch held
-    capacity: int  # how many the sketch holds exactly
+    seen: int  # approximate number of splits in the batch
+    capacity: int  # number of splits that the sketch holds exactly
     _fact = (
         'stream "{stream}", batch {batch_id}: about {seen} splits in one batch, but only {capacity} can be told apart, '
         "so the low watermark cannot be trusted"
@@ -292,11 +292,11 @@ class TooManySplits(LowmarkError, OverflowError):
 
 
 class NoEventTime(LowmarkError, TypeError):
-    """A timestamp assigner returned what is no time."""
+    """A timestamp assigner returned a value that is no time."""
 
-    stream: str  # whose
-    returned: str  # what it returned (``repr``, cut)
-    row: str  # for which row (``repr``, cut)
+    stream: str  # name of the stream
+    returned: str  # the returned value (``repr``, cut)
+    row: str  # the row (``repr``, cut)
     _fact = 'stream "{stream}": the timestamp assigner returned {returned} for the row {row}'
     _hint = "return microseconds since the epoch as an int, an aware datetime, or None for a row without one."
 
@@ -304,8 +304,8 @@ class NoEventTime(LowmarkError, TypeError):
 class UnreadableReport(LowmarkError, ValueError):
     """A measurement came in a format that this version does not read."""
 
-    where: str  # stream, batch and metric it came from, as far as known
-    fact: str  # what was found and expected
+    where: str  # its stream, batch and metric, as far as known
+    fact: str  # the found and the expected content
     _fact = "{where}: {fact}"
     _hint = "driver and executors must run one version of lowmark and of Spark; the watermark stays where it was."
 
@@ -314,17 +314,17 @@ class CheckpointUnreadable(LowmarkError, ValueError):
     """A folder given as a checkpoint holds no offsets that can be used."""
 
     checkpoint: str  # the folder as given
-    fact: str  # what is wrong with it
-    hint: str  # what to do about it
+    fact: str  # the fault
+    hint: str  # the remedy
     _fact = 'checkpoint "{checkpoint}": {fact}'
 
 
 class CheckpointUnwritable(LowmarkError, OSError):
-    """A checkpoint in which something could not be changed; what was begun is gone on with when it can be."""
+    """A checkpoint could not be changed; an unfinished change continues when the checkpoint is writable again."""
 
     checkpoint: str  # the folder as given
-    name: str  # what could not be written, relative to it
-    cause: str  # what the file system said
+    name: str  # the file, relative to the checkpoint
+    cause: str  # the file system's message
     _fact = 'checkpoint "{checkpoint}": {name} cannot be written ({cause})'
     _hint = (
         "run it as the user whose query writes there, and with room on the disk. Nothing is lost: the same command "
@@ -335,27 +335,27 @@ class CheckpointUnwritable(LowmarkError, OSError):
 class UnknownFormat(LowmarkError, ValueError):
     """An entry of a checkpoint's offset log is not of a format that is known here."""
 
-    found: str  # what was found, as the rest of a sentence
+    found: str  # the found content, as the rest of a sentence
     _fact = "{found}"
     _hint = ""
 
 
 class AdoptionRefused(LowmarkError, ValueError):
-    """A checkpoint that `lowmark adopt` or `lowmark leave` does not touch; it is as it was."""
+    """A checkpoint that `lowmark adopt` or `lowmark leave` does not touch; the checkpoint stays unchanged."""
 
     checkpoint: str  # the folder as given
-    fact: str  # what is against it, one sentence without its full stop
-    hint: str  # what to do about it
+    fact: str  # the obstacle, one sentence without its full stop
+    hint: str  # the remedy
     _fact = 'checkpoint "{checkpoint}": {fact}'
 
 
 class UnreadableHeartbeat(LowmarkError, ValueError):
-    """An offset of a heartbeat, from a checkpoint or a progress event, is not what was written there."""
+    """An offset of a heartbeat, from a checkpoint or a progress event, is not in lowmark's format."""
 
     stream: str  # the stream's name
     field: str  # the field at fault
-    got: str  # what it holds
-    expected: str  # what it should hold
+    got: str  # its content
+    expected: str  # the expected content
     _fact = (
         'stream "{stream:.200}": the offset of its heartbeat cannot be used: expected {expected} as {field}, got {got}'
     )
@@ -369,7 +369,7 @@ class FolderRefused(LowmarkError, OSError):
     """A folder that files should go into cannot be written to."""
 
     folder: str  # as given
-    cause: str  # what the system said
+    cause: str  # the system's message
     _fact = "cannot write into {folder}: {cause}"
     _hint = "name another folder, one that you may write to."
 
@@ -378,15 +378,15 @@ class SocketsRefused(LowmarkError, OSError):
     """The folder in which services put their sockets cannot be used safely."""
 
     folder: str  # its path
-    fact: str  # what is wrong with it
-    hint: str  # what to do about it
+    fact: str  # the fault
+    hint: str  # the remedy
     _fact = "socket folder {folder}: {fact}"
 
 
 class NoService(LowmarkError, LookupError):
-    """Nobody of this user's services runs on this machine."""
+    """No service of this user runs on this machine."""
 
-    folders: tuple[str, ...]  # where their sockets would lie
+    folders: tuple[str, ...]  # the searched folders
     _fact = "no lowmark service of this user runs here (looked in {_looked_in})"
     _hint = (
         "a service lives in the driver of its Spark application, from LowWatermarkService(spark) to stop(); ask on "
@@ -399,10 +399,10 @@ class NoService(LowmarkError, LookupError):
 
 
 class DemoImpossible(LowmarkError, RuntimeError):
-    """Something that the demo needs is not there."""
+    """A requirement of the demo is missing."""
 
-    fact: str  # what is missing or failed, one sentence without its full stop
-    hint: str  # what to do about it
+    fact: str  # the missing or failed part, one sentence without its full stop
+    hint: str  # the remedy
     _fact = "{fact}"
 
 
@@ -410,17 +410,17 @@ class AddressRefused(LowmarkError, ValueError):
     """An address of a coordinator that cannot be used as it was given."""
 
     address: str  # as given
-    fact: str  # what is wrong with it, one sentence without its full stop
-    hint: str  # what to do about it
+    fact: str  # the fault, one sentence without its full stop
+    hint: str  # the remedy
     _fact = "address {address}: {fact}"
 
 
 class TokenRefused(LowmarkError, OSError):
-    """A token file that cannot be used. What is in it is never shown."""
+    """An unusable token file. Its content is never shown."""
 
     file: str  # its path
-    fact: str  # what is wrong with it
-    hint: str  # what to do about it
+    fact: str  # the fault
+    hint: str  # the remedy
     _fact = "token file {file}: {fact}"
 
 
@@ -428,17 +428,17 @@ class JournalRefused(LowmarkError, OSError):
     """The file in which a coordinator keeps its state cannot be used."""
 
     journal: str  # its path
-    fact: str  # what is wrong with it
-    hint: str  # what to do about it
+    fact: str  # the fault
+    hint: str  # the remedy
     _fact = "journal {journal}: {fact}"
 
 
 class CoordinatorFailed(LowmarkError, RuntimeError):
-    """An error may have left a coordinator's state half changed, and it does not begin again. It is the `__cause__`."""
+    """A coordinator ends because an error may have left its state half changed; the error is the `__cause__`."""
 
     cause: str  # type and text of the error
-    most: int  # how often a coordinator begins again from its journal, 0 if it has none
-    window: str  # within which time
+    most: int  # how often a coordinator begins again from its journal, 0 without a journal
+    window: str  # the time in which these attempts count
     _fact = "the coordinator ends, because an error may have left its state half changed ({_tried}): {cause}"
     _hint = (
         "start it again: it goes on from its journal, where it has one. If the error comes again, report it with its "
@@ -454,20 +454,20 @@ class CoordinatorFailed(LowmarkError, RuntimeError):
 
 
 class MalformedMessage(LowmarkError, ValueError):
-    """Bytes that are not the message they should be."""
+    """Bytes that are not the expected message."""
 
     message: str  # the name of the message
-    fact: str  # which field is at fault, and why
+    fact: str  # the field at fault, and the reason
     _fact = "{message}: {fact}; nothing of it was counted"
     _hint = "both ends must run one version of lowmark."
 
 
 class CoordinatorUnreachable(LowmarkError, ConnectionError):
-    """No coordinator answered at its address, or it did not let the caller in."""
+    """No coordinator answered at the address, or the caller has no access."""
 
-    address: str  # where it was expected
-    action: str  # what was attempted
-    cause: str  # what the transport said
+    address: str
+    action: str  # the attempted action
+    cause: str  # the transport's message
     _fact = "cannot {action}: no coordinator answers at {address} ({cause})"
     _hint = (
         "start one with `lowmark serve`; over TCP both ends need the same token, and the caller the coordinator's "
@@ -476,18 +476,18 @@ class CoordinatorUnreachable(LowmarkError, ConnectionError):
 
 
 class RefusedByCoordinator(LowmarkError, RuntimeError):
-    """A coordinator refused what a task said, and the task was given up."""
+    """A coordinator refused a statement of a task, and the task was given up."""
 
-    task: str  # who said it
+    task: str
     error: str  # the name of the coordinator's error, such as ``DisagreeingGroup``
-    text: str  # its sentence
+    text: str  # the text of that error
     _fact = "task {task} was refused by its coordinator ({error}): {text}"
     _hint = ""
 
 
 class AuditImpossible(LowmarkError, RuntimeError):
-    """Nothing that can be audited, with the reason and what to do."""
+    """An audit is impossible, with the reason and the remedy."""
 
-    fact: str  # what is wrong, one sentence without its full stop
-    hint: str  # what to do about it
+    fact: str  # the fault, one sentence without its full stop
+    hint: str  # the remedy
     _fact = "{fact}"

@@ -1,4 +1,4 @@
-"""One query on a stream, as metrics and the command line see it."""
+"""One query on a stream, as seen by metrics and the command line."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["GAP_BOUNDS_SECONDS", "Alignment", "CoordinatorLink", "ReportGaps", "
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """A run in its alignment group.
+    """The standing of a run in its alignment group.
 
     Attributes:
-        group: its name.
+        group: name of the group.
         max_drift_us: how far a member may be ahead of the group's minimum.
-        cap: how far this run may read by now; None: not known yet.
-        throttled: it obeys the cap; a stream that Spark reads by itself takes part and does not.
+        cap: how far this run may read now; None: not known yet.
+        throttled: whether it obeys the cap; a stream that Spark itself reads takes part without obeying.
         minimum_us: the smallest low watermark of the members that take part.
-        ahead_us: how far this run's low watermark is ahead of it.
-        waiting: the cap keeps it from going on.
-        why: why it waits or is left out, or what it is doing.
-        kept_at: address of the coordinator that keeps the group, which alone knows the last four; None: the driver.
+        ahead_us: how far this run's low watermark is ahead of the minimum.
+        waiting: whether the cap keeps it from going on.
+        why: why it waits or is left out, or its current activity.
+        kept_at: address of the coordinator that keeps the group and alone knows the last four; None: the driver.
     """
 
     group: str
@@ -42,14 +42,14 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLink:
-    """A driver's view of the `lowmark serve` that one of its runs takes part in.
+    """A driver's link to the `lowmark serve` of one of its runs.
 
     Attributes:
-        address: the coordinator's.
-        connected: it answers.
-        since_us: since when that is so; None: no attempt to connect has ended yet.
-        why: why it does not answer; empty if it does.
-        holds: while it does not answer, the run's low watermark is held, or its stream is read no further.
+        address: address of the coordinator.
+        connected: whether the coordinator answers.
+        since_us: when `connected` last changed; None: no attempt to connect has ended yet.
+        why: why the coordinator does not answer; empty if it does.
+        holds: whether its absence holds the run's low watermark, or the reading of its stream.
     """
 
     address: str
@@ -67,10 +67,10 @@ class ReportGaps:
     """The times between the reports of a run.
 
     Attributes:
-        counts: how many were at most as long as each of `GAP_BOUNDS_SECONDS` and longer than the bound before it; the
-            last number is of those that were longer than all.
-        sum_us: all of them together.
-        missed_batches: batches between two reports of which none came.
+        counts: for each of `GAP_BOUNDS_SECONDS`, the number of gaps up to it and longer than the bound before; the last
+            number counts the gaps longer than all bounds.
+        sum_us: sum of all gaps.
+        missed_batches: number of batches between two reports that were not reported.
 
     >>> ReportGaps().longer(2_000_000, missed_batches=1)
     ReportGaps(counts=(0, 1, 0, 0, 0, 0, 0, 0), sum_us=2000000, missed_batches=1)
@@ -81,7 +81,7 @@ class ReportGaps:
     missed_batches: int = 0
 
     def longer(self, gap_us: int, *, missed_batches: int) -> ReportGaps:
-        """With one more."""
+        """Return these gaps with one more."""
         at = bisect_left(GAP_BOUNDS_SECONDS, gap_us / 1_000_000)
         counts = tuple(count + (n == at) for n, count in enumerate(self.counts))
         return ReportGaps(counts, self.sum_us + gap_us, self.missed_batches + missed_batches)
@@ -89,34 +89,34 @@ class ReportGaps:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """One run as metrics see it: the stream's status, and what only the run knows. Times are on the service's clock.
+    """One run for metrics: the stream's status, and facts that only the run knows. Times are on the service's clock.
 
     Attributes:
         token: names the run; two runs of one query have two.
-        query: the query's name, or its id where it has none; None until the first batch tied them.
-        status: where the stream stands in this query.
-        emits: the stream has a watermark at all.
-        unmeasured_batches: batches with rows but without a measurement.
-        refused: the service ends the query, for a reason in the log.
-        failed: the query ended with an error.
-        ended: the query has ended; nothing of this will change any more.
-        asked_at_us: when the heartbeat asked last.
+        query: the query's name, else its id; None until the first batch tied them.
+        status: status of the stream in this query.
+        emits: whether the stream has a watermark at all.
+        unmeasured_batches: number of batches with rows but without a measurement.
+        refused: whether the service ends the query, for a reason in the log.
+        failed: whether the query ended with an error.
+        ended: whether the query has ended, after which this status does not change.
+        asked_at_us: time of the heartbeat's last question.
         reported_at_us: when the last batch was reported, None before the first.
-        seen_at_us: when Spark last said that the query lives: it finished a batch, or found nothing to do.
-        source_metrics: of its source, where that is one of ours, by name.
-        late_reports: how often a split delivered rows at or below the watermark in force, of splits that are gone, too.
+        seen_at_us: when Spark last showed that the query lives: it finished a batch, or found nothing to do.
+        source_metrics: metrics of a source of ours, by name.
+        late_reports: how often a split delivered rows at or below the watermark in force, including removed splits.
         rows_at_us: when a report last brought rows, None before the first.
-        backlog_rows: rows that are known to be unread, of all splits together; None: of no split is it known.
-        batch_since_us: since when rows of its source are being read, where that is one of ours; None: no batch runs.
-        alignment: where it stands in its alignment group, None without one.
-        spent_us: how long splits have been in each state, by its name, all of them added up.
+        backlog_rows: number of known unread rows of all splits together; None: not known for any split.
+        batch_since_us: start of the running batch of a source of ours; None: no batch runs.
+        alignment: standing in its alignment group, None without a group.
+        spent_us: time that splits have spent in each state, by the state's name, all splits added up.
         gaps: the times between its reports.
-        lost_reports: batches that were committed before it, and whose report a kill took away.
-        others: what it has to do with others, one sentence as `explain` has it, or None.
-        coordinator: the coordinator that it takes part in; None: none.
-        rises: (when, low watermark) of the last hour, microseconds, oldest first; empty where splits were limited.
-        now_us: when this was so; None: not said. The service's clock never steps, so its times are compared with this
-            time, and not with a wall clock.
+        lost_reports: number of batches committed before it whose report a kill took away.
+        others: its relation to other queries in a sentence, as in `explain`, or None.
+        coordinator: its coordinator; None: none.
+        rises: (when, low watermark) of the last hour, microseconds, oldest first; empty if splits were limited.
+        now_us: time of this status; None: not known. Compare its times with this one and not with a wall clock, because
+            the service's clock never steps.
     """
 
     token: str
@@ -146,12 +146,12 @@ class RunStatus:
 
 
 def run_json(run: RunStatus) -> dict[str, object]:
-    """The run for ``json.dumps``: its query, all that ``to_json`` says of the stream, and what only the run knows."""
+    """Return the run for ``json.dumps``: its query, the ``to_json`` of the stream, and facts only the run knows."""
     return {
         "query": run.query,
         **to_json(run.status),
         "run": {
-            "token": run_mark(run.token),  # with itself one could speak for the run at its coordinator
+            "token": run_mark(run.token),  # the token itself would let others speak for the run
             "emits": run.emits,
             "ended": run.ended,
             "failed": run.failed,

@@ -1,17 +1,17 @@
-"""How a stream is doing, in one word: the page's colours, `lowmark check` and the watching table go by it.
+"""The state of a stream in one word, used by the page's colours, `lowmark check` and the watching table.
 
     failed     the query ended with an error, or lowmark ends it
     ended      the query has ended
     measuring  the strategy makes no watermarks
-    stuck      the low watermark stands for longer than the patience, and rows are waiting, or were delivered meanwhile,
-               or are being read for longer than that, or its coordinator does not answer, and so holds it
-    silent     nothing came of any split for longer than the idle timeout
+    stuck      the low watermark stands for longer than the patience, and rows wait, or were delivered meanwhile, or
+               have been read for longer than that, or its coordinator does not answer and so holds it
+    silent     no split delivered a row for longer than the idle timeout
     waiting    there is no low watermark yet
     standing   the low watermark stands for longer than the patience, and no row is known to wait, or its alignment
-               group makes it wait; or its coordinator does not answer, and so holds it
+               group makes it wait; or its coordinator does not answer and so holds it
     moving     the low watermark rose within the patience
 
-The first that holds. Only `failed` and `stuck` want a person.
+The first word that applies counts. Only `failed` and `stuck` need a person.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import msgspec
 __all__ = ["PATIENCE", "VERDICTS", "WANTS_A_PERSON", "newest", "told_at", "verdict"]
 
 PATIENCE = timedelta(minutes=5)
-"""How long a low watermark may stand before rows that wait make it stuck."""
+"""How long a low watermark may stand before waiting rows make it stuck."""
 
 VERDICTS = ("failed", "stuck", "silent", "waiting", "standing", "moving", "measuring", "ended")
-"""Every word, who needs attention first."""
+"""All words, the most urgent first."""
 
 WANTS_A_PERSON = frozenset({"failed", "stuck"})
 
@@ -58,7 +58,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     @property
     def held_from_away(self) -> bool:
-        """The coordinator does not answer, and so holds the low watermark."""
+        """Whether the coordinator does not answer and so holds the low watermark."""
         return self.coordinator is not None and self.coordinator.holds and not self.coordinator.connected
 
 
@@ -76,11 +76,11 @@ class _Stream(msgspec.Struct, frozen=True):
         return self.run.backlog_rows is not None and self.run.backlog_rows > 0
 
     def batch_lasts(self, now: datetime, patience: timedelta) -> bool:
-        """A batch has been read for longer than the patience."""
+        """Whether a batch has been read for longer than the patience."""
         return self.run.batch_since is not None and now - self.run.batch_since > patience
 
     def rows_came(self, now: datetime, stood: timedelta, patience: timedelta) -> bool:
-        """Rows kept coming: some came within the patience, and well after the low watermark rose last."""
+        """Whether rows kept coming: within the patience, and well after the low watermark last rose."""
         if self.run.rows_at is None:
             return False
         ago = now - self.run.rows_at
@@ -88,7 +88,7 @@ class _Stream(msgspec.Struct, frozen=True):
 
 
 def told_at(stream: Mapping[str, Any], now: datetime) -> datetime:
-    """When a service told of a stream, by its own clock: its times do not follow a wall clock that is set.
+    """The time of a service's answer by its own clock, because its times do not follow steps of a wall clock.
 
     Args:
         stream: the status that `run_json` has made.
@@ -98,7 +98,7 @@ def told_at(stream: Mapping[str, Any], now: datetime) -> datetime:
 
 
 def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATIENCE) -> str:
-    """How a stream is doing in its query.
+    """Return the state of a stream in its query, in one word.
 
     Args:
         stream: the status that `run_json` has made.
@@ -138,9 +138,9 @@ def verdict(stream: Mapping[str, Any], now: datetime, patience: timedelta = PATI
 
 
 def newest(streams: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each stream in each query the newest run: one that failed and was started again has not failed.
+    """The newest run of each stream in each query, because a failed run that was started again does not count.
 
     Args:
-        streams: of one service, in the order in which their runs began.
+        streams: the streams of one service, in the order in which their runs began.
     """
     return list({(stream["name"], stream["query"]): stream for stream in streams}.values())

@@ -1,1 +1,1 @@
-"""`lowmark audit`: what native Spark would lose of rows that are there, without Spark and without writing anything."""
+"""`lowmark audit`: the rows of existing data that native Spark would lose, found without Spark and without a write."""

@@ -1,4 +1,4 @@
-"""One audit while it runs: rows of splits go in, in any order across splits, and a report comes out at any time."""
+"""A running audit: takes rows, in any order across splits, and makes a report at any time."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Numbers = npt.NDArray[np.int64]
 
 _SECOND_US = 1_000_000
 DELAYS_US = tuple(seconds * _SECOND_US for seconds in (0, 10, 60, 600, 3_600))
-"""The delays that are tried where none is named."""
+"""The delays to try by default."""
 FEW_BATCHES = 10
-"""So few batches say little: it is told."""
+"""With fewer batches the report warns that they show little."""
 IDLE_TIMEOUT_US = 60 * _SECOND_US
-"""How long a split is silent before lowmark leaves it out in the replay, where time is known."""
+"""How long a split must be silent before the replay of lowmark leaves it out, if times of batches are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a user asks of rows.
+    """The user's question about rows.
 
     Attributes:
         delays_us: the delays to try.
         window_us: length of the query's windows, None without.
-        rows_per_batch: or None.
-        trigger_us: or None.
+        rows_per_batch: rows in a batch, or None.
+        trigger_us: time between batches, microseconds, or None.
     """
 
     delays_us: tuple[int, ...] = DELAYS_US
@@ -48,16 +48,16 @@ class Question:
 
 @dataclass
 class Audit:
-    """Rows in, report out.
+    """Takes rows, and makes a report.
 
     Args:
-        names: of the splits, by number.
+        names: names of the splits, by number.
         cut: makes the batches.
-        question: what is asked.
+        question: the user's question.
         now_us: now, microseconds since the epoch.
-        timed: whether batches have a time of their own, so that silence can be told.
-        stamped: whether it is known, if only by the producers' clocks, when rows were written.
-        empty: numbers of splits that are there and have no row.
+        timed: whether batches have times, so that silence can be seen.
+        stamped: whether the times of writing are known, if only by the producers' clocks.
+        empty: numbers of the splits without a row.
     """
 
     names: Sequence[str]
@@ -74,7 +74,7 @@ class Audit:
     def __post_init__(self) -> None:
         self.profiles = [SplitProfile() for _ in self.names]
         strategy = WatermarkStrategy()
-        # Where no time is known nobody becomes idle, and who has no row at all would hold for ever.
+        # Without times no split becomes idle, and a split without a row would hold for ever.
         if self.timed:
             strategy = strategy.with_idleness(f"{IDLE_TIMEOUT_US // _SECOND_US} seconds")
         self.replay = Replay(
@@ -87,21 +87,21 @@ class Audit:
         )
 
     def discover(self, names: Sequence[str]) -> None:
-        """More splits; their numbers go on."""
+        """Add splits, with the next numbers."""
         self.profiles.extend(SplitProfile() for _ in names)
         self.replay.discover(names)
 
     def add(
         self, split: int, keys: Numbers, times: EventTimes, *, written_us: Numbers | None, appended: bool = False
     ) -> None:
-        """Rows of one split, in the order in which they are read.
+        """Add rows of one split, in the order in which they are read.
 
         Args:
-            split: its number.
-            keys: what the cut orders by, shape (n,).
-            times: their event times.
-            written_us: when each was written, as far as the source says, shape (n,).
-            appended: whether that is the broker's word, and so the clock that event times are held against.
+            split: number of the split.
+            keys: the cut's ordering keys, shape (n,).
+            times: the event times of the rows.
+            written_us: when each row was written, microseconds, if the source tells, shape (n,).
+            appended: whether the broker set `written_us`, which is then the clock for the future guard.
         """
         count = len(keys)
         clock_us = written_us if appended and written_us is not None else np.full(count, self.now_us, np.int64)
@@ -113,7 +113,7 @@ class Audit:
         self.rows += count
 
     def advance(self) -> None:
-        """Judge the batches that are whole."""
+        """Judge the complete batches."""
         batches = self.cut.drain()
         if batches is not None:
             self.replay.take(batches)
@@ -132,7 +132,7 @@ class Audit:
         return [*made, f"{told}: a shorter --trigger or fewer --rows-per-batch say more"]
 
     def report(self, *, what: str, order: str, event_time: str, complete: bool, notes: Sequence[str]) -> AuditReport:
-        """Judge what is left, and say what was found; nothing can be added any more."""
+        """Judge the remaining rows and make the report; no row can be added afterwards."""
         self.cut.end_all()
         self.advance()
         self.replay.finish()

@@ -1,12 +1,12 @@
-"""From the rows of single splits to batches of all of them: who comes with whom.
+"""Cuts the rows of single splits into batches of all splits.
 
     ByTime         rows in the order in which they were written, a batch for each trigger: a query that keeps up
-    ByRows         the same order, so many rows a batch
-    Proportional   as Spark's Kafka source reads a backlog under `maxOffsetsPerTrigger`: of each partition a share of
-                   the batch as large as its share of what is left
-    AsRead         batches are what whoever reads says they are: files
+    ByRows         the same order, a fixed number of rows per batch
+    Proportional   like Spark's Kafka source with a backlog under `maxOffsetsPerTrigger`: the batch is shared among the
+                   partitions in proportion to their remaining rows
+    AsRead         the reader ends the batches: files
 
-Splits may be read in any order and at any pace: rows wait here until everybody has come as far. Whoever reads asks
+Splits may be read in any order and at any pace: rows wait here until every split has come as far. The reader asks
 `waits` which splits are ahead, and reads the others first.
 """
 
@@ -25,29 +25,29 @@ Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 AHEAD_ROWS = 50_000
-"""Rows of one split that may wait for others."""
+"""Number of rows of one split that may wait for other splits."""
 
 
 class _Waiting:
-    """Rows of one split that wait."""
+    """The waiting rows of one split."""
 
     def __init__(self) -> None:
         self.keys = np.zeros(0, np.int64)
         self.times_us = np.zeros(0, np.int64)
         self.timed = np.zeros(0, np.bool_)
-        self.reached: int | None = None  # the newest key that was read
+        self.reached: int | None = None  # the newest key so far
         self.ended = False
 
     def add(self, keys: Numbers, times_us: Numbers, timed: Flags) -> None:
         if self.reached is not None:
-            keys = np.maximum(keys, self.reached)  # a broker's clock may step back, its log does not
+            keys = np.maximum(keys, self.reached)  # a broker's clock may step back, but its log does not
         self.keys = np.concatenate((self.keys, np.maximum.accumulate(keys)))
         self.times_us = np.concatenate((self.times_us, times_us))
         self.timed = np.concatenate((self.timed, timed))
         self.reached = int(self.keys[-1])
 
     def take(self, before: int | None) -> tuple[Numbers, Numbers, Flags]:
-        """The rows with a smaller key, or all of them."""
+        """Take the rows with a key below `before`, or all rows."""
         at = len(self.keys) if before is None else int(np.searchsorted(self.keys, before))
         taken = self.keys[:at], self.times_us[:at], self.timed[:at]
         self.keys, self.times_us, self.timed = self.keys[at:], self.times_us[at:], self.timed[at:]
@@ -55,55 +55,55 @@ class _Waiting:
 
 
 class Cut(ABC):
-    """Makes batches of the rows that it is given.
+    """Makes batches of the given rows.
 
     Args:
-        splits: how many there are; they are numbered from 0.
+        splits: number of the splits, which are numbered from 0.
     """
 
     def __init__(self, splits: int) -> None:
         self._waiting = [_Waiting() for _ in range(splits)]
 
     def add(self, split: int, keys: Numbers, times_us: Numbers, timed: Flags) -> None:
-        """More rows of a split, in the order in which they are read.
+        """Add rows of a split, in the order in which they are read.
 
         Args:
-            split: its number.
-            keys: what they are ordered by, shape (n,): when each was written, microseconds, or its offset.
+            split: number of the split.
+            keys: the ordering keys, shape (n,): when each row was written, microseconds, or its offset.
             times_us: event times, microseconds since the epoch, shape (n,).
-            timed: which of them are times at all, shape (n,).
+            timed: which of the rows have an event time, shape (n,).
         """
         if len(keys):
             self._waiting[split].add(keys, times_us, timed)
 
     def end(self, split: int) -> None:
-        """A split was read to its end."""
+        """Note that a split was read to its end."""
         self._waiting[split].ended = True
 
     def end_all(self) -> None:
-        """Nothing more is read."""
+        """Note that all splits were read to their ends."""
         for waiting in self._waiting:
             waiting.ended = True
 
     def waits(self, split: int) -> bool:
-        """Whether so many rows of a split wait for others that those should be read first."""
+        """Whether so many rows of a split wait that the other splits should be read first."""
         waiting = self._waiting[split]
         return len(waiting.keys) >= AHEAD_ROWS and split not in self._behind()
 
     @abstractmethod
     def drain(self) -> Batches | None:
-        """The batches that are whole, None if none is; after `end_all` all that are left."""
+        """Return the complete batches, None if there is none; after `end_all` all remaining batches."""
 
     @abstractmethod
     def _behind(self) -> Sequence[int]:
-        """The splits that keep the others waiting."""
+        """The splits for which the others wait."""
 
 
 class _Ordered(Cut):
-    """By a key that all splits share, whoever has it first."""
+    """Orders rows by a key that all splits share."""
 
     def _safe(self) -> int | None:
-        """Every row with a smaller key is here; None: every row at all."""
+        """The key below which every row has been read; None: all rows have been read."""
         reached = [waiting.reached for waiting in self._waiting if not waiting.ended]
         if not reached:
             return None
@@ -118,7 +118,7 @@ class _Ordered(Cut):
         ]
 
     def _merged(self, before: int | None) -> tuple[Numbers, Numbers, Numbers, Flags]:
-        """Split, key, time and whether it is one, of all rows before a key, in order."""
+        """Split, key, time and whether there is a time, of all rows before a key, in order."""
         parts = [waiting.take(before) for waiting in self._waiting]
         numbers = np.repeat(np.arange(len(parts)), [len(keys) for keys, _, _ in parts])
         keys, times_us, timed = (np.concatenate([part[at] for part in parts]) for at in range(3))
@@ -127,11 +127,11 @@ class _Ordered(Cut):
 
 
 class ByTime(_Ordered):
-    """A batch for each trigger that finds rows.
+    """Makes a batch for each trigger that finds rows.
 
     Args:
-        splits: how many there are.
-        trigger_us: how often one is planned, microseconds.
+        splits: number of the splits.
+        trigger_us: time between two triggers, microseconds.
     """
 
     def __init__(self, splits: int, trigger_us: int) -> None:
@@ -154,11 +154,11 @@ class ByTime(_Ordered):
 
 
 class ByRows(_Ordered):
-    """So many rows a batch.
+    """Makes batches of a fixed number of rows.
 
     Args:
-        splits: how many there are.
-        rows: of a batch.
+        splits: number of the splits.
+        rows: rows in a batch.
     """
 
     def __init__(self, splits: int, rows: int) -> None:
@@ -182,13 +182,13 @@ class ByRows(_Ordered):
 
 
 class Proportional(Cut):
-    """As Spark's Kafka source shares a batch out.
+    """Shares a batch among splits as Spark's Kafka source does.
 
     Args:
         begins: the first offset of each split.
-        ends: the offset after its last.
-        rows: of a batch: `maxOffsetsPerTrigger`.
-        now_us: when the first batch is planned; no time passes between batches, so nobody becomes idle.
+        ends: the offset after the last of each split.
+        rows: rows in a batch: `maxOffsetsPerTrigger`.
+        now_us: when the first batch is planned; no time passes between batches, so no split becomes idle.
     """
 
     def __init__(self, begins: Sequence[int], ends: Sequence[int], rows: int, now_us: int) -> None:
@@ -228,7 +228,7 @@ class Proportional(Cut):
 
 
 class AsRead(Cut):
-    """Batches as they are read: each is over when `batch_over` says so. Splits may come to it at any time."""
+    """Makes the batches that `batch_over` ends. Splits may be added at any time."""
 
     def __init__(self, now_us: int) -> None:
         super().__init__(0)
@@ -243,7 +243,7 @@ class AsRead(Cut):
             self._rows += len(keys)
 
     def batch_over(self) -> None:
-        """What comes from now on is in the next batch."""
+        """End the batch: later rows are in the next batch."""
         if self._rows > (self._ends[-1] if self._ends else 0):
             self._ends.append(self._rows)
 
@@ -263,7 +263,7 @@ class AsRead(Cut):
 
 
 def _batches(parts: Sequence[tuple[int, Numbers, Flags]], ends: Sequence[int], clock_us: int) -> Batches:
-    """Of parts one after the other, by a clock on which no time passes."""
+    """Make batches of consecutive parts, with a clock on which no time passes."""
     return Batches(
         np.repeat([split for split, _, _ in parts], [len(times_us) for _, times_us, _ in parts]),
         np.concatenate([times_us for _, times_us, _ in parts]),
@@ -275,9 +275,9 @@ def _batches(parts: Sequence[tuple[int, Numbers, Flags]], ends: Sequence[int], c
 
 
 def spark_shares(begins: Numbers, ends: Numbers, limit: int) -> Numbers:
-    """Up to where Spark reads each partition in a batch of so many rows, shape (n,) in and out.
+    """The offset up to which Spark reads each partition in a batch of `limit` rows; arguments and result of shape (n,).
 
-    Source: Spark's ``KafkaOffsetReader`` rate limit: proportional to what is left, rounded down, and at least one.
+    Source: Spark's ``KafkaOffsetReader`` rate limit: proportional to the remaining rows, rounded down, at least one.
 
     >>> spark_shares(np.array([0, 0, 5]), np.array([900, 100, 5]), 100).tolist()
     [90, 10, 5]

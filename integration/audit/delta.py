@@ -1,4 +1,4 @@
-"""The files of a Delta table: its log says which of those in the folder are its rows, and since when."""
+"""The files of a Delta table's newest version, and when each was added, from the table's log."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def is_table(folder: Path) -> bool:
 
 
 def live_files(folder: Path) -> Iterator[LiveFile]:
-    """The files of the newest version of a table, in no order.
+    """The files of a table's newest version, in no particular order.
 
     Raises:
-        AuditImpossible: the log cannot be read, or the files do not tell the rows of the table.
+        AuditImpossible: the log cannot be read, or the files alone do not give the table's rows.
         ExtraMissing: the package that reads the log is not installed.
     """
     try:

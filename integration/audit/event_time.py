@@ -1,7 +1,7 @@
-"""The event time of a row that is somewhere in its payload: where it is, and what it is written in.
+"""Event times in payloads: their place and their format.
 
-Whole columns are converted by Arrow and numpy; of a payload only the one field is decoded. What is no time at all is
-counted, and stops nothing.
+Arrow and numpy convert whole columns; only one field of a payload is decoded. A value that is no time is counted, and
+stops nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[\s*'([^']+)'\s*\]|\[\s*\"([^\"]+)\"\s*\]|\[
 _NUMBER_TEXT = r"^-?\d{1,300}(\.\d{0,300})?$"
 _NUMBER = re.compile(_NUMBER_TEXT)
 _MOST_US = 1 << 62
-_LEAST_OF_OUR_DAYS = 1e8  # 1973 in seconds: a smaller number says nothing of its unit
+_LEAST_OF_OUR_DAYS = 1e8  # 1973 in seconds; a smaller number does not show its unit
 
 JsonPath = tuple[str | int, ...]
 """Names of fields, and indexes of arrays from 0."""
@@ -52,13 +52,13 @@ JsonPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header of a record, whose value is a text."""
+    """A record's header with a text."""
 
     name: str
 
 
 class Unit(str, Enum):
-    """What a number counts since 1970."""
+    """The unit of a number that counts since 1970."""
 
     SECONDS = "s"
     MILLISECONDS = "ms"
@@ -67,7 +67,7 @@ class Unit(str, Enum):
 
 
 _US_PER = {Unit.SECONDS: 1e6, Unit.MILLISECONDS: 1e3, Unit.MICROSECONDS: 1.0, Unit.NANOSECONDS: 1e-3}
-_LIMITS = (1e11, 1e14, 1e17)  # between the sizes of one unit and the next, in the order of `Unit`
+_LIMITS = (1e11, 1e14, 1e17)  # bounds between the sizes of the units, in the order of `Unit`
 _WORDS = {
     Unit.SECONDS: "seconds",
     Unit.MILLISECONDS: "milliseconds",
@@ -78,13 +78,13 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """The times of some rows.
+    """The event times of some rows.
 
     Attributes:
-        times_us: microseconds since the epoch, shape (n,); 0 where there is none.
-        timed: which are times, shape (n,).
-        null_rows: rows without a value.
-        unreadable_rows: rows with a value that is no time.
+        times_us: microseconds since the epoch, shape (n,); 0 for a row without a time.
+        timed: which rows have a time, shape (n,).
+        null_rows: number of rows without a value.
+        unreadable_rows: number of rows with a value that is no time.
     """
 
     times_us: Micros
@@ -93,14 +93,14 @@ class EventTimes:
     unreadable_rows: int
 
 
-_MOST_STEPS = 100  # each is a decoder within a decoder
+_MOST_STEPS = 100  # each step is a decoder within a decoder
 
 
 def json_path(text: str) -> JsonPath:
-    """The steps of a JSON path.
+    """Return the steps of a JSON path.
 
     Raises:
-        AuditImpossible: it is none.
+        AuditImpossible: the text is no JSON path.
 
     >>> json_path("$.order.paid_at"), json_path("$['paid at']"), json_path("paid_at"), json_path("$.items[0].at")
     (('order', 'paid_at'), ('paid at',), ('paid_at',), ('items', 0, 'at'))
@@ -118,17 +118,17 @@ def json_path(text: str) -> JsonPath:
 
 
 def record_place(text: str) -> JsonPath | Header:
-    """Where the event time of a record is: ``header:NAME``, or a path into its value.
+    """Return the place of a record's event time: ``header:NAME``, or a path into the value.
 
     Raises:
-        AuditImpossible: it is neither.
+        AuditImpossible: the text is neither.
     """
     kind, colon, name = text.partition(":")
     return Header(name) if colon and kind == "header" and name else json_path(text)
 
 
 def shown_place(place: JsonPath | Header) -> str:
-    """Where event time is, as a user writes it.
+    """Return the text of a place, as users write it.
 
     >>> shown_place(json_path("$.items[0].at")), shown_place(Header("paid_at"))
     ('$.items[0].at', 'header:paid_at')
@@ -140,11 +140,11 @@ def shown_place(place: JsonPath | Header) -> str:
 
 @dataclass
 class TimeReader:
-    """Makes event times of values.
+    """Converts values to event times.
 
     Args:
-        unit: what numbers are; None: told from the first that is there.
-        pattern: how texts are written, as `strptime` takes it; None: ISO-8601, UTC where no zone is said.
+        unit: unit of numbers; None: guessed from the first number.
+        pattern: format of texts for `strptime`; None: ISO-8601, in UTC if no zone is given.
     """
 
     unit: Unit | None = None
@@ -154,7 +154,7 @@ class TimeReader:
 
     @property
     def notes(self) -> list[str]:
-        """What was guessed, in words."""
+        """The guesses in words."""
         if not self.guessed or self.unit is None:
             return []
         made = [f"numbers are taken as {_WORDS[self.unit]} since 1970, by their size (--unit says otherwise)"]
@@ -166,11 +166,11 @@ class TimeReader:
         return made
 
     def payloads(self, payloads: Sequence[bytes | None], path: JsonPath) -> EventTimes:
-        """The times in JSON payloads.
+        """Return the times in JSON payloads.
 
         Args:
             payloads: a JSON object each.
-            path: where the time is in them.
+            path: place of the time in a payload.
         """
         decode, get = _decoder(path)
         found: list[Any]
@@ -185,18 +185,18 @@ class TimeReader:
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     found.append(None)
                     broken += 1
-                except (AttributeError, IndexError, TypeError):  # a step that is null, or an array that is shorter
+                except (AttributeError, IndexError, TypeError):  # a step is null, or an array is too short
                     found.append(None)
         times = self.values(found)
         return EventTimes(times.times_us, times.timed, times.null_rows - broken, times.unreadable_rows + broken)
 
     def headers(self, values: Sequence[bytes | None]) -> EventTimes:
-        """The times that the values of a header are: texts, and numbers as texts."""
+        """Return the times in the values of a header: texts, and numbers as texts."""
         texts = [None if value is None else value.decode(errors="replace") for value in values]
         return self.column(pa.array(texts, pa.string()))
 
     def values(self, values: Sequence[Any]) -> EventTimes:
-        """The times that values of records are: numbers, texts, and what a decoder made times of already."""
+        """Return the times in values of records: numbers, texts, and times that a decoder has made."""
         kinds = set(map(type, values)) - {type(None)}
         if kinds <= {int} or kinds == {float}:
             try:
@@ -211,7 +211,7 @@ class TimeReader:
         return _gathered(made, sum(value is None for value in values))
 
     def column(self, column: pa.Array[Any] | pa.ChunkedArray[Any]) -> EventTimes:
-        """The times that a column of Arrow holds: timestamps, dates, numbers or texts."""
+        """Return the times in an Arrow column of timestamps, dates, numbers or texts."""
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         kind = column.type
@@ -254,7 +254,7 @@ class TimeReader:
         return EventTimes(times_us, fits, nulls, len(values) - nulls - int(fits.sum()))
 
     def _another(self, values: npt.NDArray[Any], valid: Flags, unit: Unit) -> Flags:
-        """Find and count the numbers whose size fits another unit than ``unit``; shape (n,)."""
+        """Find and count the numbers whose size fits a unit other than ``unit``; shape (n,)."""
         sizes = np.abs(values.astype(np.float64))
         units = np.searchsorted(_LIMITS, sizes, side="right")
         another: Flags = valid & (sizes >= _LEAST_OF_OUR_DAYS) & (units != list(Unit).index(unit))
@@ -267,7 +267,7 @@ class TimeReader:
     def _texts(self, column: pa.Array[Any]) -> EventTimes:
         nulls = column.null_count
         if self.pattern is None and _NUMBER.fullmatch(next((v for v in column.slice(0, 100).to_pylist() if v), "")):
-            # Numbers as texts, as in CSV. A text that is no number makes no other row unreadable.
+            # Numbers as texts, as in CSV. A text that is no number leaves the other rows readable.
             numbers = pc.if_else(pc.match_substring_regex(column, _NUMBER_TEXT), column, pa.scalar(None, pa.string()))
             whole = pc.all(pc.match_substring_regex(numbers, r"^-?\d{1,18}$"), skip_nulls=True).as_py()
             read = self._numbers(numbers.cast(pa.int64() if whole else pa.float64()))
@@ -290,13 +290,13 @@ class TimeReader:
         return _gathered([self._single(value) for value in column.to_pylist()], nulls)
 
     def _single(self, value: Any) -> int | None:
-        """One value by itself, where not all of a column are of a kind."""
+        """Convert one value, for a column of mixed kinds."""
         try:
             if isinstance(value, dt.datetime):
                 return us_of(value)
             if isinstance(value, str):
                 if self.pattern is not None:
-                    at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC where no zone is said
+                    at = dt.datetime.strptime(value, self.pattern)  # noqa: DTZ007  # UTC if no zone is given
                 else:
                     at = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", value))
                 at = at.replace(tzinfo=dt.timezone.utc) if at.tzinfo is None else at
@@ -310,13 +310,13 @@ class TimeReader:
                     return None
                 time_us = math.floor(value * _US_PER[self.unit])
                 return time_us if abs(time_us) < _MOST_US else None
-        except (ValueError, OverflowError, TypeError):  # the last: a time without a zone
+        except (ValueError, OverflowError, TypeError):  # TypeError: a time without a zone
             return None
         return None
 
 
 def field_values(payloads: Sequence[bytes], path: JsonPath) -> list[Any]:
-    """A field of JSON payloads, None where there is none."""
+    """Return a field of each JSON payload; None for a payload without the field."""
     decode, get = _decoder(path)
     found = []
     for payload in payloads:
@@ -329,7 +329,7 @@ def field_values(payloads: Sequence[bytes], path: JsonPath) -> list[Any]:
 
 
 def _decoder(path: JsonPath) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
-    """What decodes one field of a JSON object, and what takes it out; everything else is skipped."""
+    """Return a decoder for one field of a JSON object, and a getter for the field; all other fields are skipped."""
     kind: Any = Any
     for step in reversed(path):
         optional = kind if kind is Any else kind | None
@@ -347,7 +347,7 @@ def _decoder(path: JsonPath) -> tuple[Callable[[bytes], Any], Callable[[Any], An
 
 
 def _unit_of(size: float) -> Unit:
-    """What a number counts, if it is of our days: from 1973 to 5138 each unit has its own range."""
+    """The unit of a number by its size: from 1973 to 5138 each unit has its own range."""
     return list(Unit)[bisect_right(_LIMITS, size)]
 
 

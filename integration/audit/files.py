@@ -1,9 +1,9 @@
-"""Audits files: as Spark's file source takes them, by age, a file or some of them a batch.
+"""Audits files as Spark's file source reads them: oldest first, one or some files per batch.
 
-A file is read in pieces of some thousand rows, only the columns that are needed. JSON lines are taken line by line, so
-a broken one costs itself alone; a file that is no file of its kind is told, and the others are read.
+A file is read in pieces of some thousand rows, and only in the columns that are needed. JSON is read line by line, so a
+broken line costs only itself. A broken file of another kind is reported, and the other files are read.
 
-Whoever writes the files is a stranger: a link in a folder is passed over and told, and what a few bytes unpack to is
+The files come from strangers: a link in a folder is skipped and reported, and the unpacked size of a file's pieces is
 bounded.
 """
 
@@ -41,17 +41,17 @@ GZIP = ".gz"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _PIECE_ROWS = 65_536
 _BATCH_ROWS = 1_000_000
-"""A batch of more rows is taken as several: memory stays bounded."""
+"""A larger batch is taken as several, to bound the memory."""
 _GUESSED_ROW_BYTES = 100
-_GUESSED_PACKING = 5  # how much shorter gzip makes rows
+_GUESSED_PACKING = 5  # guessed ratio of gzip
 _BRONZE = ("topic", "partition")
 _MOST_SPLITS = 100_000
 _MOST_BYTES = 1 << 28
-"""Of what is held of a parquet file at a time: the columns of a row group, unpacked, or a piece of them, as texts."""
+"""Most bytes of a parquet file in memory at a time: unpacked columns of a row group, or a piece of them as texts."""
 
 
 class _File(NamedTuple):
-    """A file as it was listed: the oldest first, then by name."""
+    """A listed file; files sort by age, oldest first, then by name."""
 
     written_ns: int
     path: Path
@@ -59,24 +59,24 @@ class _File(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What it is, by the end of its name; ``.gz`` says only how that is packed."""
+        """The kind by the end of the name, without ``.gz``."""
         return _kind(self.path)
 
 
 @dataclass
 class FilesAudit:
-    """Files, audited once.
+    """One audit of files.
 
     Args:
         path: a file or a folder.
-        question: what is asked.
-        wanted: how much is read.
-        event_time: the column; None: `timestamp`, or the only one of that type.
-        split: columns that make the split; empty: topic and partition where they are, else the file.
-        reader: what times are written in.
+        question: the user's question.
+        wanted: the part to read.
+        event_time: the column; None: `timestamp`, or the only column of that type.
+        split: columns of the split; empty: topic and partition if they exist, else the file.
+        reader: converts times.
         now_us: now, microseconds since the epoch.
-        stop: asked often; True ends the reading, and the report is of what was read.
-        progress: told how many bytes were read, and how many there are.
+        stop: called often; True ends the reading, and the report covers the rows so far.
+        progress: called with the number of bytes read, and of all bytes.
     """
 
     path: Path
@@ -92,10 +92,10 @@ class FilesAudit:
     _numbers: dict[str, int] = field(default_factory=dict, init=False)
 
     def run(self) -> AuditReport:
-        """Read, and say what was found.
+        """Read the files, and return the report.
 
         Raises:
-            AuditImpossible: there is nothing to audit; the text says why.
+            AuditImpossible: there is nothing to audit; the text gives the reason.
         """
         files = self._files()
         size = sum(file.size_bytes for file in files)
@@ -164,7 +164,7 @@ class FilesAudit:
             )
 
     def _files(self) -> list[_File]:
-        """The files that are wanted, the oldest first."""
+        """The files to read, the oldest first."""
         try:
             known = sorted(self._listed())
         except OSError as failed:
@@ -198,9 +198,9 @@ class FilesAudit:
         return known
 
     def _listed(self) -> Iterator[_File]:
-        """Return the files of a known kind, without those that Spark ignores and those that are deleted meanwhile.
+        """Return the files of a known kind, without files that Spark ignores and files that are deleted meanwhile.
 
-        A Delta table has the files of its newest version.
+        For a Delta table, return the files of its newest version.
         """
         if delta.is_table(self.path):
             for live in delta.live_files(self.path):
@@ -239,7 +239,8 @@ class FilesAudit:
                 part = EventTimes(times.times_us[rows], times.timed[rows], 0, 0)
                 audit.add(self._numbers[str(name)], rows, part, written_us=None)
                 untimed = int((~part.timed).sum())
-                # Which of them were null is known of the piece; with one split to a piece, as a rule, it is exact.
+                # Null and unreadable rows are known per piece; with one split in a piece, as usual, the split's numbers
+                # are exact.
                 nulls = min(untimed, times.null_rows) if times.unreadable_rows else untimed
                 audit.profiles[self._numbers[str(name)]].null_rows += nulls
                 audit.profiles[self._numbers[str(name)]].unreadable_rows += untimed - nulls
@@ -288,7 +289,7 @@ class FilesAudit:
                     yield self.reader.payloads(rows, path), _named(columns) if columns else None
 
     def _columns(self, schema: pa.Schema, folders: Mapping[str, str | None]) -> list[str]:
-        """Return the columns to read from a file, without those in folder names. The first file decides which."""
+        """Return the columns to read from a file, without those in folder names. The first file decides the choice."""
         if self.event_time is not None and self.event_time.startswith("$."):
             self.event_time = self.event_time[2:]
         if self.event_time is None:
@@ -313,7 +314,7 @@ class FilesAudit:
 
 
 def _kind(path: Path) -> str:
-    """How the name of a file ends, without ``.gz``; Parquet is packed within."""
+    """The end of a file's name, without ``.gz``; a gzipped parquet file has no kind, because parquet packs within."""
     inner = path.with_suffix("").suffix.lower() if path.suffix.lower() == GZIP else path.suffix.lower()
     return "" if path.suffix.lower() == GZIP and inner in PARQUET else inner
 
@@ -329,12 +330,12 @@ def _partition_values(path: Path) -> dict[str, str | None]:
 
 
 def _is_hidden(name: str) -> bool:
-    """As Spark has it: `_delta_log`, `_temporary` and what begins with a dot, but no partition (`_kind=a`)."""
+    """Whether Spark ignores a name: `_delta_log`, `_temporary`, a leading dot; partitions (`_kind=a`) do not count."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _rows(file: _File) -> int:
-    """How many rows a file has, about."""
+    """The approximate number of rows in a file."""
     if file.kind in PARQUET:
         from pyarrow import parquet
 
@@ -348,12 +349,12 @@ def _rows(file: _File) -> int:
 
 
 def _text(name: str) -> str:
-    """A name of a file, also of one that is no UTF-8."""
+    """The name of a file as text, even if it is no UTF-8."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.RecordBatch]:
-    """Pieces of the columns. Raises OSError: a piece of them would not fit into memory."""
+    """Pieces of the wanted columns. Raises OSError: a row group would not fit into memory."""
     from pyarrow import parquet
 
     with file.open("rb") as raw, parquet.ParquetFile(raw) as opened:
@@ -361,7 +362,7 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
         wanted = list(dict.fromkeys(columns(schema)))
         groups = [opened.metadata.row_group(group) for group in range(opened.num_row_groups)]
         _check_size(max((size for group in groups for size in _unpacked(group, wanted)), default=0))
-    # A text that many rows repeat stands there once, so it is read as it stands there.
+    # Parquet stores a repeated text once; dictionary columns keep it so in memory.
     texts = [name for name in wanted if pa.types.is_string(schema.field(name).type)]
     with file.open("rb") as raw, parquet.ParquetFile(raw, read_dictionary=texts) as opened:
         for batch in opened.iter_batches(_PIECE_ROWS, columns=wanted):
@@ -369,7 +370,7 @@ def _parquet(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[
 
 
 def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
-    """Bytes of each of the columns in a row group, as its file says."""
+    """Unpacked size of each wanted column in a row group, in bytes, as the file states it."""
     for at in range(group.num_columns):
         column = group.column(at)
         if column.path_in_schema.partition(".")[0] in wanted:
@@ -377,7 +378,7 @@ def _unpacked(group: Any, wanted: Sequence[str]) -> Iterator[int]:
 
 
 def _spelled(column: Any) -> Any:
-    """The texts of a column whose rows point into a list of them."""
+    """The texts of a dictionary column."""
     if not pa.types.is_dictionary(column.type):
         return column
     sizes = pc.binary_length(column.dictionary)
@@ -391,7 +392,7 @@ def _check_size(size_bytes: int) -> None:
 
 
 def _stream(file: Path) -> Any:
-    """The bytes of a file, unpacked; of a name that is no UTF-8, too, which pyarrow does not open itself."""
+    """The unpacked bytes of a file. Opened here, because pyarrow opens no file whose name is no UTF-8."""
     raw = file.open("rb")
     return pa.input_stream(raw, compression="gzip") if file.suffix.lower() == GZIP else raw
 
@@ -402,7 +403,8 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
     with _stream(file) as raw, csv.open_csv(raw) as opened:
         schema = opened.schema
     wanted = columns(schema)
-    # As texts: what the first rows look like says nothing of the others, and one bad time must not end the file.
+    # As texts, because a type guessed from the first rows may not fit the others, and one bad time must not end the
+    # file.
     options = csv.ConvertOptions(
         include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
     )
@@ -411,7 +413,7 @@ def _csv(file: Path, columns: Callable[[pa.Schema], list[str]]) -> Iterator[pa.R
 
 
 def _named(columns: Sequence[Sequence[object]]) -> Any:
-    """What the split of each row is called, as the service calls it."""
+    """The names of the rows' splits, as the service shows them."""
     rows = list(zip(*columns, strict=True))
     try:
         names = {values: split_name(values) for values in set(rows)}  # many rows, few splits

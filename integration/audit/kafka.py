@@ -1,7 +1,7 @@
-"""Audits topics: reads a bounded part of them by one consumer that joins no group, commits nothing and writes nothing.
+"""Audits topics: one consumer reads a bounded part of them; it joins no group, commits nothing and writes nothing.
 
-Brokers that go away, a topic that is deleted, records that expire while they are read: the audit ends with what it has,
-and says so.
+If brokers go away, a topic is deleted, or records expire during the reading, the audit ends with the rows so far and
+reports the reason.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ __all__ = ["KafkaAudit"]
 Numbers = npt.NDArray[np.int64]
 
 TRIGGER_US = 10_000_000
-"""How often a query that keeps up plans a batch, where nothing is said."""
+"""The default time between batches of a query that keeps up."""
 ROWS_PER_BATCH = 10_000
 BATCHES = 100
-"""A small topic without append times is replayed in so many batches at least."""
+"""A small topic without append times is replayed in at least so many batches."""
 
 _CHUNK = 10_000
 _WAIT_SECONDS = 0.2
@@ -53,21 +53,21 @@ _NO_TIMESTAMP = 0
 
 @dataclass
 class KafkaAudit:
-    """Some topics, audited once.
+    """One audit of topics.
 
     Args:
         bootstrap_servers: "host:port,host:port".
-        topics: which.
-        question: what is asked.
-        wanted: how much is read.
-        place: where event time is, in the JSON of the value or in a header; None: it is the record's timestamp.
-        reader: what it is written in.
-        schema: decodes the values; None: they are JSON.
+        topics: the topics.
+        question: the user's question.
+        wanted: the part to read.
+        place: place of event time, in the JSON of the value or in a header; None: the record's timestamp.
+        reader: converts times.
+        schema: decodes the values; None: the values are JSON.
         options: more properties of librdkafka.
         now_us: now, microseconds since the epoch.
-        give_up_after_seconds: how long a broker that does not answer is waited for.
-        stop: asked often; True ends the reading, and the report is of what was read.
-        progress: told how many rows were read, and how many there are about.
+        give_up_after_seconds: how long to wait for a broker that does not answer.
+        stop: called often; True ends the reading, and the report covers the rows so far.
+        progress: called with the number of rows read, and the approximate number of all rows.
     """
 
     bootstrap_servers: str
@@ -85,10 +85,10 @@ class KafkaAudit:
     _notes: list[str] = field(default_factory=list, init=False)
 
     def run(self) -> AuditReport:
-        """Read, and say what was found.
+        """Read the topics, and return the report.
 
         Raises:
-            AuditImpossible: there is nothing to audit, or nobody to ask; the text says which.
+            AuditImpossible: there is nothing to audit, or no broker answers; the text says which.
         """
         settings = KafkaSettings(self.bootstrap_servers, self.options, self.give_up_after_seconds, read_committed=True)
         client = KafkaClient(settings, reached=False)
@@ -161,7 +161,7 @@ class KafkaAudit:
         )
 
     def times_in(self, values: Sequence[bytes | None], path: JsonPath) -> EventTimes:
-        """The event times in the values of records."""
+        """Return the event times in the values of records."""
         if self.schema is None:
             return self.reader.payloads([unframed(value) for value in values], path)
         return self.reader.values(self.schema.values(values, path))
@@ -194,26 +194,26 @@ _SCHEMA_HINT = (
 
 
 def _header(message: Message, name: str) -> bytes | None:
-    """The last value of a header, as Kafka's own clients take it; None where the record has no such header."""
-    headers: Any = message.headers()  # pairs, whatever the types say
+    """The last value of a header, as Kafka's own clients choose; None for a record without the header."""
+    headers: Any = message.headers()  # pairs, although the type hints differ
     value = next((value for each, value in reversed(headers or ()) if each == name), None)
     return value.encode() if isinstance(value, str) else value
 
 
 class _Reading:
-    """What goes on while records are read."""
+    """The state of the reading."""
 
     def __init__(self, of: KafkaAudit, kept: KeptConsumer, client: KafkaClient, begins: Offsets, ends: Offsets) -> None:
         self._of, self._kept, self._client, self._begins, self._ends = of, kept, client, begins, ends
         self._left = {partition for partition in begins if begins[partition] < ends[partition]}
         self._paused: set[TopicPartitionId] = set()
         self._total = sum(ends.values()) - sum(begins.values())
-        self._numbers: Offsets = {}  # of each partition, its number as a split
+        self._numbers: Offsets = {}  # partition -> its number as a split
         self._appended = self._mixed = False
         self.audit: Audit | None = None
         self.order = self.event_time = ""
         self.sample: str | None = None
-        self.schema_id: int | None = None  # that the first record names, and that is needed to read it
+        self.schema_id: int | None = None  # the id in the first record, if its schema is needed
         self.why_short: str | None = None
         self.empty: list[TopicPartitionId] = sorted(set(begins) - self._left)
 
@@ -246,7 +246,7 @@ class _Reading:
                 return
 
     def _look(self) -> None:
-        """Nothing comes: is the topic still there?"""
+        """Check, when no record comes, that the topics still exist."""
         try:
             names = sorted({topic for topic, _ in self._ends})
             if gone := set(names) - self._client.topics(names).keys():
@@ -305,7 +305,7 @@ class _Reading:
         )
 
     def _begin(self, kind: int, first: Message) -> None:
-        """The first record says whether there are append times, and so in which order rows are replayed."""
+        """Choose the order of the replay: the first record shows whether there are append times."""
         of, question = self._of, self._of.question
         self._appended = kind == _APPENDED
         value: Any = first.value()
@@ -333,7 +333,7 @@ class _Reading:
             question,
             of.now_us,
             timed=self._appended,
-            stamped=of.place is not None,  # else a split that is behind would look silent
+            stamped=of.place is not None,  # otherwise a split that is behind would look silent
             empty=empty,
         )
 
@@ -395,7 +395,7 @@ class _Reading:
             self.audit.cut.end(self._numbers[partition])
 
     def _pause(self) -> None:
-        """Who is far ahead of the others waits for them."""
+        """Let partitions that are far ahead wait for the others."""
         from confluent_kafka import TopicPartition
 
         assert self.audit is not None

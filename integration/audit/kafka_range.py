@@ -1,6 +1,6 @@
-"""Which part of topics is audited: a bounded one, that begins at one time in all partitions.
+"""The bounded part of topics that is audited: it begins at the same time in all partitions.
 
-None is read further back than the others: else a slow partition would look late only because its rows are old.
+If one partition were read further back than the others, it would look late only because its rows are old.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lowmark.watermark import format_time_us
 __all__ = ["ROWS", "TopicRange", "Topics", "Wanted"]
 
 ROWS = 1_000_000
-"""How many rows are read where nothing is said."""
+"""The default number of rows to read."""
 
 _BISECTIONS = 40
 Offsets = dict[TopicPartitionId, int]
@@ -27,11 +27,11 @@ _EARLIEST, _LATEST = KafkaOffsets.earliest(), KafkaOffsets.latest()
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How much is read.
+    """The part to read.
 
     Attributes:
-        rows: so many of the newest, about; None: as many as there are.
-        last_us: what was written within so long before now, by the records' timestamps; None: whenever.
+        rows: approximate number of the newest rows; None: no limit.
+        last_us: span of time before now in which rows were written, by the records' timestamps; None: no limit.
     """
 
     rows: int | None = ROWS
@@ -40,7 +40,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics that are audited, given by name or by a pattern for whole names.
+    """The audited topics, given by name or by a pattern for whole names.
 
     >>> str(Topics(("orders",))), str(Topics(("orders", "returns"))), str(Topics(pattern="orders-.*"))
     ("topic 'orders'", "topics 'orders', 'returns'", "topics like 'orders-.*'")
@@ -55,7 +55,7 @@ class Topics:
         return f"topic{'s' if len(self.names) > 1 else ''} {', '.join(map(repr, self.names))}"
 
     def find(self, client: KafkaClient) -> dict[str, Topic]:
-        """Return those that exist, by name."""
+        """Return the existing topics by name."""
         if self.pattern is not None:
             return client.topics_like(self.pattern)
         return client.topics(self.names, f"describe {self}")
@@ -63,14 +63,14 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """Finds it.
+    """Finds the part of the topics to read.
 
     Attributes:
         bootstrap_servers: the brokers, for errors.
-        topics: which.
-        wanted: how much is read.
+        topics: the topics.
+        wanted: the part to read.
         now_us: now, microseconds since the epoch.
-        notes: takes what a person should know of it.
+        notes: receives notes for people.
     """
 
     bootstrap_servers: str
@@ -80,7 +80,7 @@ class TopicRange:
     notes: list[str]
 
     def find(self, client: KafkaClient) -> tuple[Offsets, Offsets]:
-        """The first offset of each partition that is read, and the one after its last."""
+        """Return the first offset to read of each partition, and the offset after the last."""
         found = self.topics.find(client)
         missing = tuple(name for name in self.topics.names if name not in found)
         if missing or not found:
@@ -103,7 +103,7 @@ class TopicRange:
         return self._narrowed(client, begins, ends), ends
 
     def _narrowed(self, client: KafkaClient, begins: Offsets, ends: Offsets) -> Offsets:
-        """Where to begin so that what is wanted is read, at one time in all partitions."""
+        """The first offsets of the wanted part, at the same time in all partitions."""
         if self.wanted.last_us is not None:
             since_us = self.now_us - self.wanted.last_us
             begins = self._at(client, since_us, begins, ends)
@@ -126,7 +126,7 @@ class TopicRange:
                 high_us, found = middle_us, at
                 if count > rows * 0.9:
                     break
-        if found == ends:  # their timestamps tell nothing: all alike, or ahead of the clock
+        if found == ends:  # the timestamps do not help: all are alike, or ahead of the clock
             share = max(1, rows // len(ends))
             found = {each: max(begins[each], ends[each] - share) for each in ends}
             self.notes.append(

@@ -1,7 +1,7 @@
-"""A report as one page that needs nothing else: tables, and pictures in SVG within it.
+"""A report as one self-contained page: tables, and pictures in SVG.
 
-Whatever names hold is text: everything goes through `html.escape`, nothing runs, and the page's policy forbids scripts.
-Colours are never alone in saying something, and follow the reader's light or dark.
+Names are text: `html.escape` escapes every one, no script runs, and the page's policy forbids scripts. Colours never
+carry information alone, and follow the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ svg text { fill: var(--faint); font: 12px system-ui, sans-serif; }
 
 
 def page(report: AuditReport) -> str:
-    """The whole page, as text.
+    """Return the whole page as text.
 
     Args:
-        report: what was found.
+        report: the report.
     """
     shown = by_loss(report)[:SPLITS_SHOWN]
     return "\n".join(
@@ -126,7 +126,7 @@ def _table(head: Sequence[str], numbers: set[int], names: set[int], rows: Sequen
     Args:
         head: the titles of the columns.
         numbers: the columns of numbers, from 0.
-        names: the columns that hold names of splits, which may be long and are wrapped.
+        names: the columns of split names, which may be long and are wrapped.
         rows: a text for each column.
     """
     kinds = {at: "n" if at in numbers else "names" if at in names else "" for at in range(len(head))}
@@ -196,7 +196,7 @@ def _progress(report: AuditReport) -> str:
 
 
 class _Scale:
-    """From event time and rows to the picture."""
+    """Maps event times and rows to coordinates of the picture."""
 
     def __init__(self, low_us: int, high_us: int, rows: int) -> None:
         self._low_us, self._span_us, self._rows = low_us, max(1, high_us - low_us), max(1, rows)

@@ -1,8 +1,8 @@
-"""Values that need a schema: Avro and Protobuf, framed as Confluent's serializers frame them.
+"""Decodes values that need a schema: Avro and Protobuf in the frame of Confluent's serializers.
 
     Avro        a zero byte, the schema's id (4 bytes, big-endian), the data
     Protobuf    the same, with the indexes of the message type between id and data
-    JSON        the same as Avro, and what follows is JSON, which needs no schema
+    JSON        the same as Avro, with JSON as the data, which needs no schema
 
 Source: Confluent's documentation of the wire format.
 """
@@ -29,7 +29,7 @@ _JSON = b"{["
 
 
 def schema_id(value: bytes) -> int | None:
-    r"""The id of the schema that a value names; None if the value is not framed.
+    r"""Return the id of the schema that a framed value names; None if the value is not framed.
 
     >>> schema_id(b"\x00\x00\x00\x00\x07..."), schema_id(b'{"at": 1}')
     (7, None)
@@ -44,10 +44,10 @@ def unframed(value: bytes | None) -> bytes | None:
 
 
 class Schema(ABC):
-    """Takes one field out of values.
+    """Reads one field of values.
 
     Attributes:
-        ids: the schemas that the values named; the file at hand is one of them at most.
+        ids: ids of the schemas in the values; the schema at hand is at most one of them.
     """
 
     def __init__(self) -> None:
@@ -55,10 +55,10 @@ class Schema(ABC):
 
     @classmethod
     def read(cls, file: Path) -> Schema:
-        """The schema in a file: ``.avsc`` (Avro), or what ``protoc --include_imports --descriptor_set_out`` wrote.
+        """Read a schema file: ``.avsc`` (Avro), or output of ``protoc --include_imports --descriptor_set_out``.
 
         Raises:
-            AuditImpossible: it cannot be read.
+            AuditImpossible: the file cannot be read.
             ExtraMissing: the package that decodes such values is not installed.
         """
         try:
@@ -84,24 +84,24 @@ class Schema(ABC):
             self.ids.add(number)
         try:
             found = self._decode(payload if number is None else payload[_HEAD.size :], framed=number is not None)
-        except Exception:  # noqa: BLE001  # what decoders raise for bytes of others has no common base
+        except Exception:  # noqa: BLE001  # errors of decoders have no common base class
             return BROKEN
         try:
             return self._field(found, path)
-        except (KeyError, IndexError, AttributeError, TypeError):  # a step that is null, or is not there
+        except (KeyError, IndexError, AttributeError, TypeError):  # a step is null or missing
             return None
 
     @abstractmethod
     def _decode(self, data: bytes, *, framed: bool) -> Any:
-        """The record in the data; ``framed``: they begin with what Confluent's serializers put before them."""
+        """Decode a record; ``framed``: the data begin with the rest of the frame."""
 
     @abstractmethod
     def _field(self, found: Any, path: JsonPath) -> Any:
-        """The field of a record; None where it is not set."""
+        """Return the field of a record; None if it is not set."""
 
 
 class _Broken:
-    """Stands for a value that cannot be decoded; it is no time."""
+    """Stands for a value that cannot be decoded, and is no time."""
 
 
 BROKEN = _Broken()
@@ -123,7 +123,7 @@ class _Avro(Schema):
             ) from wrong
         self._read: Callable[..., Any] = fastavro.schemaless_reader
 
-    def _decode(self, data: bytes, *, framed: bool) -> Any:  # noqa: ARG002  # nothing more stands before the data
+    def _decode(self, data: bytes, *, framed: bool) -> Any:  # noqa: ARG002  # Avro has no rest of the frame
         return self._read(io.BytesIO(data), self._schema)
 
     def _field(self, found: Any, path: JsonPath) -> Any:
@@ -144,7 +144,7 @@ class _Protobuf(Schema):
             files = descriptor_pb2.FileDescriptorSet.FromString(content).file
             for each in files:
                 pool.Add(each)
-            self._types: Any = pool.FindFileByName(files[-1].name).message_types_by_name  # the file that was compiled
+            self._types: Any = pool.FindFileByName(files[-1].name).message_types_by_name  # the compiled file
         except Exception as wrong:  # no common base
             raise AuditImpossible(
                 f"--schema {str(file)!r:.200} is neither an Avro schema nor a set of Protobuf descriptors",
@@ -172,7 +172,7 @@ class _Protobuf(Schema):
 
 
 def _message_indexes(data: bytes) -> tuple[list[int], int]:
-    r"""Which message type it is, and where the data begin: zigzag numbers, their count first, and 0 alone for [0].
+    r"""Return the indexes of the message type and the start of the data. Zigzag numbers: count, indexes; 0 means [0].
 
     >>> _message_indexes(b"\x00data"), _message_indexes(b"\x04\x02\x06data")
     (([0], 1), ([1, 3], 3))

@@ -1,6 +1,6 @@
-"""Audits a table that is there: what a bronze table keeps of Kafka is enough, partition, offset and event time.
+"""Audits a table, such as a bronze table with Kafka's partition and offset and an event time.
 
-Spark reads, filters and counts; of each row three values come to the driver, a bounded number of rows at a time, and go
+Spark reads, filters and counts. Three values of each row come to the driver, a bounded number of rows at a time, and go
 through the same replay as rows of a topic.
 """
 
@@ -42,7 +42,7 @@ _SPLIT, _TIME, _ORDER = "lowmark_split", "lowmark_time", "lowmark_order"
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an audit found. Print it, show it in a notebook, write its page to a file.
+    """The result of an audit: print it, show it in a notebook, or write its page to a file.
 
     Attributes:
         report: the figures.
@@ -52,22 +52,22 @@ class Audited:
 
     @property
     def strategy(self) -> Advice:
-        """The strategy that the rows ask for, as it is (`.strategy`) and as Python to paste (`.code()`)."""
+        """The strategy that fits the rows, as an object (`.strategy`) and as Python to paste (`.code()`)."""
         return self.report.advice
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`, as `lowmark audit --json` prints it."""
+        """Return the report for `json.dumps`, as `lowmark audit --json` prints it."""
         return self.report.to_json()
 
     def to_html(self) -> str:
-        """One page that needs nothing else."""
+        """Return one self-contained page."""
         return page(self.report)
 
     def show(self, limit: int = 50) -> None:
-        """Print it.
+        """Print the report.
 
         Args:
-            limit: how many splits, those that lose most first; 0: all.
+            limit: number of splits, those that lose most first; 0: all.
         """
         show(self.report, EscapingConsole(), limit)
 
@@ -87,22 +87,23 @@ def audit_table(
     trigger: Duration | None = None,
     rows: int | None = ROWS,
 ) -> Audited:
-    """Say what native Spark would have lost of the rows of a table, and which strategy they ask for.
+    """Find the rows of a table that native Spark would have lost, and the strategy that fits the rows.
 
     Args:
         df: a batch DataFrame; nothing is written.
-        split: the column or columns that say which split a row is of.
-        event_time: its TIMESTAMP column.
-        order: the column by which rows of a split were read: an offset, or when each was appended (TIMESTAMP). With
-            offsets batches are cut as Spark's Kafka source shares out a backlog, with times as a query that keeps up.
+        split: the column or columns that say which split a row came from.
+        event_time: the TIMESTAMP column.
+        order: the column by which rows of a split were read: an offset, or the time of appending (TIMESTAMP). With
+            offsets, batches are cut as Spark's Kafka source shares out a backlog; with times, as in a query that keeps
+            up.
         delays: the delays to try; by default none, 10 seconds, 1 minute, 10 minutes and 1 hour.
         window: length of the query's windows; None: a row is late by its own time.
-        rows_per_batch: rows of a batch.
-        trigger: how often a batch is planned, where `order` is a time; by default every 10 seconds.
-        rows: so many of the newest rows, about; None: all, however many, some at a time.
+        rows_per_batch: rows in a batch.
+        trigger: time between batches if `order` is a time; by default 10 seconds.
+        rows: approximate number of the newest rows; None: all rows, a bounded number at a time.
 
     Raises:
-        AuditImpossible: there is nothing to audit, or a column is not what it must be; the text says which.
+        AuditImpossible: there is nothing to audit, or a column has a wrong type; the text says which.
     """
     from pyspark.sql import functions as F
 
@@ -123,7 +124,7 @@ def audit_table(
 
 
 def _check(df: Any, columns: Sequence[str], event_time: str, order: str) -> bool:
-    """Refuse what cannot be audited. Returns whether rows are ordered by a time."""
+    """Refuse a table that cannot be audited, and return whether a time orders its rows."""
     from pyspark.sql import DataFrame
     from pyspark.sql.types import ByteType, IntegerType, LongType, ShortType, TimestampType
 
@@ -152,7 +153,7 @@ def _check(df: Any, columns: Sequence[str], event_time: str, order: str) -> bool
 
 
 def _shown(df: DataFrame, name: str) -> Column:
-    """A value of a split column as `split_name` shows it."""
+    """The text of a split column's value, as `split_name` makes it."""
     from pyspark.sql import functions as F
 
     column = F.col(_quoted(name))
@@ -203,7 +204,7 @@ class _Table:
         position = self._position(splits)
         edges = self._edges(df, position, share, total)
         if share < 1 and not self.timed:
-            # Exactly what Spark would find between these offsets.
+            # Exactly the part that Spark would find between these offsets.
             begins = [begin + int((end - begin) * (1 - share)) for begin, end in zip(begins, ends, strict=True)]
         cut, order = self._cut(begins, ends, total=round(total * share))
         audit = Audit(names, cut, self.question, time.time_ns() // 1_000, timed=self.timed)
@@ -231,7 +232,7 @@ class _Table:
         )
 
     def _position(self, splits: Sequence[tuple[str, int, int, int]]) -> Column:
-        """Where a row is: its time, or how far it is in its split, 0 to 1; all splits are read at this pace."""
+        """Position of a row: its time, or its share of its split, 0 to 1; all splits are read at this pace."""
         from pyspark.sql import functions as F
 
         if self.timed:
@@ -241,7 +242,7 @@ class _Table:
         return (F.col(_ORDER) - begins[F.col(_SPLIT)]) / sizes[F.col(_SPLIT)]
 
     def _edges(self, df: DataFrame, position: Column, share: float, total: int) -> list[float]:
-        """Where one piece ends and the next begins: about `ROWS` rows each."""
+        """Positions at which one piece ends and the next begins, for about `ROWS` rows each."""
         from pyspark.sql import functions as F
 
         pieces = max(1, -(-round(total * share) // ROWS))

@@ -1,4 +1,4 @@
-"""A report on a terminal."""
+"""Prints a report on a terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
     """Print a report.
 
     Args:
-        report: what was found.
-        console: where.
-        limit: how many splits, those that lose most first; 0: all.
+        report: the report.
+        console: the console to print on.
+        limit: number of splits, those that lose most first; 0: all.
     """
     print_lines(printable(f"{report.what}: {report.order}"), console)
     print_lines(printable(f"event time: {report.event_time}; {_window(report)}"), console)
@@ -67,7 +67,7 @@ def show(report: AuditReport, console: EscapingConsole, limit: int) -> None:
 
 
 def lost_line(report: AuditReport) -> str:
-    """What native Spark needs to lose nothing, in a sentence."""
+    """A sentence on the delay at which native Spark loses no row, and its cost."""
     kept = report.smallest_kept_rows
     state = "" if kept is None else f", and keeps up to {kept:,} of the {report.rows:,} rows in state for it"
     late = report.before_epoch_rows
@@ -78,7 +78,7 @@ def lost_line(report: AuditReport) -> str:
 
 
 def by_loss(report: AuditReport) -> list[SplitReport]:
-    """The splits, those first of which native Spark drops most at any delay."""
+    """The splits in the order of the rows that native Spark drops at all delays together, most first."""
     lost: dict[str, int] = {}
     for outcome in report.native:
         for name, rows in outcome.splits.items():

@@ -1,4 +1,4 @@
-"""`lowmark adopt` and `lowmark leave`: a running query's checkpoint, taken over in place and given back."""
+"""`lowmark adopt` and `lowmark leave`: take a stopped query's checkpoint over in place, and give it back."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def adopt(
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
-    """Let a query with lowmark go on from the checkpoint of one without.
+    """Let a query with lowmark continue from the checkpoint of a native query.
 
-    All its state stays, open windows and seen keys, and no row is read again. Stop the query, adopt its checkpoint, put
-    wrap() in the place of withWatermark(), and start it. `lowmark leave` is the way back.
+    All state stays, such as open windows and seen keys, and no row is read again. Stop the query, adopt its checkpoint,
+    replace withWatermark() by wrap(), and start the query. `lowmark leave` is the way back.
     """
     from lowmark.integration.spark import adoption
 
@@ -71,9 +71,9 @@ def leave(
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
-    """Let a query without lowmark go on from the checkpoint of a wrapped one.
+    """Let a native query continue from the checkpoint of a wrapped query.
 
-    All its state stays, and no row is read again. Stop the query, leave, put withWatermark() back, and start it.
+    All state stays, and no row is read again. Stop the query, leave, put withWatermark() back, and start the query.
     """
     from lowmark.integration.spark import adoption
 

@@ -1,4 +1,4 @@
-"""`lowmark audit kafka` and `lowmark audit files`: what native Spark would lose of rows that are there."""
+"""`lowmark audit kafka` and `lowmark audit files`: the rows of existing data that native Spark would lose."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def kafka(
 ) -> None:
     """Replay topics as native Spark and lowmark would read them. No Spark, no JVM, nothing is written.
 
-    Ctrl-C ends the reading, and the answer is of what was read by then.
+    Ctrl-C ends the reading, and the answer covers the rows that were read.
     """
     _log_to_stderr(debug)
     _need_kafka()
@@ -196,7 +196,7 @@ def files(
 
     Folders like day=2026-11-24 give columns, as in Spark. A Delta table is read by its log (needs lowmark[audit]).
 
-    Ctrl-C ends the reading, and the answer is of what was read by then.
+    Ctrl-C ends the reading, and the answer covers the rows that were read.
     """
     _log_to_stderr(debug)
     from lowmark.integration.audit.files import FilesAudit
@@ -266,7 +266,7 @@ def _question(
 
 
 def _us(text: str, option: str) -> int:
-    """A duration of a millisecond or more, microseconds."""
+    """A duration in microseconds, at least a millisecond."""
     from lowmark.watermark import duration_us
 
     us = duration_us(text, what=option)
@@ -276,7 +276,7 @@ def _us(text: str, option: str) -> int:
 
 
 def _local(text: str) -> Path:
-    """The path of a file on this machine, which may be given as a URI."""
+    """The path of a file on this machine, given as a path or a URI."""
     from urllib.parse import unquote, urlsplit
 
     from lowmark.integration.errors import AuditImpossible
@@ -335,7 +335,7 @@ def _properties(given: list[str] | None, file: Path | None) -> dict[str, object]
     for line in lines:
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
-            raise typer.BadParameter("--property: expected NAME=VALUE")  # what was given may hold a password
+            raise typer.BadParameter("--property: expected NAME=VALUE")  # the text may hold a password
         made[name.strip().removeprefix("kafka.")] = value.strip()
     return made
 

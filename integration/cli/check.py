@@ -1,8 +1,8 @@
-"""`lowmark check`: for cron and probes, which go by the exit code.
+"""`lowmark check`: for cron and probes, which use the exit code.
 
-    exit code   0  every low watermark moves, or stands with nothing waiting
-                1  one is stuck: it stands, and rows wait or keep coming; or its query has failed
-                2  not reachable: no service runs, or one is there and does not answer, or none has such a stream
+    exit code   0  every low watermark moves, or stands while no row waits
+                1  a low watermark is stuck: it stands, and rows wait or keep coming; or its query has failed
+                2  not reachable: no service runs, a service does not answer, or no service has the stream
 
 This is a command of its own because `lowmark status` has other codes (1: nothing to show).
 """
@@ -38,7 +38,7 @@ def check(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Say whether low watermarks move, in one line each and by the exit code: for cron, and for probes."""
+    """Say whether low watermarks move, in one line each and by the exit code: for cron and probes."""
     from lowmark.integration.verdict import WANTS_A_PERSON, newest, told_at, verdict
     from lowmark.watermark import duration_us
     from lowmark.watermark.printable import printable
@@ -60,7 +60,7 @@ def check(
         print_json({"streams": [_json(stream, word) for stream, word in words]})
     else:
         for stream, word in words:
-            names = printable(f"{stream['name']}, query {stream['query']}")  # one line, whatever they hold
+            names = printable(f"{stream['name']}, query {stream['query']}")  # one line, whatever the names hold
             print_lines(f"{names}: {word}{_because(stream, word, told_at(stream, now))}")
     if not words:
         print_error("services answer, and none of them has a query with a wrapped stream")
@@ -71,7 +71,7 @@ def check(
 
 
 def _streams(name: str | None, connect: str | None, hung: list[str]) -> list[dict[str, Any]]:
-    """Every stream in every query, ended ones too.
+    """Return every stream in every query, including ended queries.
 
     Raises:
         NoService, UnknownStream, ServiceUnreachable, SocketsRefused: see `ask`.

@@ -1,4 +1,4 @@
-"""What the commands have in common: exit codes, what becomes of an error, and options that several of them take."""
+"""Common parts of the commands: exit codes, the handling of errors, and shared options."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ EXIT_CODES = (
 )
 
 SHOWN = 50
-"""Splits of a stream, tasks of a source."""
+"""Default number of shown splits of a stream, or tasks of a source."""
 
 _DEBUG, _JSON = "lowmark.debug", "lowmark.json"
-_NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: what its JSON has where no service runs
+_NONE_RUNS: dict[str | None, dict[str, list[object]]] = {  # by command: its JSON when no service runs
     "status": {"services": [], "coordinators": []},
     "explain": {"streams": []},
 }
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM. A KeyboardInterrupt, because after that alone py4j can still be used to stop Spark."""
+    """SIGTERM. A KeyboardInterrupt, because only after that py4j can still stop Spark."""
 
 
 class Commands(TyperGroup):
-    """Turns lowmark's errors into one line, whoever called the command; shows groups before commands."""
+    """Turns lowmark's errors into one line for every command; lists groups before commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=lambda name: not isinstance(self.commands[name], TyperGroup))

@@ -44,7 +44,7 @@ Keep = Annotated[
 
 
 class SourceKind(str, Enum):
-    """Where the demo's rows come from."""
+    """The source of the demo's rows."""
 
     GENERATOR = "generator"
     KAFKA = "kafka"
@@ -120,7 +120,7 @@ def compare(
     bars = DemoBars(errors)
 
     def announce(port: int) -> None:
-        # Through the console of the bars: it goes above them.
+        # Printed through the console of the bars, so the line appears above them.
         errors.print(f"lowmark: metrics at http://127.0.0.1:{port}/metrics", highlight=False, soft_wrap=True)
 
     def tell(result: DemoResult) -> None:
@@ -138,7 +138,7 @@ def compare(
         bars,
         feed_of(script, seed) as feed,
         local_session("lowmark demo", settings=settings, quiet=not debug) as (spark, folder),
-        _on([signal.SIGINT], _unwind),  # Spark's own calls the JVM from within a call to it, which fails
+        _on([signal.SIGINT], _unwind),  # Spark's own handler calls the JVM during another call, which fails
     ):
         result = run_demo(
             spark, folder, feed, watch=bars.watch, metrics_port=metrics_port, serving=announce, linger=tell
@@ -149,7 +149,7 @@ def compare(
 
 @contextmanager
 def _on(signals: Sequence[signal.Signals], handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Handle these signals so for a while."""
+    """Handle these signals in the block."""
     before = {each: signal.signal(each, handler) for each in signals}
     try:
         yield
@@ -159,17 +159,17 @@ def _on(signals: Sequence[signal.Signals], handler: Callable[[int, object], None
 
 
 def _unwind(number: int, _frame: object) -> NoReturn:
-    """End in good order: the topic, the folder and Spark's JVM are not left behind."""
-    # A filter of the root logger sees only what is logged there directly: py4j's traceback of an interrupted call.
+    """End in good order: remove the topic and the folder, and stop Spark's JVM."""
+    # A filter of the root logger applies only to its direct records: here py4j's traceback of an interrupted call.
     logging.getLogger().addFilter(lambda record: "KeyboardInterrupt while sending command" not in record.getMessage())
     raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _keep(seconds: float) -> None:
-    """Wait until the time is over, or Ctrl-C or SIGTERM comes."""
+    """Wait until the time is over, or until Ctrl-C or SIGTERM."""
     told: list[int] = []
     with _on([signal.SIGINT, signal.SIGTERM], lambda number, _frame: told.append(number)):
-        # Only now: a reader of this line may send the signal at once.
+        # Printed after the handler is set, because a reader of this line may send the signal at once.
         print_error(f"running for {seconds:g} more seconds, Ctrl-C ends it; try `lowmark status` in another terminal")
         deadline = time.monotonic() + seconds
         while not told and time.monotonic() < deadline:

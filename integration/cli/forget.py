@@ -26,10 +26,10 @@ def forget(
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
-    """Let the other queries of a job go on without one that is away and will not come back.
+    """Let the other queries of a job go on without an absent query that will not come back.
 
-    While fewer queries of a job run than it says (job_queries), those that are away hold its low watermark. If one
-    comes back all the same, its rows below the low watermark are late. A query that runs cannot be forgotten.
+    While fewer queries of a job run than job_queries, the absent ones hold its low watermark. If a forgotten query
+    comes back, its rows below the low watermark are late. A running query cannot be forgotten.
     """
     from lowmark.integration.coordinator.client import forget_task
 

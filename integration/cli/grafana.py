@@ -1,4 +1,4 @@
-"""`lowmark grafana`: the dashboards and the alert rules that come with the package, as files."""
+"""`lowmark grafana`: writes the package's dashboards and alert rules to files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def grafana(
 ) -> None:
     """Write the Grafana dashboards and the Prometheus alert rules into a folder.
 
-    They fit what LowWatermarkService(spark, metrics_port=...) exports. Files of these names are written over.
+    The files fit the metrics of LowWatermarkService(spark, metrics_port=...). Existing files are overwritten.
     """
     own = resources.files("lowmark") / "grafana"
     try:

@@ -1,8 +1,8 @@
 """The command line: `lowmark COMMAND`, each in a file of its name.
 
-Every command has `--json`: exactly one JSON object on stdout and nothing else; if it fails, what went wrong is its
-"error". What is meant for eyes only (progress, errors) goes to stderr. An error of lowmark is one line without a
-traceback; `--debug` shows all of it. Options that do not fit are told on stderr alone, whatever they say of JSON.
+Every command has `--json`: exactly one JSON object on stdout and nothing else; a failed command puts its error into
+"error". Output for people only (progress, errors) goes to stderr. An error of lowmark is one line without a
+traceback; `--debug` shows the traceback. Wrong options are reported on stderr alone, with `--json`, too.
 
     exit code   0  all is well
                 1  nothing to show: no service runs, or none has a stream of that name; the demo lost a row
@@ -12,9 +12,9 @@ traceback; `--debug` shows all of it. Options that do not fit are told on stderr
 
 `lowmark check` has exit codes of its own, for probes (see there).
 
-While the demo is kept (`--keep`) everything is shown already: there a signal ends the waiting and changes no exit code.
+While the demo is kept (`--keep`), its result is shown already, so a signal ends the waiting and changes no exit code.
 
-What a command needs is imported when it runs: `lowmark --help` starts no Spark.
+A command imports its needs when it runs: `lowmark --help` starts no Spark.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def _show_version(value: bool) -> None:  # noqa: FBT001  # typer's signature
 @app.callback()
 def _lowmark(
     *,
-    version: Annotated[  # its callback does it
+    version: Annotated[  # the callback handles it
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """Hold the commands together: with one command alone, typer would leave its name out."""
+    """Hold the commands together, because typer would leave the name of a single command out."""
 
 
-# In the order in which they are met: do I have this, what would help, over and back, is it working, for many.
+# In the order of need: do I have this problem, what would help, over and back, does it work, several applications.
 for command, what, exit_codes in (
     (demo, "Compare native Spark and lowmark on the same rows.", EXIT_CODES),
     (adopt, "Take a native query's checkpoint over, with all its state.", EXIT_CODES),

@@ -1,4 +1,4 @@
-"""`lowmark offsets`: where a query's checkpoint goes on, for Spark's own Kafka source."""
+"""`lowmark offsets`: the offsets at which a query's checkpoint continues, for Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def offsets(
 ) -> None:
     """Print the Kafka startingOffsets that continue where a checkpoint's query stopped.
 
-    For a new query beside an old one; `lowmark adopt` takes a checkpoint over with all that is in it. What the old
-    query kept in state is not carried over: with --window and --delay, the new one reads the rows of open windows
-    again, and the filter that is printed leaves out the windows that the old one has told of.
+    For a new query beside an old one; `lowmark adopt` takes a whole checkpoint over instead. The new query starts
+    without the old query's state: with --window and --delay it reads the rows of open windows again, and the printed
+    filter leaves out the windows that the old query has emitted.
     """
     if window is not None or delay is not None:
         if planned:

@@ -25,7 +25,7 @@ def page(
 ) -> None:
     """Show the streams of all services of this user in a browser, live, until Ctrl-C or SIGTERM.
 
-    Services that start later appear by themselves. The page is served to this machine alone, and changes nothing.
+    Services that start later appear by themselves. Only this machine can open the page, and the page changes nothing.
     """
     from lowmark.integration.page.endpoint import PageServer
     from lowmark.integration.page.look import AllServices

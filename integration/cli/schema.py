@@ -1,7 +1,7 @@
-"""What `lowmark status --json` prints, as a JSON Schema: `docs/status.schema.json`, and `lowmark status --json-schema`.
+"""The JSON Schema of `lowmark status --json`: `docs/status.schema.json`, and `lowmark status --json-schema`.
 
-Made from the types that the status is made of, so the two cannot disagree. Fields are added in later versions; none is
-renamed or taken away within a major version.
+Made from the types of the status, so the schema and the output cannot disagree. Later versions may add fields; within a
+major version no field is renamed or removed.
 """
 
 from __future__ import annotations

@@ -63,9 +63,10 @@ def serve(
 ) -> None:
     """Run a coordinator that several applications share, until Ctrl-C or SIGTERM.
 
-    Applications come with LowWatermarkService(..., coordinator=ADDRESS). One that restarts goes on from its journal.
+    Applications join with LowWatermarkService(..., coordinator=ADDRESS). A restarted coordinator continues from its
+    journal.
     """
-    # gRPC writes a line for each connection that it refuses, so strangers would fill the log. It reads this on import.
+    # gRPC logs each refused connection, so strangers could fill the log. It reads this variable on import.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from lowmark.integration.coordinator.access import Door, default_address
     from lowmark.integration.coordinator.serving import run_coordinator
@@ -95,7 +96,7 @@ def serve(
 
 
 def _span_us(text: str, option: str) -> int:
-    """A duration of more than 0, microseconds."""
+    """A duration in microseconds, more than 0."""
     from lowmark.watermark import duration_us
 
     us = duration_us(text, what=option)
@@ -105,7 +106,7 @@ def _span_us(text: str, option: str) -> int:
 
 
 def _lease_us(text: str) -> int:
-    """As ``_span_us``, and no longer than a coordinator takes."""
+    """Like ``_span_us``, with the coordinator's upper limit."""
     from lowmark.watermark import format_duration_us
     from lowmark.watermark.tasks.message_check import MOST_LEASE_US
 

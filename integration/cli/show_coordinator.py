@@ -1,4 +1,4 @@
-"""What `lowmark status` and `explain` show of a coordinator that applications share."""
+"""Output of `lowmark status` and `explain` for a coordinator that applications share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEFT_OUT = (SplitState.IDLE.value, SplitState.FINISHED.value)
 
 
 def only(name: str, answer: StatusAnswer) -> StatusAnswer:
-    """The sources of one name, of whatever job, and the groups their tasks are in. Raises UnknownStream."""
+    """Return the sources of one name in any job, and the groups of their tasks. Raises UnknownStream."""
     seen = answer.coordinator
     sources = tuple(source for source in seen.sources if source.source_id == name)
     if not sources:
@@ -34,12 +34,12 @@ def only(name: str, answer: StatusAnswer) -> StatusAnswer:
 
 
 def status_json(address: str, answer: StatusAnswer) -> dict[str, Any]:
-    """All of it, as what ``json.dumps`` takes."""
+    """Return the whole answer as input for ``json.dumps``."""
     return {"address": address, **msgspec.to_builtins(answer, enc_hook=str)}
 
 
 def explanations(seen: CoordinatorStatus, address: str) -> dict[str, list[dict[str, str]]]:
-    """In words: every source, and every group of the coordinator at an address."""
+    """Explain in words every source and every group of the coordinator at an address."""
     return {
         "sources": [
             {"job_id": each.job_id, "source_id": each.source_id, "explanation": _source_in_words(each, address)}
@@ -50,12 +50,12 @@ def explanations(seen: CoordinatorStatus, address: str) -> dict[str, list[dict[s
 
 
 def show_coordinator(address: str, answer: StatusAnswer, console: Console, *, now_us: int) -> None:
-    """Print it as tables.
+    """Print an answer as tables.
 
     Args:
-        address: the coordinator's.
-        answer: what it said.
-        console: takes names as they are, that is, without markup and emoji.
+        address: address of the coordinator.
+        answer: the coordinator's answer.
+        console: prints names unchanged, that is, without markup and emoji.
         now_us: now, microseconds since the epoch.
     """
     seen = answer.coordinator
@@ -142,7 +142,7 @@ def _source_table(source: SourceStatus, now_us: int) -> Sheet:
 
 
 def _is_away(task: TaskStatus) -> bool:
-    """Whether it is away, and waited for."""
+    """Whether the task is absent and waited for."""
     return task.away_since_us is not None and task.state is not SplitState.FINISHED
 
 

@@ -23,7 +23,7 @@ __all__ = ["only_stream", "stream_json", "stream_table"]
 
 
 def only_stream(name: str, reply: StatusReply) -> StatusReply:
-    """The answer of a service, with the stream of that name alone."""
+    """Return a service's answer with a single stream."""
     import msgspec
 
     kept = [(s, text) for s, text in zip(reply.streams, reply.explanations, strict=True) if s["name"] == name]
@@ -31,7 +31,7 @@ def only_stream(name: str, reply: StatusReply) -> StatusReply:
 
 
 def stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
-    """A stream's status with so many of its splits, and how many those are not."""
+    """Return a stream's status with at most `limit` splits, and the number of splits left out."""
     from lowmark.watermark import SplitState
     from lowmark.watermark.splits.status import need
 
@@ -44,7 +44,7 @@ def stream_json(stream: dict[str, Any], limit: int | None) -> dict[str, Any]:
 
 
 def stream_table(stream: dict[str, Any], now_us: int, limit: int | None) -> Table:
-    """A stream's status as tables: its low watermark, and so many of its splits (None: all)."""
+    """Return a stream's status as tables: its low watermark, and at most `limit` splits (None: all)."""
     import msgspec
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""`lowmark status` and `lowmark explain`: where streams stand, and who holds their low watermark."""
+"""`lowmark status` and `lowmark explain`: the state of streams, and the holders of their low watermarks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ask", "explain", "status"]
 
-_NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # what a coordinator says to the question for a service
+_NO_SERVICE = ("UNIMPLEMENTED", "UNAUTHENTICATED")  # a coordinator's answers to a question for services
 _HANGS = "DEADLINE_EXCEEDED"
 _DEAD = "INTERNAL: "  # an error has ended the thread that would answer
 
@@ -97,7 +97,7 @@ def status(
         return
     console, now_us = EscapingConsole(), time.time_ns() // 1_000
     for part in _parts(replies, most):
-        console.print(part, soft_wrap=isinstance(part, Text))  # an address is not broken, nor cut
+        console.print(part, soft_wrap=isinstance(part, Text))  # an address is neither wrapped nor cut
     if coordinators:
         from .show_coordinator import show_coordinator
 
@@ -106,7 +106,7 @@ def status(
 
 
 def _parts(replies: list[tuple[str, StatusReply]], limit: int | None) -> Iterator[RenderableType]:
-    """The services, and below each its streams."""
+    """The services, each with its streams below."""
     now_us = time.time_ns() // 1_000
     for address, reply in replies:
         about = printable(f"{reply.application}, process {reply.pid}, {address}")
@@ -129,7 +129,7 @@ def explain(
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001  # read by Commands
 ) -> None:
-    """Say in words who holds the low watermark, why, since when, and what would move it."""
+    """Say in words who holds the low watermark, why and since when, and how it would move."""
     if coordinator is not None:
         from .show_coordinator import explanations
 
@@ -171,21 +171,21 @@ def ask(
     hung: list[str] | None = None,
     tell: Callable[[str], None] = print_error,
 ) -> tuple[list[tuple[str, StatusReply]], list[tuple[str, StatusAnswer]]]:
-    """Ask one service, or all services and coordinators of this user; only who has the stream, where one is named.
+    """Ask one service, or all services and coordinators of this user; with a name, only those that have the stream.
 
     Args:
-        name: of the stream, or None.
+        name: name of the stream, or None.
         connect: the service's address, or None.
-        token_file: for a coordinator that wants a token.
-        limit: how many splits of a stream, and tasks at a coordinator.
-        ended: also queries that have ended.
-        hung: takes the addresses of services that are there and do not answer; they are told, too.
-        tell: is told of whoever does not answer.
+        token_file: for a coordinator that requires a token.
+        limit: number of splits of a stream, and of tasks at a coordinator.
+        ended: include ended queries.
+        hung: receives the addresses of services that exist but do not answer; `tell` hears of them, too.
+        tell: called with a line on each service or coordinator that does not answer.
 
     Raises:
-        NoService: none runs.
-        UnknownStream: none has a stream of that name.
-        ServiceUnreachable: nobody answers at the address given.
+        NoService: no service runs.
+        UnknownStream: no service has a stream of that name.
+        ServiceUnreachable: no service answers at the given address.
     """
     from lowmark.integration.coordinator.client import ask_status
     from lowmark.integration.process import sockets
@@ -205,7 +205,7 @@ def ask(
             if other.cause.startswith((_HANGS, _DEAD)):
                 silent.append(other)
             if not other.cause.startswith(_NO_SERVICE):
-                continue  # found by ourselves: it has ended since, or is ending
+                continue  # found by search, so it has ended since, or is ending
             try:
                 coordinators.append((address, ask_status(address, token_file=token_file, limit=limit)))
             except CoordinatorUnreachable as refused:
@@ -243,18 +243,18 @@ def _ask_coordinator(
     files: tuple[Path | None, Path | None, Path | None, Path | None],
     limit: int | None,
 ) -> StatusAnswer:
-    """Ask a coordinator; only the sources of that name, where one is named.
+    """Ask a coordinator; with a name, only for the sources of that name.
 
     Args:
-        address: the coordinator's.
-        name: of the stream, or None.
+        address: the coordinator's address.
+        name: name of the stream, or None.
         connect: a service's address, which must not be given beside a coordinator's.
-        files: its certificate, the token, the caller's certificate and key.
-        limit: how many tasks and members.
+        files: the coordinator's certificate, the token, the caller's certificate and key.
+        limit: number of tasks and members.
 
     Raises:
-        CoordinatorUnreachable: nobody answers, or the caller is not let in.
-        UnknownStream: it has no source of that name.
+        CoordinatorUnreachable: no answer came, or the caller has no access.
+        UnknownStream: the coordinator has no source of that name.
     """
     from lowmark.integration.coordinator.client import ask_status
 

@@ -1,4 +1,4 @@
-"""`lowmark status --watch`: the status on a terminal, in its place, until Ctrl-C."""
+"""`lowmark status --watch`: the status in place on a terminal, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rich.text import Text
 __all__ = ["watch"]
 
 EVERY_SECONDS = 1.0
-_HEAD_LINES = 13  # of a stream, beside its splits
+_HEAD_LINES = 13  # of a stream, without its splits
 _LEAST_SPLITS = 3
 
 
 def watch(shown: Callable[[int], Iterator[RenderableType]], *, limit: int | None) -> None:
-    """Show it anew every second, on a screen of its own, so that nothing moves but what has changed.
+    """Show the status every second on a separate screen, where only changed text moves.
 
     Args:
-        shown: asks, and returns what to show with so many splits of each stream; an error of ours is shown.
-        limit: how many splits at most; None: as many as fit.
+        shown: asks, and returns the status with at most so many splits of each stream; errors of lowmark are shown.
+        limit: largest number of splits; None: as many as fit.
     """
     console = EscapingConsole()
     if not console.is_terminal:
         raise typer.BadParameter(
             "--watch needs a terminal; for a script, ask `lowmark check` or `lowmark status --json`"
         )
-    # Remembered, not raised where it comes: inside a call into gRPC or a destructor an interrupt can get lost.
+    # The handler only sets a flag, because an exception inside gRPC or a destructor can get lost.
     interrupted = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     try:
@@ -56,7 +56,7 @@ def _show(
             at = Text(f"{datetime.now(timezone.utc):%H:%M:%S} UTC, Ctrl-C ends", style="dim")
             try:
                 what = list(shown(fitting if limit is None else min(limit, fitting)))
-            except LowmarkError as failed:  # it may come again
+            except LowmarkError as failed:  # the next attempt may succeed
                 what = [Text(printable(str(failed)), style="bold red")]
             live.update(Group(at, *what), refresh=True)
             interrupted.wait(EVERY_SECONDS)

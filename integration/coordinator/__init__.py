@@ -1,1 +1,1 @@
-"""One coordinator for several applications: what `lowmark serve` runs, and its clients."""
+"""One coordinator for several applications: the server behind `lowmark serve`, and its clients."""

@@ -1,12 +1,12 @@
-"""Where a coordinator may be reached, and by whom: addresses, TLS and tokens, for both ends.
+"""Addresses of a coordinator and access to it, for both ends: sockets, TLS and tokens.
 
-    unix:/path/of/socket     the folder is 0700, which is the lock on the door
+    unix:/path/of/socket     the folder's permissions, 0700, are the only access control
     host:port                only with TLS, and with a token that every call carries
 
-Mutual TLS comes on top where strangers can reach the port: the handshake then refuses whoever has no certificate of the
+Mutual TLS is for ports that strangers can reach: the handshake then refuses every caller without a certificate of the
 named authority, before gRPC reads a byte of a call.
 
-Anything less is refused before a port is opened. A token is compared in constant time, and never shown.
+A weaker setup is refused before a port is opened. A token is compared in constant time, and never shown.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from lowmark.integration.process import sockets
 __all__ = ["Caller", "Door", "TokenCheck", "default_address", "read_token"]
 
 _UNIX = "unix:"
-_LEAST_TOKEN = 16  # characters: what a person makes up on the spot is shorter
+_LEAST_TOKEN = 16  # characters: a token that people make up is shorter
 _HEADER = "authorization"
 _LAST_PORT = 65_535
 _SOCKET_NAME = "coordinator.sock"
 
-# Messages to a caller may be as large as a status of 100,000 tasks. A connection that is cut without a word is noticed.
+# A status of 100,000 tasks must fit into an answer. Keepalive notices a connection that is cut without a message.
 _CLIENT_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", 256 << 20),
-    ("grpc.use_local_subchannel_pool", 1),  # no memory of how often others failed
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise failures of other connections would delay this one
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 ]
 
 
 def default_address() -> str:
-    """Where `lowmark serve` listens unless told otherwise: always the same place, so that callers find it again.
+    """The default address of `lowmark serve`: always the same, so that callers find it again.
 
     Raises:
-        SocketsRefused: the folder cannot be made, is somebody else's, or its path is too long.
+        SocketsRefused: the folder cannot be made, belongs to another user, or its path is too long.
     """
     return f"{_UNIX}{Path(sockets.new_address().removeprefix(_UNIX)).with_name(_SOCKET_NAME)}"
 
 
 def read_token(file: Path) -> str:
-    """Read a token: the text of a file that nobody else can read, without white space around it.
+    """Read a token: the stripped text of a file that no other user can read.
 
     Raises:
-        TokenRefused: it cannot be read, others can read it, or it is too short or not one line of plain characters.
+        TokenRefused: the file cannot be read, others can read it, or the token is too short or not one plain line.
     """
     try:
         mode, text = _regular(file)
@@ -79,12 +79,12 @@ def read_token(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How a coordinator lets callers in.
+    """The access of callers to a coordinator.
 
     Attributes:
         address: ``unix:/path`` or ``host:port``.
         tls_cert, tls_key: PEM files; both or none.
-        token_file: what every call must carry; needed with ``host:port``.
+        token_file: file with the token that every call must carry; needed with ``host:port``.
         client_ca: PEM file; only callers with a certificate of this authority finish the TLS handshake.
     """
 
@@ -95,11 +95,11 @@ class Door:
     client_ca: Path | None = None
 
     def token(self) -> str | None:
-        """The token every call must carry. Raises TokenRefused."""
+        """The token that every call must carry. Raises TokenRefused."""
         return None if self.token_file is None else read_token(self.token_file)
 
     def check(self) -> None:
-        """See whether it may be opened, before anything is made for it.
+        """Check that the door can be opened, before any file is made for the coordinator.
 
         Raises:
             AddressRefused, SocketsRefused, TokenRefused: see ``open`` and ``token``.
@@ -112,14 +112,14 @@ class Door:
             self._try_tcp()
 
     def open(self, server: grpc.aio.Server) -> str:
-        """Have a server listen.
+        """Make a server listen.
 
         Returns:
-            The address callers use: with the real port where it was 0.
+            The address for callers, with the real port in place of 0.
 
         Raises:
-            AddressRefused: it is not protected enough, somebody listens there, or it cannot be listened at.
-            SocketsRefused: the folder of the socket is open to others.
+            AddressRefused: protection is missing, another process listens there, or the address cannot be used.
+            SocketsRefused: other users can enter the folder of the socket.
         """
         if self.address.startswith(_UNIX):
             return self._open_unix(server)
@@ -142,7 +142,7 @@ class Door:
         return f"{self.address.rpartition(':')[0]}:{bound}"
 
     def _check_tcp(self) -> tuple[bytes, bytes]:
-        """Returns key and certificate."""
+        """Check address and options; return key and certificate."""
         _check_host_port(self.address)
         missing = [
             option
@@ -163,7 +163,7 @@ class Door:
         return _read(self.address, self.tls_key), _read(self.address, self.tls_cert)
 
     def _try_tcp(self) -> None:
-        """Bind the port and let go of it, and load the certificate: what gRPC would refuse when all else is made."""
+        """Bind and release the port, and load the certificate, so that errors come before the coordinator is made."""
         assert self.tls_cert is not None, "checked"
         host, _, port = self.address.rpartition(":")
         refusals: list[OSError] = []
@@ -177,17 +177,17 @@ class Door:
             except OSError as failed:
                 refusals.append(failed)
         taken = any(refused.errno == errno.EADDRINUSE for refused in refusals)
-        if taken or len(refusals) >= max(1, len(found)):  # of several addresses, gRPC is content with one
+        if taken or len(refusals) >= max(1, len(found)):  # gRPC needs only one of several addresses
             why = refusals[0].strerror
             raise AddressRefused(
                 self.address, f"cannot listen there ({why})", "name a free port of this machine."
             ) from refusals[0]
         try:
-            # A key with a password is refused, not asked for.
+            # The empty password makes a key with a password fail instead of asking for the password.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, password="")
             if self.client_ca is not None:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self.client_ca)
-        except (OSError, ValueError) as failed:  # ssl's own errors are of the first kind
+        except (OSError, ValueError) as failed:  # ssl's errors are OSErrors
             raise AddressRefused(
                 self.address,
                 f"{' and '.join(str(file) for file in (self.tls_cert, self.tls_key, self.client_ca) if file)} "
@@ -196,7 +196,7 @@ class Door:
             ) from failed
 
     def _check_unix(self) -> Path:
-        """Returns the path of the socket."""
+        """Check the address; return the path of the socket."""
         if (self.tls_cert, self.tls_key, self.client_ca) != (None, None, None):
             raise AddressRefused(
                 self.address, "TLS is for host:port; a socket's folder is its lock", "leave the TLS options out."
@@ -212,7 +212,7 @@ class Door:
             )
         if path.parent.exists():
             sockets.check_private(path.parent)
-            if sockets.answers(path):  # gRPC itself would take the socket away from the process that listens
+            if sockets.answers(path):  # gRPC itself would take the socket from the listening process
                 raise AddressRefused(
                     self.address, "somebody listens there already", "stop that one, or serve at another --address."
                 )
@@ -238,15 +238,14 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """How an application reaches a coordinator.
+    """The connection of an application to a coordinator.
 
     Attributes:
         address: ``unix:/path`` or ``host:port``.
-        tls_ca: PEM file with the certificate, or its authority's, that the coordinator must show; needed with
-            ``host:port``.
-        token_file: needed with ``host:port``.
-        tls_cert, tls_key: PEM files, the caller's own certificate and its key, for a coordinator with
-            ``--tls-client-ca``; both or none.
+        tls_ca: PEM file with the coordinator's certificate or with that of its authority; needed with ``host:port``.
+        token_file: file with the token; needed with ``host:port``.
+        tls_cert, tls_key: PEM files, the caller's own certificate and key, for a coordinator with ``--tls-client-ca``;
+            both or none.
     """
 
     address: str
@@ -272,11 +271,11 @@ class Caller:
             )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every call carries. Raises TokenRefused."""
+        """The metadata of every call. Raises TokenRefused."""
         return () if self.token_file is None else ((_HEADER, f"Bearer {read_token(self.token_file)}"),)
 
     def channel(self) -> grpc.Channel:
-        """A new connection, made when it is first used. Raises AddressRefused: the certificate cannot be read."""
+        """A new connection, opened at its first call. Raises AddressRefused: the certificate cannot be read."""
         if self.address.startswith(_UNIX):
             return grpc.insecure_channel(sockets.target(self.address), options=_CLIENT_OPTIONS)
         assert self.tls_ca is not None  # __post_init__
@@ -289,7 +288,7 @@ class Caller:
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):
-    """Lets calls through that carry the token, whatever they call."""
+    """Lets only calls with the token through, to any method."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()
@@ -304,7 +303,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):
             value = carried[0].encode() if isinstance(carried[0], str) else carried[0]
             if hmac.compare_digest(value, self._expected):
                 return await continuation(handler_call_details)
-        # Of the kind that reads nothing by itself: a call whose message never comes is over at once, too.
+        # A handler of streams reads nothing by itself, so a call whose message never comes ends at once, too.
         return grpc.stream_stream_rpc_method_handler(_unknown_caller)
 
 
@@ -324,18 +323,18 @@ def _check_host_port(address: str) -> None:
 
 
 def _listen_for_a_moment(family: socket.AddressFamily, kind: socket.SocketKind, at: Any) -> None:
-    """Raises OSError."""
+    """Listen at an address and stop again. Raises OSError."""
     with socket.socket(family, kind) as probe:
-        # As gRPC does: what is left of closed connections is no listener.
+        # As gRPC does, because leftovers of closed connections are no listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is socket.AF_INET6:
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         probe.bind(at)
-        probe.listen()  # with that option two may bind, and one listen
+        probe.listen()  # with that option a second process can bind, but not listen
 
 
 def _regular(file: Path) -> tuple[int, bytes]:
-    """The mode of a file, and what is in it. Raises OSError: also if it is a pipe, which would be waited for."""
+    """The mode and the content of a file. Raises OSError, also for a pipe, because reading it would wait."""
     with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:  # noqa: PTH123  # a descriptor
         mode = os.fstat(opened.fileno()).st_mode
         if not stat.S_ISREG(mode):

@@ -1,12 +1,12 @@
-"""An application's end of `lowmark serve`: tells the coordinator how far its tasks are, and hears how far all are.
+"""An application's end of `lowmark serve`: reports low watermarks of tasks, and hears those of all tasks.
 
-One thread owns everything (`client_state.py` decides what follows from what); calls of the application only put
-something into its queue, so they never block. Without a connection an application keeps the low watermarks and caps
-that it has, and says so: `connected`, `since_us`, `why`.
+One thread owns everything (`client_state.py` has the rules); calls of the application only put work into its queue, so
+they never block. Without a connection an application keeps its low watermarks and caps, and shows the reason in
+`connected`, `since_us` and `why`.
 
-An error in the thread may leave its state half changed. Then the state is dropped, and made anew from what the
-application holds of each task; the connection is made anew, too. After too many errors the link ends: every task is
-given up with the error, because a query that shares a low watermark cannot go on without its link.
+An error in the thread may leave its state half changed. Then the thread drops the state and the connection, and makes
+both anew from the application's knowledge of each task. After too many errors the link ends: every task is given up
+with the error, because a query that shares a low watermark cannot go on without its link.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ _log = logging.getLogger("lowmark")
 
 
 class Member:
-    """One application's part in a coordinator that it shares with others.
+    """The membership of one application in a coordinator that it shares with others.
 
     Args:
         address: ``unix:/path`` or ``host:port``.
-        tls_ca: PEM file with the certificate that the coordinator must show; needed with ``host:port``.
-        token_file: the coordinator's token; needed with ``host:port``.
-        tls_cert, tls_key: PEM files, the application's own certificate and key, where the coordinator asks for one.
-        on_low: called with a task and the new low watermark of its source, microseconds; it never falls.
-        on_given_up: called with a task that cannot go on, and why: the coordinator refuses it for good (its run was
-            replaced by another process, or its group has other parameters), or errors have ended the link.
+        tls_ca: PEM file with the coordinator's certificate; needed with ``host:port``.
+        token_file: file with the coordinator's token; needed with ``host:port``.
+        tls_cert, tls_key: PEM files, the application's own certificate and key, if the coordinator asks for them.
+        on_low: called with a task and the new low watermark of its source, microseconds; the low watermark never falls.
+        on_given_up: called with a task that cannot go on, and the reason: the coordinator refuses the task for good
+            (another process replaced its run, or its group has other parameters), or errors have ended the link.
         deadline_seconds: how long a call may take before the connection counts as lost.
-        random: makes waits between attempts differ from those of others.
+        random: varies the waits between attempts, so that applications do not come in step.
         now_us: the clock.
 
     All callbacks come from one thread, one after the other, and must not block.
@@ -82,7 +82,7 @@ class Member:
         address: as given.
 
     Raises:
-        AddressRefused, TokenRefused: the address needs more than was given, or a file cannot be used.
+        AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class Member:
         self._holdings = Holdings()
         self._application, self._random = uuid.uuid4().hex, Random() if random is None else random
         self._state = MemberState(self._application, self._random)
-        self._lives = 1  # states so far
+        self._lives = 1  # number of states so far
         self._failover = Failover(FailoverPolicy())
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._link: _Link | None = None
         self._attach_by_us = 0
-        self._answer_by_us: int | None = None  # of what is under way
+        self._answer_by_us: int | None = None  # deadline of the message under way
         self._closing = threading.Event()
         self._quiet = threading.Event()
         self._tried = threading.Event()
@@ -122,7 +122,7 @@ class Member:
         self._worker = Worker("lowmark-member", self._run, died=self._die)
         self._worker.start()
 
-    # -- what an application does
+    # -- for the application
 
     def register(
         self,
@@ -138,10 +138,10 @@ class Member:
         """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns at once.
 
         Returns:
-            The run's token: the one given, or a new one. It is replaced if the coordinator forgot the task.
+            The run's token: the given token or a new one. It is replaced if the coordinator has forgotten the task.
 
         Raises:
-            InvalidMessage: a value cannot be.
+            InvalidMessage: a value is impossible.
         """
         run = uuid.uuid4().hex if run is None else run
         registration = TaskRegistered(task, run, low_watermark_us, alignment, throttled, expected_tasks, away_limit_us)
@@ -162,11 +162,11 @@ class Member:
         heard_us: int | None = None,
         patience_us: int | None = None,
     ) -> None:
-        """Say how far a task is, from now on; see `lowmark.watermark.ReplyLowWatermark`. Returns at once.
+        """Report the low watermark of a task from now on; see `lowmark.watermark.ReplyLowWatermark`. Returns at once.
 
         Raises:
-            UnknownTask: it was not registered here.
-            InvalidMessage: a value cannot be.
+            UnknownTask: the task was not registered here.
+            InvalidMessage: a value is impossible.
         """
         check_reply(
             ReplyLowWatermark(
@@ -196,16 +196,16 @@ class Member:
             self._give_up(task)
 
     def deregister(self, task: TaskId) -> None:
-        """The run of the task is over: its query was stopped. Raises UnknownTask."""
+        """End the run of a task, because its query was stopped. Raises UnknownTask."""
         self._known(task)
         self._holdings.end(task)
         self._hand_over(lambda: self._state.end(task))
 
     def reach(self) -> None:
-        """Wait until the first attempt to connect has ended, for little longer than a call may take.
+        """Wait until the first attempt to connect has ended, little longer than a call may take.
 
         Raises:
-            CoordinatorUnreachable: it failed. More attempts follow until `close`.
+            CoordinatorUnreachable: the attempt failed; more attempts follow until `close`.
             WorkerDied: errors have ended the link.
         """
         self._tried.wait(self._deadline_seconds + 1)
@@ -214,8 +214,9 @@ class Member:
             raise CoordinatorUnreachable(self.address, "create the service", self.why)
 
     def close(self, *, seconds: float = 2.0) -> None:
-        """Say what is still to be said, for so long at most, and hang up. Tasks that did not deregister are held by
-        their leases: the same application may come back for them.
+        """Send pending messages for at most `seconds`, and hang up.
+
+        Leases keep tasks that did not deregister, because the same application may come back for them.
         """
         if not self._closing.is_set():
             if self.connected:
@@ -234,18 +235,16 @@ class Member:
     ) -> None:
         self.close()
 
-    # -- what it can know
+    # -- the link's own state
 
     @property
     def connected(self) -> bool:
-        """Whether a coordinator listens, and has answered what it was asked last, or still has time to. If not, low
-        watermarks and caps stay as they are.
-        """
+        """Whether a coordinator listens and no answer is overdue; if not, low watermarks and caps stay."""
         return self._state.connected and not self._worker.ended and not self._overdue(self._now_us())
 
     @property
     def since_us(self) -> int | None:
-        """Since when ``connected`` is as it is, microseconds since the epoch; None before the first attempt ended."""
+        """When ``connected`` last changed, microseconds since the epoch; None before the first attempt ended."""
         return self._state.since_us if self._died_us is None else self._died_us
 
     @property
@@ -259,15 +258,15 @@ class Member:
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that has ended the link for good; None if none has."""
+        """The error that has ended the link for good; None without one."""
         return self._worker.failed
 
     def low_us(self, task: TaskId) -> int | None:
-        """The newest low watermark of the task's source that was heard, microseconds; None: none."""
+        """The newest low watermark that the task's source has heard, microseconds; None without one."""
         return self._state.low_us(task)
 
     def cap(self, task: TaskId) -> Cap | None:
-        """The newest cap of the task that was heard; None: none."""
+        """The newest cap that the task has heard; None without one."""
         return self._state.cap(task)
 
     # -- the thread
@@ -283,7 +282,7 @@ class Member:
         return run
 
     def _hand_over(self, work: Callable[[], None]) -> None:
-        if not self._worker.ended:  # else nobody would ever take it out
+        if not self._worker.ended:  # otherwise the queue would never be emptied
             self._work.put(work)
 
     def _run(self) -> None:
@@ -300,7 +299,7 @@ class Member:
     def _work_on(self) -> None:
         try:
             work = self._work.get(timeout=self._wait_seconds())
-            while True:  # all that is there: it may be one message
+            while True:  # all queued work, because it may fit into one message
                 work()
                 work = self._work.get_nowait()
         except queue.Empty:
@@ -308,7 +307,7 @@ class Member:
         self._step(self._now_us())
 
     def _begin_again(self, error: Exception) -> None:
-        """Drop the state, and make one of what the application holds."""
+        """Drop the state, and make a new one from the application's knowledge."""
         why = f"an error has ended the connection: {described(error)}"
         _log.error(
             "the link to the coordinator at %s begins again with what this application said last, because an error may "
@@ -326,7 +325,7 @@ class Member:
             link.close()
 
     def _die(self, _error: BaseException) -> None:
-        """Give all tasks up, because nobody speaks for the tasks any more. Runs on the thread, at its end."""
+        """Give all tasks up, because the link cannot speak for them any more. Runs on the thread, at its end."""
         self._died_us = self._now_us()
         self._tried.set()
         self._quiet.set()
@@ -360,10 +359,10 @@ class Member:
                 self._connect(now_us)
         elif now_us >= self._attach_by_us if not state.connected else self._overdue(now_us):
             self._hang_up(self._link, self._no_answer)
-        for heard in state.heard():  # before anything is said: a new token is held before the coordinator hears it
+        for heard in state.heard():  # before sending: the application must know a new token first
             if isinstance(heard, NewLow | GivenUp):
                 self._call_back(heard)
-            self._holdings.hear(heard)  # after an error before this, a new state hears it again
+            self._holdings.hear(heard)  # last, so that after an error a new state hears it again
         say = state.take(now_us)
         if say is not None and self._link is not None:
             self._answer_by_us = now_us + int(self._deadline_seconds * 1e6)
@@ -372,7 +371,7 @@ class Member:
             self._quiet.set()
 
     def _overdue(self, now_us: int) -> bool:
-        answer_by_us = self._answer_by_us  # other threads ask, too
+        answer_by_us = self._answer_by_us  # copied, because other threads read it, too
         return answer_by_us is not None and now_us >= answer_by_us
 
     def _call_back(self, heard: NewLow | GivenUp) -> None:
@@ -384,18 +383,18 @@ class Member:
                     _log.error("%s", heard.error)
                     if self._on_given_up is not None:
                         self._on_given_up(heard.task, heard.error)
-        except Exception:  # noqa: BLE001  # it is the application's, and the connection must go on
+        except Exception:  # noqa: BLE001  # an error of the application; the connection goes on
             _log.exception("a callback of the application raised; the connection goes on")
 
     def _connect(self, now_us: int) -> None:
         self._attach_by_us = now_us + int(self._deadline_seconds * 1e6)
         try:
             self._link = _Link(self._caller, self._state.application, self._post)
-        except LowmarkError as refused:  # a file that was replaced by one that cannot be used
+        except LowmarkError as refused:  # a file was replaced by an unusable one
             self._detach(str(refused))
 
     def _post(self, link: _Link, news: Told | SayAnswer | str) -> None:
-        """From threads of the connection."""
+        """Queue news from threads of the connection."""
         self._work.put(partial(self._take, link, news))
 
     def _take(self, link: _Link, news: Told | SayAnswer | str) -> None:
@@ -413,7 +412,7 @@ class Member:
                 self._answer_by_us = None
                 try:
                     self._state.answered(news.answers, now_us)
-                except MalformedMessage as malformed:  # without this thread all would be held, and nobody told
+                except MalformedMessage as malformed:  # raised, it would end this thread and hold all tasks
                     self._hang_up(link, str(malformed))
             case str():
                 self._hang_up(link, news)
@@ -438,9 +437,9 @@ class Member:
 
 
 class _Link:
-    """One connection: two calls that stay open, one to hear and one to say. A lost one is never used again.
+    """One connection: two long calls, one to hear and one to say. A lost connection is never used again.
 
-    A call for every message would take the coordinator, and the application, twice the time.
+    A separate call for every message would take the coordinator and the application twice the time.
     """
 
     def __init__(self, caller: Caller, application: str, post: Callable[[_Link, Told | SayAnswer | str], None]) -> None:
@@ -460,12 +459,12 @@ class _Link:
             Worker(f"lowmark-member-{name}", partial(self._read, call), died=self._end).start()
 
     def say(self, said: Say) -> None:
-        """Send a message; its answer is posted."""
+        """Send a message; its answer is posted later."""
         self._unsaid.put(said)
 
     def close(self) -> None:
         """Hang up."""
-        self._unsaid.put(None)  # gRPC's own thread waits for the next message
+        self._unsaid.put(None)  # wakes gRPC's thread, which waits for the next message
         self._channel.close()
 
     def _end(self, error: BaseException) -> None:
@@ -490,7 +489,7 @@ def ask_status(
     deadline_seconds: float = 10.0,
     limit: int | None = None,
 ) -> StatusAnswer:
-    """Ask a coordinator where everything stands.
+    """Ask a coordinator for the status of all sources, tasks and groups.
 
     Args:
         address: ``unix:/path`` or ``host:port``.
@@ -499,11 +498,11 @@ def ask_status(
         tls_cert: as for `Member`.
         tls_key: as for `Member`.
         deadline_seconds: how long to wait.
-        limit: how many tasks of each source and members of each group, those that need attention first; None: all.
+        limit: number of tasks of each source and of members of each group, those that need attention first; None: all.
 
     Raises:
-        AddressRefused, TokenRefused: the address needs more than was given, or a file cannot be used.
-        CoordinatorUnreachable: nobody answers in time, or the caller is not let in.
+        AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.
+        CoordinatorUnreachable: no answer came in time, or the caller has no access.
     """
     caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
     with caller.channel() as channel:
@@ -525,11 +524,11 @@ def forget_task(
     tls_key: Path | None = None,
     deadline_seconds: float = 10.0,
 ) -> None:
-    """Tell a coordinator that a task which is away is gone for good: nobody waits for it any more.
+    """Tell a coordinator that an absent task is gone for good, which ends the waiting for the task.
 
     Args:
         address: ``unix:/path`` or ``host:port``.
-        task: which.
+        task: the absent task.
         tls_ca: as for `Member`.
         token_file: as for `Member`.
         tls_cert: as for `Member`.
@@ -537,9 +536,9 @@ def forget_task(
         deadline_seconds: how long to wait.
 
     Raises:
-        AddressRefused, TokenRefused: the address needs more than was given, or a file cannot be used.
-        CoordinatorUnreachable: nobody answers in time, or the caller is not let in.
-        RefusedByCoordinator: it does not know the task, or the task lives.
+        AddressRefused, TokenRefused: an argument that the address needs is missing, or a file cannot be used.
+        CoordinatorUnreachable: no answer came in time, or the caller has no access.
+        RefusedByCoordinator: the coordinator does not know the task, or the task lives.
     """
     caller = Caller(address, tls_ca, token_file, tls_cert, tls_key)
     with caller.channel() as channel:

@@ -1,14 +1,14 @@
-"""What an application and its coordinator owe each other, without a thread, a socket or a clock.
+"""The messages between an application and its coordinator, without a thread, a socket or a clock.
 
-Rule 1: one message is under way at a time; what comes up meanwhile goes with the next. Of every task the newest report
-        counts, so what is kept while there is no connection is bounded by the tasks.
-Rule 2: everything may be said twice. What was under way when a connection was lost is said again on the next one.
-Rule 3: on a new connection a task that was registered renews its lease. Only a task that is not known any more
-        registers again, with a new token; one that another process replaced is given up, so that two never fight over a
-        task.
-Rule 4: the low watermark that a task hears never goes back, whatever a coordinator says.
-Rule 5: a state can be made anew from what the application holds (`Holdings`): its registrations, under the tokens that
-        `RunRenewed` tells, and its newest reports. All of it may have been said before, which rule 2 allows.
+Rule 1: one message is under way at a time; later statements go with the next message. Only the newest report of a task
+        counts, so the number of tasks bounds what is kept while there is no connection.
+Rule 2: every statement may be sent twice. Statements under way when a connection was lost are sent again on the next.
+Rule 3: on a new connection a registered task renews its lease. Only a task that the coordinator no longer knows
+        registers again, with a new token; a task that another process replaced is given up, so that two never fight
+        over a task.
+Rule 4: the low watermark that a task hears never goes back, whatever a coordinator sends.
+Rule 5: a state can be made anew from the application's knowledge (`Holdings`): its registrations, under the tokens from
+        `RunRenewed`, and its newest reports. All of them may have been sent before, which rule 2 allows.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .messages import MOST_BYTES, Answer, News, Refused, Say, Statement, Taken, 
 
 __all__ = ["BackOff", "GivenUp", "Heard", "Holdings", "Left", "MemberState", "NewLow", "RunRenewed"]
 
-# From the start of a message to the start of the next: a task that reports alone is said at once, a hundred tasks
-# that report one after the other are a few messages and not a hundred.
+# Time between the starts of two messages: a single report is sent at once, and a hundred tasks that report one after
+# the other take a few messages.
 _GAP_US = 5_000
-_MOST_STATEMENTS = 500  # a coordinator takes them in without listening to others
+_MOST_STATEMENTS = 500  # a coordinator takes a whole message before others have their turn
 _ROOM_BYTES = MOST_BYTES // 2
-_LIFE_SEQUENCES = 2**40  # replies of one life of a state: those of the next are newer than all of them
+_LIFE_SEQUENCES = 2**40  # sequence numbers in one life of a state: those of a later life are larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NewLow:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The coordinator does not take the task, and asking again would not help."""
+    """The coordinator refuses the task for good, so asking again would not help."""
 
     task: TaskId
     error: LowmarkError
@@ -73,7 +73,7 @@ class RunRenewed:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The run of the task is over, and nothing of it is left to say."""
+    """The run of the task is over, and all of it was sent."""
 
     task: TaskId
     run: str
@@ -83,12 +83,12 @@ Heard = NewLow | GivenUp | RunRenewed | Left
 
 
 class BackOff:
-    """How long to wait before the next attempt: twice as long every time, up to a limit, and never all at once.
+    """The waits between attempts: each twice as long as the one before up to a limit, and random.
 
     Args:
         first_us: the longest first wait.
         most_us: the longest wait.
-        random: each wait is a random share of it, at least one half, so that applications do not come in step.
+        random: makes each wait a random share, at least one half, so that applications do not come in step.
 
     >>> back_off = BackOff(first_us=100, most_us=400, random=Random(7))
     >>> [most / 2 <= back_off.next_us() <= most for most in (100, 200, 400, 400)]
@@ -105,7 +105,7 @@ class BackOff:
         return int(longest_us * self._random.uniform(0.5, 1))
 
     def reset(self) -> None:
-        """It worked: begin anew."""
+        """Begin anew after a success."""
         self._longest_us = self._first_us
 
 
@@ -121,12 +121,12 @@ class _Mine:
 
     registration: TaskRegistered
     phase: _Phase = _Phase.NEW
-    uncertain: bool = False  # a registration was sent, and nobody knows whether it arrived
+    uncertain: bool = False  # a registration was sent, and its arrival is unknown
     reported: tuple[int | None, LeftOut | None, int | None] = (None, None, None)
-    heard_us: int | None = None  # when it had rows,
-    patience_us: int | None = None  # and how long it may have none
-    unsaid: bool = False  # the newest report
-    asked_us: int | None = None  # the question that waits for an answer
+    heard_us: int | None = None  # when the task last had rows
+    patience_us: int | None = None  # how long the task may have no rows
+    unsaid: bool = False  # whether the newest report was not sent yet
+    asked_us: int | None = None  # timestamp of the open question
     sequence: int = 0
     ending: bool = False
     spoke_us: int = 0
@@ -136,12 +136,12 @@ class _Mine:
 
 
 class MemberState:
-    """The tasks of one application. Events in, statements and what was heard out.
+    """The tasks of one application. Takes events; gives statements for the coordinator and news for the application.
 
     Args:
         application: its token, the same on every connection.
-        random: makes waits differ.
-        life: how many states of this application there were before.
+        random: varies the waits.
+        life: number of earlier states of this application.
 
     >>> state, task = MemberState("app", Random(7)), TaskId("job", "orders", "0")
     >>> state.register(TaskRegistered(task, "run-1"))
@@ -157,9 +157,9 @@ class MemberState:
     def __init__(self, application: str, random: Random, *, life: int = 0) -> None:
         self.application, self._random, self._first_sequence = application, random, life * _LIFE_SEQUENCES
         self._tasks: dict[TaskId, _Mine] = {}
-        self._dirty: dict[TaskId, None] = {}  # tasks that may have something to say, in order
+        self._dirty: dict[TaskId, None] = {}  # tasks that may have something to send, in order
         self._under_way: list[Statement] | None = None
-        self._next_us: int | None = None  # the next message is not before this
+        self._next_us: int | None = None  # earliest time of the next message
         self._heard: list[Heard] = []
         self._lease_us: int | None = None
         self._renew_at_us: int | None = None
@@ -167,21 +167,21 @@ class MemberState:
         self.connected = False
         """Whether a coordinator listens."""
         self.since_us: int | None = None
-        """Since when that is so; None: there was no connection yet, and none was lost."""
+        """When `connected` last changed; None: there was no connection yet, and no attempt has failed."""
         self.why = "not connected yet"
         """Why there is no connection."""
         self.retry_at_us: int | None = None
-        """When to try again; None: at once."""
+        """Time of the next attempt; None: at once."""
 
-    # -- what the application does
+    # -- events from the application
 
     def register(self, registration: TaskRegistered) -> None:
-        """A run of a task begins; one of before is over."""
+        """Begin a run of a task in place of the run before."""
         before = self._tasks.get(registration.task)
         self._add(_Mine(registration, low_us=None if before is None else before.low_us))
 
     def resume(self, registration: TaskRegistered, low_us: int | None) -> None:
-        """A run that began in a life before goes on; ``low_us`` is the low watermark that the task has heard."""
+        """Continue a run of an earlier life; ``low_us`` is the low watermark that the task has heard."""
         self._add(_Mine(registration, uncertain=True, low_us=low_us))
 
     def report(
@@ -194,7 +194,7 @@ class MemberState:
         heard_us: int | None = None,
         patience_us: int | None = None,
     ) -> None:
-        """What is to be answered from now on. A task that is not here any more is not heard."""
+        """Set a task's answer from now on; ignored for a task that has ended."""
         mine = self._tasks.get(task)
         if mine is not None and not mine.ending:
             mine.reported, mine.unsaid = (low_us, left_out, next_wanted_us), True
@@ -202,16 +202,16 @@ class MemberState:
             self._dirty[task] = None
 
     def end(self, task: TaskId) -> None:
-        """The task's run is over; its last report is said before."""
+        """End a task's run, after its last report is sent."""
         mine = self._tasks.get(task)
         if mine is not None:
             mine.ending = True
             self._dirty[task] = None
 
-    # -- what the connection does
+    # -- events from the connection
 
     def attached(self, lease_us: int | None, now_us: int) -> None:
-        """A coordinator listens."""
+        """A coordinator listens: renew all tasks."""
         self.connected, self.since_us, self.why = True, now_us, ""
         self._back_off.reset()
         self._lease_us = lease_us
@@ -222,7 +222,7 @@ class MemberState:
         self._plan_renewal(now_us)
 
     def detached(self, why: str, now_us: int) -> None:
-        """The connection is gone, or could not be made. What was under way counts as not said."""
+        """Take the loss of a connection, or a failed attempt. Statements under way count as not sent."""
         if self.connected or self.since_us is None:
             self.since_us = now_us
         self.connected, self.why, self._renew_at_us = False, why, None
@@ -235,7 +235,7 @@ class MemberState:
         self._under_way = None
 
     def told(self, messages: Iterable[News], now_us: int) -> None:  # noqa: ARG002  # all events have a time
-        """What came on the watch."""
+        """Take messages from the watch."""
         for message in messages:
             task = message.task
             mine = self._tasks.get(task)
@@ -252,10 +252,10 @@ class MemberState:
                     self._hear_cap(mine, message)
 
     def answered(self, answers: Sequence[Answer], now_us: int) -> None:
-        """The answers to what was under way.
+        """Take the answers to the statements under way.
 
         Raises:
-            MalformedMessage: there are more or less; nothing was changed.
+            MalformedMessage: their number differs from that of the statements; nothing was changed.
         """
         statements = self._under_way or []
         if len(answers) != len(statements):
@@ -264,17 +264,17 @@ class MemberState:
         for statement, answer in zip(statements, answers, strict=True):
             mine = self._of(statement)
             if mine is None:
-                continue  # another run of it has begun meanwhile
+                continue  # another run of the task has begun meanwhile
             if isinstance(answer, Refused):
                 self._refused(statement, mine, answer)
                 continue
             mine.spoke_us = now_us
             self._taken(statement, mine, answer)
 
-    # -- what follows
+    # -- results
 
     def take(self, now_us: int) -> Say | None:
-        """The next message, which is under way until it is answered or the connection is lost; None: none now."""
+        """Return the next message, under way until it is answered or the connection is lost; None: none now."""
         if not self.connected or self._under_way is not None or self._waits(now_us):
             return None
         if self._renew_at_us is not None and now_us >= self._renew_at_us:
@@ -296,29 +296,29 @@ class MemberState:
         return Say(self.application, [*statements])
 
     def heard(self) -> list[Heard]:
-        """What the application is to hear, once, in order."""
+        """Return the application's news in order, once."""
         heard, self._heard = self._heard, []
         return heard
 
     @property
     def wake_at_us(self) -> int | None:
-        """When to call ``take`` even if nothing happens; None while only an event can change anything."""
+        """When to call ``take`` without an event; None while only an event can change anything."""
         if self._dirty and self._under_way is None and self._next_us is not None:
             return self._next_us
         return self._renew_at_us
 
     @property
     def quiet(self) -> bool:
-        """Whether everything was said and answered."""
+        """Whether every statement was sent and answered."""
         return self._under_way is None and not self._dirty
 
     def low_us(self, task: TaskId) -> int | None:
-        """The newest low watermark the task heard; it stays while there is no connection."""
+        """The newest low watermark that the task heard; stays while there is no connection."""
         mine = self._tasks.get(task)
         return None if mine is None else mine.low_us
 
     def cap(self, task: TaskId) -> Cap | None:
-        """The newest cap the task heard; None: none."""
+        """The newest cap that the task heard; None without one."""
         mine = self._tasks.get(task)
         return None if mine is None else mine.cap
 
@@ -336,7 +336,7 @@ class MemberState:
         self._heard.append(Left(task, mine.registration.run))
 
     def _waits(self, now_us: int) -> bool:
-        """Whether the next message is gathered still. A clock that went back does not make it wait longer."""
+        """Whether statements for the next message are still gathered. A clock that goes back adds no wait."""
         return self._next_us is not None and self._next_us - _GAP_US <= now_us < self._next_us
 
     def _of(self, statement: Statement) -> _Mine | None:
@@ -344,7 +344,7 @@ class MemberState:
         return mine if mine is not None and mine.registration.run == statement.run else None
 
     def _statements(self, mine: _Mine, now_us: int) -> list[Statement]:
-        """What a task has to say now."""
+        """A task's statements for the next message."""
         task, run = mine.registration.task, mine.registration.run
         if mine.phase is _Phase.NEW:
             if mine.ending:
@@ -352,7 +352,8 @@ class MemberState:
                     return [TaskDeregistered(task, run)]
                 self._leave(mine)
                 return []
-            # It may be registered already and must not register again: if its run expired meanwhile, it would be stale.
+            # An uncertain task may be registered already. It renews, because registering an expired run again would be
+            # stale.
             return [LeaseRenewed(task, run) if mine.uncertain else self._registration(mine)]
         said: list[Statement] = []
         if mine.unsaid or mine.asked_us is not None:
@@ -373,7 +374,7 @@ class MemberState:
         return said
 
     def _registration(self, mine: _Mine) -> TaskRegistered:
-        """As the application gave it; once it has reported, with what it has reported."""
+        """The application's registration, with the newest reported low watermark if there is one."""
         low_us = mine.reported[0]
         if low_us is None:
             return mine.registration
@@ -402,13 +403,13 @@ class MemberState:
         unknown = refused.error == "UnknownTask"
         expired = refused.error == "StaleRun" and isinstance(statement, TaskRegistered) and mine.uncertain
         if (unknown or expired) and not mine.ending:
-            # Its lease ran out, or the coordinator lost its journal.
+            # The lease ran out, or the coordinator lost its journal.
             fresh = replace(self._registration(mine), run=uuid.uuid4().hex)
             self._heard.append(RunRenewed(task, mine.registration.run, fresh.run))
             mine.registration, mine.phase, mine.uncertain = fresh, _Phase.NEW, False
             self._dirty[task] = None
             return
-        if not unknown:  # a task that ends and is not known has ended
+        if not unknown:  # an unknown task that ends has ended
             self._heard.append(GivenUp(task, RefusedByCoordinator(str(task), refused.error, refused.text)))
         self._leave(mine)
 
@@ -422,7 +423,7 @@ class MemberState:
             mine.cap_epoch, mine.cap = capped.epoch, capped.cap
 
     def _plan_renewal(self, now_us: int) -> None:
-        """Three times in the lease, whoever was silent since the last time says that it lives."""
+        """Plan renewals three times per lease, for tasks that sent nothing since the renewal before."""
         if self._lease_us is None:
             return
         period_us = max(self._lease_us // 3, 1)
@@ -434,14 +435,14 @@ class MemberState:
 
 @dataclass(slots=True)
 class _Held:
-    """What an application knows of one task.
+    """The application's knowledge of one task.
 
     Attributes:
-        registration: under the token that the task has now.
-        report: gives the newest report to a state; None: there was none.
+        registration: the registration under the task's current token.
+        report: gives the newest report to a state; None without a report.
         low_us: the newest low watermark that the task heard.
-        ending: its run is over, and the coordinator may not know it yet.
-        refused: the coordinator does not take the task, so the application says nothing of the task any more.
+        ending: the run is over, and the coordinator may not know it yet.
+        refused: the coordinator refuses the task, so the application sends no further statement about the task.
     """
 
     registration: TaskRegistered
@@ -452,9 +453,9 @@ class _Held:
 
 
 class Holdings:
-    """The tasks of an application, as the application knows them: a new `MemberState` is made of them.
+    """The application's knowledge of its tasks, from which a new `MemberState` can be made.
 
-    The threads of the application and the thread of the state may change it at the same time.
+    Threads of the application and the thread of the state may change it at the same time.
     """
 
     def __init__(self) -> None:
@@ -465,28 +466,28 @@ class Holdings:
         self._tasks[registration.task] = _Held(registration)
 
     def report(self, task: TaskId, report: Callable[[MemberState], None]) -> None:
-        """The newest report of a task that `run` knows."""
+        """Keep the newest report of a task; `run` must know the task."""
         self._tasks[task].report = report
 
     def end(self, task: TaskId) -> None:
-        """See `MemberState.end`; of a task that `run` knows."""
+        """See `MemberState.end`; `run` must know the task."""
         held = self._tasks[task]
         held.ending = True
         if held.refused:
             del self._tasks[task]
 
     def run(self, task: TaskId) -> str | None:
-        """The token of a task that was registered and has not ended; None for others."""
+        """The token of a registered task that has not ended; None for others."""
         held = self._tasks.get(task)
         return None if held is None or held.ending else held.registration.run
 
     @property
     def tasks(self) -> list[TaskId]:
-        """Those that were registered and have not ended."""
+        """The registered tasks that have not ended."""
         return [task for task, held in tuple(self._tasks.items()) if not held.ending]
 
     def hear(self, heard: Heard) -> None:
-        """Take what a state has heard, before the state says anything because of it."""
+        """Take a state's news before the state sends anything because of it."""
         held = self._tasks.get(heard.task)
         if held is None:
             return
@@ -501,7 +502,7 @@ class Holdings:
                     del self._tasks[heard.task]
 
     def resume(self, application: str, random: Random, *, life: int) -> MemberState:
-        """A new state in the place of one that may be half changed."""
+        """Return a new state in place of a possibly half changed one."""
         state = MemberState(application, random, life=life)
         for task, held in tuple(self._tasks.items()):
             if held.refused:

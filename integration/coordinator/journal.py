@@ -1,15 +1,15 @@
-"""A coordinator's state in a file: written whole, replaced at once, by one process alone.
+"""A coordinator's state in a file, which a single process writes whole and replaces in one step.
 
 Rule 1: a write is a new file, synced, then renamed over the old one, then the folder synced. So the file holds the
         old state or the new one, whenever the process or the machine dies.
-Rule 2: one writer: the process that has the lock file beside it. The lock goes with the process, however that ends. The
-        folder is this user's, nobody else may write in it, and no name in it is followed to another place.
-Rule 3: a file that cannot be read is an error. It is never taken for an empty one: low watermarks would go back.
+Rule 2: one writer: the process that has the lock file beside it. The lock ends with the process in any case. The folder
+        belongs to this user, no other user may write in it, and no link in it is followed.
+Rule 3: an unreadable file is an error, and never counts as empty: low watermarks would go back.
 
 The bytes are the coordinator's own snapshot, which carries a version and a checksum. They are not read back before they
-replace the old ones, because the coordinator encodes only a state that no error has touched, and to read a state back
-costs more than to make it. Of 10,000 tasks a snapshot takes 0.28 s, its restore 0.36 s and its write 0.004 s; of
-100,000 tasks 3.3 s, 5.4 s and 0.15 s. Each low watermark would rise so much later.
+replace the old bytes, because the coordinator encodes only a state that no error has touched, and reading a state costs
+more than making it. A snapshot of 10,000 tasks takes 0.28 s, its restore 0.36 s and its write 0.004 s; with 100,000
+tasks 3.3 s, 5.4 s and 0.15 s. Each low watermark would rise so much later.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lowmark.integration.errors import JournalRefused
 
 __all__ = ["Journal", "default_journal", "patience_seconds"]
 
-_LONGEST_NAME_BYTES = 200  # file systems take 255; a suffix follows
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: opening a pipe would wait for its other end
+_LONGEST_NAME_BYTES = 200  # file systems allow 255; a suffix follows
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK, because opening a pipe would wait for its other end
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _ROOM_WITHIN_SECONDS = 60.0
 
 
 def default_journal(address: str) -> Path:
-    """Where the journal of the coordinator at an address is kept, unless told otherwise.
+    """The default journal of the coordinator at an address.
 
     >>> default_journal("unix:/run/lowmark.sock").name
     'unix%3A%2Frun%2Flowmark.sock.journal'
@@ -46,9 +46,7 @@ def default_journal(address: str) -> Path:
 
 
 def patience_seconds(refused: JournalRefused) -> float:
-    """How long to try again after a write that failed: without end where all descriptors are taken, a minute where the
-    disk is full, 0 otherwise.
-    """
+    """Seconds to retry after a failed write: no limit if all descriptors are taken, 60 if the disk is full, else 0."""
     cause = refused.__cause__
     number = cause.errno if isinstance(cause, OSError) else None
     if number in _NO_DESCRIPTORS:
@@ -57,12 +55,13 @@ def patience_seconds(refused: JournalRefused) -> float:
 
 
 class Journal:
-    """The file, and the lock on it until ``close``.
+    """The journal's file, locked until ``close``.
 
     Args:
-        path: the file; its folder is made if it is not there.
+        path: the file; a missing folder is made.
 
     Raises:
+        JournalRefused: another process has the lock, the folder cannot be used, or other users may write in it.
         JournalRefused: another process has it, or the folder cannot be used, or others may write in it.
     """
 
@@ -70,7 +69,7 @@ class Journal:
         self.path = path
         self._new = f"{path.name}.new"
         self._folder = self._open_folder()
-        self._spare: int | None = None  # a descriptor to give up where there is no other
+        self._spare: int | None = None  # a descriptor to release when there is no other
         try:
             self._lock = self._open(f"{path.name}.lock", os.O_RDWR | os.O_CREAT)
         except OSError as failed:
@@ -93,7 +92,7 @@ class Journal:
         """The state written last; None: there is none yet.
 
         Raises:
-            JournalRefused: it is there and cannot be read.
+            JournalRefused: the file cannot be read.
         """
         try:
             with open(self._open(self.path.name, os.O_RDONLY), "rb") as file:  # noqa: PTH123  # a descriptor
@@ -104,10 +103,10 @@ class Journal:
             raise self._unusable(failed) from failed
 
     def write(self, state: bytes) -> None:
-        """Replace the state. When this returns, the new one survives whatever happens.
+        """Replace the state; after the return, the new state survives a crash of the machine.
 
         Raises:
-            JournalRefused: it could not be written; the old one is still there.
+            JournalRefused: the state could not be written; the old state is unchanged.
         """
         try:
             self._replace(state)
@@ -117,7 +116,7 @@ class Journal:
             self._keep_spare()
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the lock for other processes."""
         for descriptor in (self._lock, self._folder, self._spare):
             if descriptor is not None:
                 os.close(descriptor)
@@ -126,7 +125,7 @@ class Journal:
     def _replace(self, state: bytes) -> None:
         if not os.path.samestat(self.path.parent.stat(), os.fstat(self._folder)):
             raise OSError(errno.ESTALE, "its folder was replaced by another, where the next start would look for it")
-        with suppress(FileNotFoundError):  # of a process that was killed, or not of our making
+        with suppress(FileNotFoundError):  # left by a killed process, or made by someone else
             os.unlink(self._new, dir_fd=self._folder)
         how = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
@@ -168,7 +167,7 @@ class Journal:
         )
 
     def _open(self, name: str, how: int) -> int:
-        """A file of the folder. Raises OSError: likewise if it is no file of this user's."""
+        """Open a file of the folder. Raises OSError, also if the file is not a regular file of this user."""
         descriptor = os.open(name, how | _OPEN, 0o600, dir_fd=self._folder)
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():

@@ -1,20 +1,19 @@
 """`lowmark serve`: one coordinator as a process, for many applications.
 
-One event loop owns the `LowWatermarkCoordinator`; nobody else touches it, so there are no locks.
+One event loop owns the `LowWatermarkCoordinator`. Other threads never touch the coordinator, so it needs no lock.
 
-Rule 1: what a snapshot is for (`epoch` grew) is in the journal before anybody hears of it: no effect is sent ahead of
-        that, and no task is told that it has come or gone. What comes while a write is under way goes with the next.
-Rule 2: nobody waits for an application. What it does not take in time is replaced by what is newer of the same kind for
-        the same task, so what is kept for it is bounded by its tasks.
-Rule 3: no burst keeps others waiting: a round's questions go out over a quarter of the interval, so its answers come
-        so; what everybody is told at once is put in for 100 tasks at a time; what a snapshot needs is encoded bit by
-        bit before it is made; and putting it together takes a twentieth of the time at most, writing it 2 MiB a
-        second, however large it is.
-Rule 4: an application hears what is for its tasks on its watch. Which tasks are its own it says by speaking for them,
-        and says again after the connection was lost; so where to send is no state that could be lost.
+Rule 1: a change that needs a snapshot (`epoch` grew) is in the journal before any application hears of it: no effect is
+        sent earlier, and no task is told earlier that it has come or gone. Changes during a write go with the next.
+Rule 2: the server waits for no application. A message that an application does not take in time is replaced by a newer
+        message of the same kind for the same task, so the number of its tasks bounds what is kept for it.
+Rule 3: no burst keeps others waiting: a round's questions are spread over a quarter of the interval, and so are its
+        answers; a message for every task is put in for 100 tasks at a time; a snapshot is encoded bit by bit before it
+        is made; making snapshots takes at most a twentieth of the time, and writing them at most 2 MiB a second.
+Rule 4: an application hears news of its tasks on its watch. Speaking for a task makes the task the application's, and
+        the application does so again after a lost connection; so the way to a task is no state that could be lost.
 Rule 5: a state that may be half changed, because an error came in the middle of a change, is never used and never
         written. The server drops it with all that follows from it, ends every call, and begins again from the journal,
-        which has sound states only. Applications connect again and say where they are.
+        which has only sound states. Applications connect again and report again.
 """
 
 from __future__ import annotations
@@ -78,36 +77,36 @@ from .messages import (
 
 __all__ = ["Coordinator", "Watcher", "restore", "serve"]
 
-_STEP_SECONDS = 0.05  # between some questions of a round and the next: each is a message to everybody
+_STEP_SECONDS = 0.05  # between two steps of a round's questions; each question is a message to a task
 _CALM = 4  # the part of the interval over which questions are spread
 _LEAST_AT_ONCE = 16  # questions in one step, so that a few tasks are asked at once
-_SNAPSHOT_SHARE = 20  # the part of the time snapshots take at most, however large they are
-_JOURNAL_BYTES = 2 << 20  # written in a second at most: a disk has others to serve, and wears out
-_TAKEN_AT_ONCE = 20  # statements of one application, before others are let in
-_TOLD_AT_ONCE = 100  # messages put in for watchers, likewise: a round or a group may have one for everybody
-_ENCODED_AT_ONCE = 50  # sources, and tasks of theirs
+_SNAPSHOT_SHARE = 20  # snapshots take at most one part in so many of the time, however large they are
+_JOURNAL_BYTES = 2 << 20  # written in a second at most, because a disk has other users and wears out
+_TAKEN_AT_ONCE = 20  # statements of one application before others have their turn
+_TOLD_AT_ONCE = 100  # messages for watchers in one step, because a round or a group may have one for every task
+_ENCODED_AT_ONCE = 50  # sources, and their tasks, in one step
 _AGAIN_SECONDS = 0.5  # between two attempts to write the journal
-_UNWRITTEN = 10_000  # effects kept while the journal is written, before those that a newer one replaces are dropped
-_LAST_TURNS = 50  # others get these between parts of a snapshot that is due; not more, or it might never be made
-_SHORTEST_US = 5_000  # between two calls that time alone makes: a group may ask for an announcement every microsecond
-_RESTORE_SECONDS = 60.0  # for the journal to be read, after a write that is under way
+_UNWRITTEN = 10_000  # effects kept during a write of the journal, before effects with a newer one are dropped
+_LAST_TURNS = 50  # turns for other work while a due snapshot is encoded; more might delay it for ever
+_SHORTEST_US = 5_000  # between two calls by the timer, because a group may ask for an announcement every microsecond
+_RESTORE_SECONDS = 60.0  # for reading the journal, after a write that is under way
 _GRACE_SECONDS = 1.0  # for calls under way, when the process ends
 _WATCH_OVER = "the coordinator ends, or begins again from its journal, or the application watches elsewhere"
-_MOST_CALLS = 20_000  # under way at once: an application has two
+_MOST_CALLS = 20_000  # calls at once; an application has two
 _SERVER_OPTIONS = [
     ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.max_send_message_length", 256 << 20),
     ("grpc.so_reuseport", 0),  # a second process at the same port is an error, not half of the calls
-    # Callers ping every 20 seconds while they watch, and a watcher that vanished is noticed in as many.
+    # Callers ping every 20 seconds while they watch, and the server notices a vanished watcher in the same time.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Anybody who reaches the port can connect. A connection without handshake, or without a call, does not stay, and
-    # one connection has few calls; `serve` bounds their number, too.
+    # Anyone who reaches the port can connect. A connection without a handshake or a call is closed soon, and one
+    # connection has few calls; `serve` bounds the number of connections, too.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 10_000),
     ("grpc.max_concurrent_streams", 100),
-    # Nobody compresses: what is small and unpacks to much is refused before it is unpacked.
+    # No compression, because a small message could unpack to a huge one.
     ("grpc.compression_enabled_algorithms_bitset", 1),
 ]
 
@@ -115,12 +114,12 @@ _log = logging.getLogger("lowmark")
 
 
 def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoordinator:
-    """The coordinator whose state is in a journal; a new one if there is none.
+    """Restore the coordinator from a journal; a new coordinator if the journal is empty.
 
     Args:
-        journal: where the state is.
+        journal: the journal.
         now_us: now, microseconds since the epoch.
-        settings: what `LowWatermarkCoordinator` takes.
+        settings: arguments of `LowWatermarkCoordinator`.
 
     Raises:
         JournalRefused: the journal cannot be read.
@@ -140,7 +139,7 @@ def restore(journal: Journal, now_us: int, **settings: Any) -> LowWatermarkCoord
 
 
 class Watcher:
-    """What waits for one application, of each kind and task the newest."""
+    """Messages that wait for one application: the newest of each kind and task."""
 
     def __init__(self) -> None:
         self.tasks: set[TaskId] = set()
@@ -150,19 +149,19 @@ class Watcher:
         self._over = False
 
     def tell(self, message: News) -> None:
-        """Have the application hear of something; never waits."""
+        """Add a message for the application; never waits."""
         key = (type(message), message.task)
-        self._waiting.pop(key, None)  # the newest stands last
+        self._waiting.pop(key, None)  # so that the newest message stands last
         self._waiting[key] = message
         self._news.set()
 
     def end(self) -> None:
-        """There is nothing more to hear here."""
+        """End the watch."""
         self._over = True
         self._news.set()
 
     async def next(self) -> list[News] | None:
-        """What has come up, once there is anything; None: nothing will."""
+        """Wait for messages, and return them; None: the watch has ended."""
         await self._news.wait()
         self._news.clear()
         if self._over:
@@ -172,22 +171,22 @@ class Watcher:
 
 
 class Coordinator:
-    """What `lowmark serve` runs: the rules, those who watch, and the journal between them. Used in one event loop.
+    """The server behind `lowmark serve`: rules, watchers, and the journal between them. Used in one event loop.
 
     Args:
-        coordinator: decides everything; nobody else may touch it.
+        coordinator: makes all decisions; belongs to this object alone.
         now_us: the clock, microseconds since the epoch, steady.
-        journal: where the state is kept; None: a restart begins anew.
-        interval_us: what the coordinator was told.
-        lease_us: likewise, for those who ask for no other.
-        quorum: likewise.
+        journal: keeps the state; None: a restart begins without.
+        interval_us: the coordinator's own interval.
+        lease_us: the coordinator's own lease, for applications that ask for no other.
+        quorum: the coordinator's own quorum.
 
     Attributes:
-        failed: what ended the journal or the coordinator itself, once something did; then nobody is told anything, and
-            `say` is cancelled.
-        closing: whether ``close`` was called; then likewise.
-        begun_again: the newest error after which it began again from its journal; None: there was none. The calls of
-            before are cancelled.
+        failed: the error that ended the journal or the coordinator; once it is set, nobody is told anything, and `say`
+            is cancelled.
+        closing: whether ``close`` was called, with the same consequences.
+        begun_again: the newest error after which the coordinator began again from its journal; None without one. Older
+            calls are cancelled.
         listening: calls that wait for their caller's next message.
     """
 
@@ -206,7 +205,7 @@ class Coordinator:
         self.listening: set[asyncio.Task[Any]] = set()
         self._failover = Failover(FailoverPolicy())
         self._settings: dict[str, Any] = {"interval_us": interval_us, "lease_us": lease_us, "quorum": quorum}
-        self._version = importlib.metadata.version("lowmark")  # reads a file: not while all descriptors are taken
+        self._version = importlib.metadata.version("lowmark")  # reads a file, so not while descriptors lack
         self._calm_seconds = interval_us / _CALM / 1e6
         self._coordinator, self._now_us, self._journal, self._lease_us = coordinator, now_us, journal, lease_us
         self._loop = asyncio.get_running_loop()
@@ -216,22 +215,22 @@ class Coordinator:
         self._watcher_of: dict[TaskId, Watcher] = {}
         self._durable = coordinator.epoch
         self._most_unwritten = _UNWRITTEN
-        self._unwritten: list[CoordinatorEffect] = []  # not to be told before the journal has what they follow from
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and what waits until the journal has it
+        self._unwritten: list[CoordinatorEffect] = []  # not to be told before the journal has their cause
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # epoch, and a future for its write
         self._writing: asyncio.Task[None] | None = None
-        self._snapshot_at = 0.0  # not before, on the loop's clock
+        self._snapshot_at = 0.0  # earliest time of the next snapshot, on the loop's clock
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="lowmark-journal")
         self._timer: asyncio.TimerHandle | None = None
-        self._untold: deque[CoordinatorEffect] = deque()  # in order; the journal has what they follow from
+        self._untold: deque[CoordinatorEffect] = deque()  # in order; the journal has their cause
         self._telling: asyncio.Handle | None = None
-        self._questions: dict[TaskId, RetrieveLowWatermark] = {}  # to be asked, in order
+        self._questions: dict[TaskId, RetrieveLowWatermark] = {}  # questions to ask, in order
         self._asking: asyncio.TimerHandle | None = None
         self._plan()
 
-    # -- what applications do
+    # -- for applications
 
     async def say(self, said: Say) -> SayAnswer:
-        """Take in what tasks say, one after the other; answer those that have come or gone once that is safe."""
+        """Take statements one after the other; answer those that add or remove a task once the journal has them."""
         state, answers = self._coordinator, list[Answer]()
         before = state.epoch
         for number, statement in enumerate(said.statements):
@@ -239,21 +238,21 @@ class Coordinator:
                 await asyncio.sleep(0)
             self._go_on_with(state)
             with self._sound():
-                # Asked for every one: meanwhile the application may have begun to watch anew.
+                # Looked up for each statement, because the application may have begun a new watch meanwhile.
                 answers.append(self._take(statement, self._watchers.get(said.application)))
             self._go_on_with(state)
         with self._sound():
             self._follow_up()
         self._go_on_with(state)
         watcher, epoch = self._watchers.get(said.application), state.epoch
-        # A reply may be lost: a task that is asked again says it again. That a task has come or gone is said once.
+        # A reply may be lost, because a task that is asked again replies again. Coming and going are said only once.
         once = any(not isinstance(statement, ReplyLowWatermark | LeaseRenewed) for statement in said.statements)
         if once and epoch > before and epoch > self._durable:
             safe = self._loop.create_future()
             self._waiting.append((epoch, safe))
             await safe
         if self._durable < state.epoch:
-            return SayAnswer(answers)  # what is published is not safe yet; the watch tells it in a moment
+            return SayAnswer(answers)  # news is not in the journal yet; the watch tells it in a moment
         return SayAnswer(
             [
                 answer
@@ -264,7 +263,7 @@ class Coordinator:
         )
 
     async def watch(self, application: str) -> AsyncIterator[Told]:
-        """Everything for the tasks of an application, until it is gone or watches anew."""
+        """Yield all messages for the tasks of an application, until it is gone or begins a new watch."""
         before = self._watchers.get(application)
         if before is not None:
             before.end()
@@ -281,7 +280,7 @@ class Coordinator:
                     del self._watcher_of[task]
 
     def status(self, limit: int | None = None) -> StatusAnswer:
-        """What a person wants to know; with a limit, of so many tasks of each source and group."""
+        """The status for people; `limit` bounds the tasks of each source and group."""
         return StatusAnswer(
             version=self._version,
             pid=os.getpid(),
@@ -292,7 +291,7 @@ class Coordinator:
         )
 
     def tick(self) -> None:
-        """Let time do what it does."""
+        """Handle the passing of time."""
         with self._sound():
             if self._timer is not None:
                 self._timer.cancel()
@@ -301,7 +300,7 @@ class Coordinator:
             self._follow_up()
 
     async def close(self) -> None:
-        """End every watch, and let the journal finish. Nothing is taken in afterwards."""
+        """End every watch, and let the journal finish. Later statements are not taken."""
         self.closing = True
         self._hang_up()
         if self._writing is not None:
@@ -312,23 +311,23 @@ class Coordinator:
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
-        """An error in here may leave the state half changed. It is dealt with; nothing is raised."""
+        """Handle errors of the block, which may leave the state half changed; no error is raised."""
         try:
             yield
-        except JournalRefused as refused:  # there is nothing to begin again from
+        except JournalRefused as refused:  # the journal itself is broken
             self._fail(refused)
-        except Exception as error:  # noqa: BLE001  # whatever it is
+        except Exception as error:  # noqa: BLE001  # any error may leave it half changed
             self._begin_again(error)
 
     def _unseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error that reached the event loop. One of a call of ours would leave time standing still here."""
+        """Handle an error in the event loop: an error in one of our own timers would stop time here."""
         loop.default_exception_handler(context)
         error, ours = context.get("exception"), (self._timer, self._telling, self._asking)
         if isinstance(error, Exception) and context.get("handle") in [handle for handle in ours if handle is not None]:
             self._begin_again(error)
 
     def _begin_again(self, error: Exception) -> None:
-        """Drop the state, and all that follows from it; go on with what the journal has, or fail."""
+        """Drop the state and all that follows from it; continue from the journal, or fail."""
         if self.failed.done() or self.closing:
             return
         times = 0 if self.begun_again is None else self.begun_again.times
@@ -336,7 +335,7 @@ class Coordinator:
             self._drop()
             at_us, why = self._now_us(), described(error)
             try:
-                # The writer has one thread, so this comes after a write that is under way, which is of a sound state.
+                # The writer has one thread, so reading follows a write that is under way, which is of a sound state.
                 reading = self._writer.submit(self._restored, journal, at_us)
                 self._coordinator = reading.result(_RESTORE_SECONDS)
                 self._durable = self._coordinator.epoch
@@ -344,7 +343,7 @@ class Coordinator:
             except JournalRefused as refused:
                 self._fail(refused)
                 return
-            except Exception as again:  # noqa: BLE001  # it counts as the next one
+            except Exception as again:  # noqa: BLE001  # counts as the next error
                 _log.error("the coordinator cannot begin again from its journal: %s", why, exc_info=error)
                 error = again
                 continue
@@ -360,7 +359,7 @@ class Coordinator:
         self._fail(self._hopeless(error))
 
     def _drop(self) -> None:
-        """Forget the state's effects and all calls. A write that is under way goes on, and nobody waits for it."""
+        """Forget the state's effects and all calls. A write under way goes on, but nobody waits for it."""
         self._hang_up()
         self._unwritten, self._waiting, waiting = [], [], self._waiting
         self._untold.clear()
@@ -375,7 +374,7 @@ class Coordinator:
         self._writing = None
 
     def _hang_up(self) -> None:
-        """Let no time pass any more, and end every call."""
+        """Stop all timers, and end every call."""
         for handle in (self._timer, self._telling, self._asking):
             if handle is not None:
                 handle.cancel()
@@ -386,7 +385,7 @@ class Coordinator:
 
     def _restored(self, journal: Journal, now_us: int) -> LowWatermarkCoordinator:
         state = restore(journal, now_us, **self._settings)
-        journal.write(state.snapshot())  # the error may have come before the last one was safe
+        journal.write(state.snapshot())  # the error may have come before the newest snapshot was safe
         return state
 
     def _hopeless(self, error: Exception) -> CoordinatorFailed:
@@ -398,7 +397,7 @@ class Coordinator:
         return failed
 
     def _go_on_with(self, state: LowWatermarkCoordinator) -> None:
-        """Raises CancelledError where the state was dropped after a message began with it."""
+        """Raise CancelledError if the state was dropped since the message began."""
         if self.failed.done() or self.closing or self._coordinator is not state:
             raise asyncio.CancelledError
 
@@ -413,7 +412,7 @@ class Coordinator:
         if isinstance(statement, ReplyLowWatermark):
             question = self._questions.get(task)
             if question is not None and statement.timestamp >= question.timestamp:
-                del self._questions[task]  # it is answered already
+                del self._questions[task]  # the question is answered already
         if isinstance(statement, TaskDeregistered):
             self._forget(task)
         elif watcher is not None and self._watcher_of.get(task) is not watcher:
@@ -435,10 +434,10 @@ class Coordinator:
             watcher.caps.pop(task, None)
 
     def _follow_up(self) -> None:
-        """After every change: plan the next call, tell what may be told, or write first."""
+        """After every change: plan the next call, and tell the effects or write the journal first."""
         self._plan()
         if self._writing is not None and not self._writing.done():
-            return  # it looks again when it is done
+            return  # `_write` calls this again when it ends
         if self._journal is None:
             self._durable = self._coordinator.epoch
         if self._durable == self._coordinator.epoch:
@@ -449,7 +448,7 @@ class Coordinator:
             self._writing = self._loop.create_task(self._write(self._journal))
 
     async def _write(self, journal: Journal) -> None:
-        """Write until the journal has everything; all that came meanwhile is one write."""
+        """Write until the journal has every change; changes during a write share the next."""
         with self._sound():
             while self._durable < self._coordinator.epoch:
                 await self._prepare()
@@ -465,14 +464,14 @@ class Coordinator:
             self._release(unwritten)
 
     def _fail(self, failed: Exception) -> None:
-        """It cannot go on: `serve` raises this, so that the process ends and another begins from the journal."""
+        """Make `serve` raise this error, so that the process ends and another begins from the journal."""
         if not self.failed.done():
             self.failed.set_exception(failed)
         for _, safe in self._waiting:
             safe.cancel()
 
     async def _keep(self, journal: Journal, state: bytes) -> None:
-        """Write. Without a descriptor, or for a while without room, everybody keeps what he has, and it tries again."""
+        """Write, with retries while descriptors or (for a while) room are missing; meanwhile nobody hears any news."""
         since = self._loop.time()
         warned = False
         while True:
@@ -489,7 +488,7 @@ class Coordinator:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def _drop_replaced(self) -> None:
-        """Of what the journal has not yet, keep the newest of each kind and task: then it is bounded by the tasks."""
+        """Keep the newest unwritten effect of each kind and task, so that the number of tasks bounds them."""
         if len(self._unwritten) > self._most_unwritten:
             newest: dict[Any, CoordinatorEffect] = {}
             for effect in self._unwritten:
@@ -500,7 +499,7 @@ class Coordinator:
             self._most_unwritten = max(_UNWRITTEN, 2 * len(self._unwritten))
 
     async def _prepare(self) -> None:
-        """Wait until the next snapshot may be made, and have little left to do for it then."""
+        """Wait until the next snapshot may be made, with little left to encode for it then."""
         while (left := self._snapshot_at - self._loop.time()) > 0:
             more = self._coordinator.encode(_ENCODED_AT_ONCE)
             await asyncio.sleep(0 if more else min(left, _STEP_SECONDS))
@@ -510,7 +509,7 @@ class Coordinator:
             await asyncio.sleep(0)
 
     def _release(self, effects: list[CoordinatorEffect]) -> None:
-        """Tell what follows from what the journal has, and answer those who waited for it."""
+        """Tell the effects that the journal covers, and answer the calls that wait for it."""
         self._untold += effects
         if self._telling is None:
             self._tell_some()
@@ -522,7 +521,7 @@ class Coordinator:
                 safe.set_result(None)
 
     def _tell_some(self) -> None:
-        """Tell some, let the loop do its other work, tell the others, and then begin to ask."""
+        """Tell some effects, let the loop do other work, tell the rest, and then begin to ask."""
         with self._sound():
             self._telling = None
             for _ in range(min(len(self._untold), _TOLD_AT_ONCE)):
@@ -548,13 +547,13 @@ class Coordinator:
             return
         watcher = self._watcher_of.get(task)
         if watcher is None:
-            return  # its application is away; it is told when it speaks
+            return  # the application is away, and is told when it speaks
         if isinstance(effect, CapAnnounced):
             watcher.caps[task] = effect
         watcher.tell(effect)
 
     def _ask(self, at_once: int) -> None:
-        """Ask some, and the others a little later."""
+        """Ask some questions now, and the others a little later."""
         with self._sound():
             self._asking = None
             for task in list(islice(self._questions, at_once)):
@@ -570,7 +569,7 @@ class Coordinator:
         at = None if wake_at_us is None else self._loop.time() + max(wake_at_us - now_us, _SHORTEST_US) / 1e6
         if self._timer is not None:
             if at is not None and self._timer.when() <= at:
-                return  # else messages that keep coming would put it off for ever
+                return  # otherwise frequent messages would put it off for ever
             self._timer.cancel()
             self._timer = None
         if at is not None:
@@ -585,18 +584,18 @@ Question = TypeVar("Question")
 async def serve(
     coordinator: Coordinator, door: Door, *, stop: asyncio.Event, ready: Callable[[str], None] = lambda _address: None
 ) -> None:
-    """Let applications in until told to stop.
+    """Serve applications until told to stop.
 
     Args:
         coordinator: answers them; closed at the end.
-        door: where, and who.
+        door: address and access.
         stop: set it to end in good order.
         ready: called with the address once calls are answered.
 
     Raises:
         AddressRefused, SocketsRefused, TokenRefused: see ``Door``.
-        JournalRefused: the journal could not be written any more.
-        CoordinatorFailed: it was ended by an error; the journal has all that was told.
+        JournalRefused: the journal could no longer be written.
+        CoordinatorFailed: an error ended the coordinator; the journal has everything that applications were told.
     """
     token = door.token()
     server = grpc.aio.server(
@@ -621,9 +620,9 @@ async def serve(
 
 
 def _handlers(coordinator: Coordinator) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-    """What answers each method."""
+    """The handler of each method."""
 
-    # Handlers take and give bytes: what gRPC says of bytes that it cannot decode itself names no field.
+    # Handlers take and give bytes, because gRPC's own message for bytes that it cannot decode names no field.
     async def say(_messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         call: Any = asyncio.current_task()
         since = coordinator.begun_again

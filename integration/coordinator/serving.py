@@ -26,26 +26,26 @@ def run_coordinator(
     quorum: float,
     ready: Callable[[str, Path], None],
 ) -> signal.Signals:
-    """Serve until SIGINT or SIGTERM comes. To be called in the main thread.
+    """Serve until SIGINT or SIGTERM comes. Call it in the main thread.
 
     Args:
-        door: where, and who.
-        journal: the file that keeps the state; None: the one of this address.
+        door: address and access.
+        journal: the file that keeps the state; None: the default for this address.
         interval_us: how often tasks are asked, microseconds, more than 0.
         lease_us: how long a task may be silent, microseconds, more than 0.
-        quorum: the share of tasks that must have answered for a round to end, more than 0, at most 1.
+        quorum: the share of tasks whose answers end a round, more than 0, at most 1.
         ready: called with address and journal once calls are answered.
 
     Returns:
         The signal.
 
     Raises:
-        JournalRefused: it cannot be read or written, or another coordinator has it.
-        CoordinatorFailed: errors left its state half changed, too often.
+        JournalRefused: the journal cannot be read or written, or another coordinator has it.
+        CoordinatorFailed: errors left the state half changed too often.
         AddressRefused, SocketsRefused, TokenRefused: see `Door`.
         ValueError: a number is out of range.
     """
-    door.check()  # before a file is made for it
+    door.check()  # before any file is made
     path = default_journal(door.address) if journal is None else journal
     kept = Journal(path)
     came: list[signal.Signals] = []
@@ -60,13 +60,13 @@ def run_coordinator(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end, number)
         rules = restore(kept, clock.now_us(), interval_us=interval_us, lease_us=lease_us, quorum=quorum)
-        kept.write(rules.snapshot())  # what cannot be written is known before anybody relies on it
+        kept.write(rules.snapshot())  # fails early if the journal cannot be written
         coordinator = Coordinator(
             rules, clock.now_us, journal=kept, interval_us=interval_us, lease_us=lease_us, quorum=quorum
         )
         await serve(coordinator, door, stop=stop, ready=lambda address: ready(address, path))
 
-    # What was imported stays, and a snapshot makes many objects at once: looking through them makes calls wait.
+    # A snapshot makes many objects at once, and searching them and all modules for garbage would make calls wait.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     try:

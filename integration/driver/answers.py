@@ -1,4 +1,4 @@
-"""What the service answers to Spark's processes, to the page and to the command line: the driver's end of the socket.
+"""The driver's end of the socket: answers questions of Spark's processes, of the page and of the command line.
 
 Each question arrives on a thread of gRPC's, and is answered on the loop.
 """
@@ -32,24 +32,24 @@ __all__ = ["Answers", "OnLoop"]
 
 Result = TypeVar("Result")
 
-_ROUND_SECONDS = 2.5  # two rounds of a coordinator, and a little
+_ROUND_SECONDS = 2.5  # two rounds of a coordinator, with a margin
 
 
 class OnLoop(Protocol):
     """Runs work on the service's loop, and waits for it."""
 
     def __call__(self, work: Callable[[], Result], action: str) -> Result:
-        """Return what the work returns; `action` says in an error what could not be done."""
+        """Return the result of the work; an error names the `action` that failed."""
         ...
 
 
 class Answers:
-    """The questions that may be asked, each a method.
+    """The questions that a process may ask, a method each.
 
     Args:
-        on_loop: the loop that owns what follows.
+        on_loop: runs work on the loop that owns the desks and the standing.
         desks: the conversations of the service.
-        standing: where they stand.
+        standing: where the streams stand.
         application: Spark's id of the application.
         low_heard: set when a coordinator has published a low watermark.
     """
@@ -61,12 +61,12 @@ class Answers:
         self._application, self._low_heard = application, low_heard
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        """Tell a heartbeat reader the low watermark, or why its query must not begin, or not go on."""
+        """Tell a heartbeat reader the low watermark, or why its query must not begin or must end."""
         try:
             return self._heartbeat(request)
-        except WorkerDied as died:  # else the query would read on, and its watermark hold for ever
+        except WorkerDied as died:  # otherwise the query would read on while its watermark holds for ever
             if not died.cause:
-                raise  # the service was stopped: its queries keep the watermark that they have
+                raise  # the service was stopped: its queries keep their watermark
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=str(died))
 
     def _heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
@@ -75,21 +75,22 @@ class Answers:
             return HeartbeatReply(low_watermark_us=None, epoch=0, state="", refusal=refusal)
         self._low_heard.clear()
         reply = self._on_loop(lambda: self._desks.heartbeats.answer(request), "answer a heartbeat")
-        # A query that ends by itself asks once after its last batch, and what this batch makes others publish takes a
-        # round. A low watermark that the others hold does not come: that is what the time is bounded for.
-        ends = request.available_now or not PASSES_LIMITS  # which does not tell the reader: the runs know
+        # A query that ends by itself asks only once after its last batch, and the low watermark that follows from this
+        # batch takes a round of the coordinator. The wait is bounded, because other queries may hold the low watermark.
+        ends = request.available_now or not PASSES_LIMITS  # before Spark 4.2 only the runs know whether a query ends
         if ends and self._on_loop(lambda: self._desks.heartbeats.worth_waiting(request), "answer a heartbeat"):
-            # Asked again in any case: another stream's heartbeat may have cleared what was heard.
+            # The question is asked again even after a timeout, because another stream's heartbeat may have cleared the
+            # event.
             self._low_heard.wait(_ROUND_SECONDS)
             reply = self._on_loop(lambda: self._desks.heartbeats.answer(request), "answer a heartbeat")
         return reply
 
     def guide(self, request: GuideRequest) -> Guidance:
-        """Tell a planner how far it may read."""
+        """Tell a planner how far its source may be read."""
         return self._on_loop(lambda: self._desks.plans.guide(request), "say how far a stream may be read")
 
     def planned(self, request: PlannedRequest) -> PlannedReply:
-        """Hear what a planner has planned."""
+        """Take the plan of a planner."""
         hear = partial(self._desks.plans.take, request.stream_id, request.run, request.planned)
         self._on_loop(hear, "hear of a plan")
         return PlannedReply()

@@ -1,7 +1,7 @@
-"""Streams that keep their own `withWatermark`: one observation more, and nothing decided.
+"""Audited streams: they keep their own `withWatermark`, and lowmark adds an observation but decides nothing.
 
-What is measured goes through the same coordinator, which has no heartbeat and so no influence. The watermark that
-judges rows is Spark's own: those of a batch are late by the one that the batch before used.
+Measurements go through the same coordinator. Its low watermark has no effect, because an audited stream has no
+heartbeat. Spark judges the rows of a batch by its own watermark of the batch before.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _ENDED_RUNS_KEPT = 100
 
 @dataclass
 class AuditedRun(StreamRun):
-    """One audited stream in one query, from the first batch that was heard of.
+    """One audited stream in one query, from its first progress event.
 
     Attributes:
         late_us: the watermark by which Spark judges the rows of the next batch, None while unknown.
-        dropped_rows: rows that Spark said it dropped.
+        used_us: the watermark of the newest batch, None while unknown.
+        dropped_rows: rows that Spark reported as dropped.
     """
 
     late_us: int | None = field(default=None, init=False)
@@ -54,7 +55,7 @@ class AuditedRun(StreamRun):
         self.report(progress, len(progress.sources), planned_at_us=now_us, now_us=now_us)
 
     def refuse(self, why: str) -> None:
-        """What cannot be measured ends no query here; it is said once."""
+        """Warn once that the stream cannot be measured; the query goes on."""
         if self.refusal is None:
             log.warning("%s", why)
         self.refusal = why
@@ -64,7 +65,7 @@ class AuditedRun(StreamRun):
         self.broken = False  # the next batch may be measured
 
     def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:  # noqa: ARG002
-        """All of them, where they are of this stream alone: which source is whose is not said."""
+        """Return the query's sources if all belong to this stream, else none: Spark does not tell them apart."""
         return progress.sources if len(progress.sources) == self.stream.sources else []
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
@@ -86,7 +87,7 @@ class Audits:
 
     Args:
         queries: Spark's running queries.
-        clock: the service's.
+        clock: the clock of the service.
     """
 
     def __init__(self, queries: Queries, clock: SteadyClock) -> None:
@@ -98,24 +99,24 @@ class Audits:
         return iter(tuple(self._runs.values()))
 
     def named(self, name: str) -> list[Stream]:
-        """Return the streams of a name."""
+        """Return the streams with this name."""
         return [stream for stream in self._streams.values() if stream.name == name]
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all, sorted."""
+        """Return the names of all streams, sorted."""
         return tuple(sorted(stream.name for stream in self._streams.values()))
 
     def add(self, stream: Stream) -> None:
-        """Know a stream before its first batch."""
+        """Add a stream before its first batch."""
         self._streams[stream.metric] = stream
 
     def readers(self, name: str) -> tuple[str, ...]:
-        """Names, or ids, of the queries that are audited under a name now."""
+        """Names, or else ids, of the running queries on the streams with this name."""
         live = [run for run in self._runs.values() if run.stream.name == name and not run.ended]
         return tuple(str(run.query) for run in live)
 
     def release(self, name: str) -> None:
-        """Forget the streams of a name."""
+        """Forget the streams with this name."""
         self._streams = {metric: stream for metric, stream in self._streams.items() if stream.name != name}
         self._runs = {key: run for key, run in self._runs.items() if run.stream.name != name}
 

@@ -1,4 +1,4 @@
-"""How a run begins: from what the run before left in the checkpoint, else from its offset, else from nothing."""
+"""Begins a run from the farewell of the run before, else from the heartbeat's offset, else from nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["begin"]
 
 
 def begin(stream: Stream, request: HeartbeatRequest, queries: Queries, ending: Ending | None, now_us: int) -> StreamRun:
-    """Return the run of a heartbeat that asks for the first time; it is refused where the query must not go on.
+    """Return the run of a heartbeat reader that asks for the first time; refused if the query must not go on.
 
     Args:
-        stream: whose heartbeat.
-        request: its first question, which has the offset in the checkpoint.
+        stream: the stream of the heartbeat.
+        request: the reader's first question, with the offset from the checkpoint.
         queries: Spark's running queries.
-        ending: its query ends when nothing is new, and does not know it; None: it goes on.
+        ending: set for an AvailableNow query whose reader Spark has not told so; None: the query goes on.
         now_us: now, on the service's clock.
     """
     attach = partial(

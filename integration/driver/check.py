@@ -1,4 +1,4 @@
-"""What users pass to a service, checked before anything is begun with it."""
+"""Checks the arguments of a service before anything is started with them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["name", "service", "session", "strategy_of"]
 
 
 def session(spark: object) -> None:
-    """Refuse what is no session of a driver.
+    """Refuse an object that is not a driver's SparkSession.
 
     Raises:
-        SessionUnfit: with what it is instead, and what to do.
+        SessionUnfit: names the type of the object and the remedy.
     """
     if hasattr(spark, "_jsparkSession"):
         versions.check_session(cast("SparkSession", spark))
@@ -42,7 +42,7 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
     """Refuse arguments of `LowWatermarkService` that do not go together.
 
     Raises:
-        ServiceRefused: a job without a coordinator, or of no queries; a coordinator that is required and not named.
+        ServiceRefused: a job without a coordinator or with less than one query; a required coordinator without address.
     """
     if job is not None and coordinator is None:
         raise ServiceRefused(
@@ -64,10 +64,10 @@ def service(*, coordinator: str | None, require_coordinator: bool, job: str | No
 
 
 def name(name: object) -> None:
-    """Refuse what no stream can be called.
+    """Refuse an object that cannot be the name of a stream.
 
     Raises:
-        WrapRefused: with the reason and what to do.
+        WrapRefused: with the reason and the remedy.
     """
     if not isinstance(name, str):
         raise WrapRefused(str(name), f"the name is {name!r}, expected a text", 'pass a name such as name="orders".')
@@ -79,10 +79,10 @@ def name(name: object) -> None:
 
 
 def strategy_of(name: str, strategy: object, max_splits: object) -> WatermarkStrategy:
-    """Return the strategy of a stream: the one that was given, or monotonous timestamps.
+    """Return the given strategy of a stream, by default monotonous timestamps.
 
     Raises:
-        WrapRefused: it is none, or there cannot be so many splits.
+        WrapRefused: the strategy is no WatermarkStrategy, or `max_splits` is out of range.
     """
     if not (isinstance(max_splits, int) and 1 <= max_splits <= 1 << 25):
         raise WrapRefused(name, f"max_splits is {max_splits!r}", "pass a number from 1 to 33554432.")

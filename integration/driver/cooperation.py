@@ -1,13 +1,13 @@
-"""What the runs of a service have to do with others: alignment groups, and low watermarks shared by applications.
+"""Cooperation of runs: alignment groups, and low watermarks shared by applications.
 
-    in a group       the run takes part in the group's minimum. What one of our sources reads obeys the group's cap;
-                     Spark cannot be told to read a wrapped stream more slowly, and the group's status says so
-    of a named job   all runs of one job and stream name share one low watermark, whichever application they are in: the
-                     heartbeat carries what the coordinator published, never what this run alone would allow
+    in a group       the run takes part in the group's minimum. A source of ours obeys the group's cap; Spark cannot be
+                     told to read a wrapped stream more slowly, and the group's status says so
+    of a named job   all runs of one job and stream name share one low watermark across applications: the heartbeat
+                     carries the value that the coordinator published, never the value of this run alone
 
-Groups are kept here, in the driver, unless the service was given the address of a coordinator that it shares with
-others (`lowmark serve`). A query is one task over all its restarts, for its id is in Spark's checkpoint; so a restarted
-run takes the place of the one before it at once. Belongs to the service's loop.
+Groups are kept in the driver, unless the service was given the address of a shared coordinator (`lowmark serve`). A
+query stays one task over all its restarts, because Spark's checkpoint keeps its id; so a restarted run replaces the
+run before it at once. Belongs to the service's loop.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Cooperation:
 
     Args:
         now_us: the service's clock.
-        member: the way to a coordinator elsewhere; None: groups are kept here.
+        member: the link to a coordinator elsewhere; None: groups are kept in this driver.
         job: the job whose low watermarks are shared; None: every query keeps its own.
-        job_queries: how many queries share one. While fewer are there, those that are away are waited for, and nothing
-            is published before so many have come.
-        job_away_us: how long the others wait for a query of this job when it is away; None: until it is back.
+        job_queries: number of queries that share one low watermark. Nothing is published before so many queries have
+            begun, and absent queries are waited for while fewer run.
+        job_away_us: how long the others wait for an absent query of this job; None: until the query is back.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Cooperation:
         self._tasks: dict[str, TaskId] = {}  # by the run's token
 
     def check(self, stream: Stream) -> None:
-        """Refuse a stream whose group was given other parameters by a stream before it.
+        """Refuse a stream whose group was given other parameters by an earlier stream.
 
         Raises:
-            DisagreeingGroup: names both.
+            DisagreeingGroup: names both streams and both sets of parameters.
         """
         wanted = stream.strategy.alignment
         if wanted is not None:
@@ -84,7 +84,7 @@ class Cooperation:
                 raise DisagreeingGroup(wanted.group, stream.name, _shown(wanted), first.name, _shown(present))
 
     def forget(self, stream: Stream, others: Iterable[Stream]) -> None:
-        """Do not hold later streams to the parameters of one that was released, unless others have them, too."""
+        """Drop the group parameters that a released stream set, unless another stream has the same parameters."""
         for group, (first, params) in tuple(self._params.items()):
             if first is stream:
                 heirs = [other for other in others if other.strategy.alignment == params]
@@ -94,25 +94,25 @@ class Cooperation:
                     del self._params[group]
 
     def shares(self, stream: Stream) -> bool:
-        """Whether the low watermark of this stream is that of a job."""
+        """Whether this stream shares the low watermark of a job."""
         return self._job is not None and stream.strategy.emits
 
     def takes_part(self, stream: Stream) -> bool:
-        """Whether this stream concerns others at all."""
+        """Whether this stream has a group or shares the low watermark of a job."""
         return self.shares(stream) or (stream.strategy.emits and stream.strategy.alignment is not None)
 
     def report(self, run: StreamRun) -> bool:
-        """Say how far a run is. It begins as a task when it is tied to its query, whose id it needs.
+        """Report the low watermark of a run, which begins as a task when its query's id is known.
 
         Returns:
-            Whether the low watermark that it shares rose.
+            Whether the shared low watermark of the run rose.
         """
         if run.query_id is None or run.ended or not self.takes_part(run.stream):
             return False
         if run.token not in self._tasks:
             self._begin(run, run.query_id)
         task, left_out = self._tasks[run.token], _left_out(run)
-        low_us = run.sure_low_us if run.shares else run.coordinator.low_watermark_us  # nobody's rows are late by a cap
+        low_us = run.sure_low_us if run.shares else run.coordinator.low_watermark_us  # a cap makes no rows late
         next_us = run.splits.next_us
         if next_us is not None:
             next_us = run.stream.strategy.watermark_of_max(next_us)
@@ -121,13 +121,13 @@ class Cooperation:
             low_us,
             left_out=left_out,
             next_wanted_us=next_us,
-            heard_us=run.coordinator.heard_us if run.shares else None,  # a group has no use for it
+            heard_us=run.coordinator.heard_us if run.shares else None,  # a group does not use it
             patience_us=run.coordinator.patience_us if run.shares else None,
         )
         return run.shares and run.share(self._others.low_us(task), self._now_us())
 
     def guidance(self, stream: Stream, run: StreamRun | None) -> Guidance:
-        """Return how far a stream may be read by now. Before its query is known it waits: the group cannot know it."""
+        """Return how far a stream may be read now. A stream of a group is held until the run is known as a task."""
         if stream.strategy.alignment is None or not stream.strategy.emits:
             return Guidance()
         if run is None or run.token not in self._tasks:
@@ -135,8 +135,8 @@ class Cooperation:
         task = self._tasks[run.token]
         cap = self._others.cap(task)
         if cap is None or cap.kind is CapKind.HOLD:
-            # The cap is waited for. A stream may read before only to say where it begins, and where its planner claims
-            # event times, that is said without reading.
+            # Hold until a cap is known. A stream may read a first batch to report where it begins, unless its planner
+            # claims event times, because a claim reports this without reading.
             return Guidance(hold=stream.claims or run.coordinator.low_watermark_us is not None)
         if cap.us is None:
             return Guidance()
@@ -146,13 +146,13 @@ class Cooperation:
         return Guidance(paused=frozenset(name for name, us in observed_us.items() if not cap.allows(of_max(us))))
 
     def end(self, run: StreamRun) -> None:
-        """The run's query has ended: its group does not wait for it any more, its job does as its number says."""
+        """End the task of a run whose query has ended: its group stops waiting, its job waits as `job_queries` says."""
         task = self._tasks.pop(run.token, None)
-        if task is not None and task not in self._tasks.values():  # else a restart has taken its place already
+        if task is not None and task not in self._tasks.values():  # otherwise a restart has replaced the run already
             self._others.deregister(task)
 
     def wake_at_us(self, run: StreamRun, wake_at_us: int | None) -> int | None:
-        """When the heartbeat has to ask again: what others say may raise a low watermark that is shared."""
+        """When the heartbeat must ask again: other tasks may raise a shared low watermark at any time."""
         alignment = run.stream.strategy.alignment if run.stream.reads else None
         if not run.shares and alignment is None:
             return wake_at_us
@@ -160,7 +160,7 @@ class Cooperation:
         return step_us if wake_at_us is None else min(wake_at_us, step_us)
 
     def worth_waiting(self, run: StreamRun) -> bool:
-        """Whether what the run has said may soon raise the low watermark of its job."""
+        """Whether the newest report of the run may soon raise the low watermark of its job."""
         low_us = run.sure_low_us
         return (
             run.shares
@@ -171,7 +171,7 @@ class Cooperation:
         )
 
     def groups(self) -> tuple[GroupStatus, ...]:
-        """Return the groups that are kept here, by name."""
+        """Return the groups that are kept in this driver, by name."""
         return self._kept_here.statuses()
 
     def is_task(self, run: StreamRun, task: TaskId) -> bool:
@@ -179,7 +179,7 @@ class Cooperation:
         return self._tasks.get(run.token) == task
 
     def link(self, run: StreamRun) -> CoordinatorLink | None:
-        """Return the coordinator elsewhere that this run takes part in; None: none."""
+        """Return the link of this run to a coordinator elsewhere, None without a link."""
         there = self._kept_there
         if there is None or not self.takes_part(run.stream):
             return None
@@ -192,7 +192,7 @@ class Cooperation:
         return self._job
 
     def explain(self, run: StreamRun) -> str | None:
-        """Return what this run has to do with others, in words; None if nothing."""
+        """Return in words how other queries affect this run; None: no other query does."""
         if run.token not in self._tasks:
             return None
         there = self._kept_there
@@ -223,7 +223,7 @@ class Cooperation:
         return f'  group  "{status.group}": its minimum is {format_time_us(status.minimum_us)}{ahead}. {obeys}'
 
     def alignment(self, run: StreamRun) -> Alignment | None:
-        """Return where this run stands in its alignment group; None where it is in none."""
+        """Return the alignment of this run, None if the run is in no group."""
         params = run.stream.strategy.alignment
         task = self._tasks.get(run.token)
         if params is None or task is None:
@@ -265,7 +265,8 @@ def _left_out(run: StreamRun) -> LeftOut | None:
     live = sum(states.values()) - states[SplitState.FINISHED]
     if live == 0:
         return LeftOut.FINISHED if run.splits.complete else LeftOut.WITHOUT_SPLITS
-    # The splits of a silent stream are not idle. Its group does not wait for it, its job only while all are silent.
+    # The splits of a silent stream are not idle, yet the stream says IDLE: its group does not wait for it, and its job
+    # waits for it only while all tasks are silent.
     silent = states[SplitState.IDLE] == live or run.coordinator.silent_since_us is not None
     return LeftOut.IDLE if silent else None
 

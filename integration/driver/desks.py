@@ -1,4 +1,4 @@
-"""The conversations of a service, each at a desk of its own over the same runs: heartbeats, plans, Spark's events."""
+"""The conversations of a service over the same runs: one desk each for heartbeats, plans and Spark's events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Desks"]
 
 
 class Desks:
-    """What a service's loop calls. Belongs to that loop.
+    """All desks of a service. Belongs to the loop of the service, which calls them.
 
     Args:
         queries: Spark's running queries.
@@ -32,12 +32,12 @@ class Desks:
         member, job, job_queries, job_away_us: see `Cooperation`.
 
     Attributes:
-        runs: what became of the streams of the service in queries.
+        runs: the runs of the service's streams.
         ending: queries that end when nothing is new.
-        plans: for planners of our own sources.
-        reports: what Spark says of finished batches.
-        heartbeats: for heartbeat readers.
-        events: what Spark's listener brings.
+        plans: answers planners of our own sources.
+        reports: takes the progress of finished batches.
+        heartbeats: answers heartbeat readers.
+        events: takes the events of Spark's listener.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Queries that end when nothing is new (AvailableNow), where Spark does not tell their readers so.
+"""Queries that end when nothing is new (AvailableNow), where Spark does not tell the readers so.
 
-Before Spark 4.2 a source in Python is not told of the trigger. The service hears of it when the query begins
-(`spark/available_now.py`), and whichever reader asks next for one of its streams is that query's. Belongs to the loop.
+Spark before 4.2 does not tell a source in Python of the trigger. The service hears of the trigger when the query
+begins (`spark/available_now.py`), and takes the next reader of each of its streams for a reader of that query. Belongs
+to the loop.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class Ending:
 
 
 class EndingQueries:
-    """Queries that have begun, and whose heartbeat or planner has yet to ask."""
+    """AvailableNow queries that have begun and whose heartbeat or planner has not asked yet."""
 
     def __init__(self) -> None:
         self._heartbeats: dict[str, Ending] = {}  # by stream id
         self._planners: dict[str, Ending] = {}
 
     def expect(self, streams: Sequence[str], fault: str | None) -> None:
-        """A query begins.
+        """Expect the readers of a query that begins.
 
         Args:
             streams: ids of its streams.
@@ -51,15 +52,15 @@ class EndingQueries:
             self._heartbeats[stream_id] = self._planners[stream_id] = Ending(fault)
 
     def forget(self, streams: Sequence[str]) -> None:
-        """A query ended in whose place no reader has asked: those that ask next are another's."""
+        """Drop the expectation of a query that ended before its readers asked: the next reader is another query's."""
         for stream_id in streams:
             self._heartbeats.pop(stream_id, None)
             self._planners.pop(stream_id, None)
 
     def of_heartbeat(self, stream_id: str) -> Ending | None:
-        """A heartbeat asks for the first time. Return what is known of its query, once; None if it goes on."""
+        """Return the ending of a heartbeat's query at the heartbeat's first question, once; None: the query goes on."""
         return self._heartbeats.pop(stream_id, None)
 
     def of_planner(self, stream_id: str) -> Ending | None:
-        """Likewise for a planner."""
+        """Return the ending of a planner's query at the planner's first question, once; None: the query goes on."""
         return self._planners.pop(stream_id, None)

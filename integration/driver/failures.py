@@ -1,4 +1,4 @@
-"""Why a query failed, where Spark's own words do not say."""
+"""Explains why a query failed where Spark's own words do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["brief", "conflict_of", "explain"]
 log = logging.getLogger("lowmark")
 
 _FAULTS = (
-    # All that Spark says when a process it talks to is gone.
+    # Spark says only this when a process that it talks to is gone.
     (
         ("Connection reset", "Broken pipe", "EOFException"),
         (
@@ -35,7 +35,7 @@ _FAULTS = (
             "queries one after the other rather than at once, or give the driver more cores (spark.driver.cores)."
         ),
     ),
-    # Of the Kafka connector 4.1, when it reports a batch that a restart ran without asking for offsets.
+    # Kafka connector 4.1 fails here when it reports a batch that a restart ran without asking for offsets.
     (
         ("KafkaMicroBatchStream$.metrics",),
         (
@@ -43,7 +43,7 @@ _FAULTS = (
             "without). The batch is committed, and nothing is lost: start the query again."
         ),
     ),
-    # Of Spark 4.2, which looks for a setting that this version of the offset log lacks.
+    # Spark 4.2 looks here for a setting that version 2 of the offset log lacks.
     (
         ("OfflineStateRepartitionUtils$.isRepartitionBatch",),
         (
@@ -53,19 +53,19 @@ _FAULTS = (
         ),
     ),
 )
-"""Signs in what Spark says, and what they mean."""
+"""Signs in Spark's text, and the meaning of each."""
 _ENDED = "terminated with exception: "
 _BRIEF_MOST = 500
 _explaining = threading.Lock()
 _explained: deque[str] = deque(maxlen=100)
-"""Runs of queries whose failure a service of this process has explained: all that listen to a session hear of it."""
+"""Runs of queries whose failure is logged already: every service on a session hears of the same failure."""
 
 
 def brief(failure: str) -> str | None:
-    r"""Say in a sentence or two why a query failed: what Spark's words mean where that is known, else their first line.
+    r"""Say in a sentence or two why a query failed: the known meaning of Spark's text, else its first line.
 
     Args:
-        failure: what Spark says of it; empty if it did not fail.
+        failure: Spark's text of the failure; empty if the query did not fail.
 
     >>> brief("org.apache.spark.SparkException: Python worker failed to connect back.")[:60]
     'a Python process of the query did not start within the 10 se'
@@ -85,17 +85,17 @@ def brief(failure: str) -> str | None:
 def explain(
     failure: str, query: RunningQuery | None, *, query_id: str, names: Iterable[str], streams: Mapping[str, Stream]
 ) -> dict[str, str]:
-    """Log what is known of the failure of a query, if anything.
+    """Log the known reason of a query's failure, if any.
 
     Args:
-        failure: what Spark says of it.
-        query: the query, None if it is not known any more.
-        query_id: its id.
-        names: of its streams.
+        failure: Spark's text of the failure.
+        query: the query, None if it is no longer known.
+        query_id: id of the query.
+        names: names of the query's streams.
         streams: all streams of the service, by id.
 
     Returns:
-        What is known, by the name of the stream; also where another service has logged it.
+        The known reason by the name of the stream; also if another service has logged it.
     """
     known: dict[str, str] = {}
     if query is not None and query.newest() is None:
@@ -107,24 +107,24 @@ def explain(
 
 
 def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | None:
-    """Say why a query cannot go on from its checkpoint, None if it can, or for a reason that is not lowmark's.
+    """Say why a query cannot go on from its checkpoint; None if it can, or if lowmark is not the reason.
 
     Args:
-        query: it has no batch behind it.
+        query: a query without a finished batch.
         streams: all streams of the service, by id.
     """
     try:
         placed = query.heartbeats()
         if placed and not any(stream_id in streams for stream_id, _ in placed):
-            return None  # another service's
-        # A heartbeat of another service in the same query is known by nothing but its place.
+            return None  # a query of another service
+        # For a heartbeat of another service in the same query, only its place is known.
         own = [(streams[stream_id], numbers) for stream_id, numbers in placed if stream_id in streams]
         written = query.farewells.newest_entry()
-        # Sources that have names may come and go.
+        # Named sources may come and go.
         if written is None or written.named or len(own) < len(placed):
             return None
         kinds = query.source_kinds()
-        if written.version == 2:  # has a line for a source, not for each place where it is used
+        if written.version == 2:  # this version has one line per source, however often the query uses the source
             own = [each for n, each in enumerate(own) if each[0] not in [stream for stream, _ in own[:n]]]
         return conflict(
             [offset or "" for offset in written.placed(len(kinds))],
@@ -134,13 +134,13 @@ def conflict_of(query: RunningQuery, streams: Mapping[str, Stream]) -> str | Non
             sources={stream.name: numbers for stream, numbers in own},
             kinds=kinds,
         )
-    except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+    except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
         log.debug("query %s: its checkpoint could not be looked at: %s", query.query_id, failed)
         return None
 
 
 def _explain_checkpoint(query: RunningQuery, query_id: str, streams: Mapping[str, Stream]) -> dict[str, str]:
-    """A query that fails before its first batch may have another's checkpoint, and Spark's words do not say so."""
+    """Explain a failure before the first batch by a wrong checkpoint, which Spark's own text does not name."""
     why = conflict_of(query, streams)
     if why is None:
         return {}

@@ -1,8 +1,8 @@
-"""The last report of a run, which no heartbeat carried: left in the checkpoint for the run that goes on from it.
+"""Farewells: the last report of a run, written to the checkpoint because no heartbeat's offset carried it.
 
-It is left when a query ends, and when the next heartbeat is not there yet: a query that is killed in between ends like
-any other. Where splits are known by their rows alone, a restart holds for what was new in a batch of which nothing was
-left.
+A farewell is written when a query ends, and after a batch while the next heartbeat has not come yet, so a query that is
+killed in between leaves one, too. If splits are known by their rows alone and the newest batch left no farewell, a
+restart holds the low watermark for splits that were new in that batch.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _WRITE_SECONDS = 60.0
 
 
 class Farewells:
-    """Writes them, on a thread of its own: a file system may take its time, and the loop has others to serve."""
+    """Writes farewells on a thread of its own, because a file system may be slow and the loop must not wait for it."""
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[RunningQuery, Farewell, str | None]] = {}  # by token, not written yet
         self._loop: Loop | None = None
 
     def keep(self, query: RunningQuery | None, run: StreamRun) -> None:
-        """Leave the last report of a run that goes on, soon."""
+        """Write the last report of a running run soon, without waiting."""
         farewell = _of(run)
         if query is not None and farewell is not None:
             self._newest[run.token] = query, farewell, run.resumes
             self._writer.post(partial(self._write_or_warn, run))
 
     def leave(self, query: RunningQuery | None, run: StreamRun) -> None:
-        """Leave the last report of a run that is over, and return when it is left.
+        """Write the last report of an ended run, and return when it is written.
 
         Raises:
-            Exception: whatever py4j and the file system raise.
+            Exception: whatever py4j or the file system raises.
         """
         farewell = _of(run, over=True)
         if query is not None and farewell is not None:
@@ -50,7 +50,7 @@ class Farewells:
             self._writer.call(partial(self._write, run.token), "leave the last report", seconds=_WRITE_SECONDS)
 
     def close(self) -> None:
-        """Write what is to be written, and end."""
+        """Write all pending farewells, and end the thread."""
         if self._loop is not None:
             self._loop.stop()
 
@@ -63,7 +63,7 @@ class Farewells:
     def _write(self, token: str) -> None:
         found = self._newest.pop(token, None)
         if found is None:
-            return  # a newer one was written in its place
+            return  # a newer farewell was written in its place
         query, farewell, resumed = found
         query.farewells.write(farewell)
         if resumed is not None:
@@ -72,7 +72,7 @@ class Farewells:
     def _write_or_warn(self, run: StreamRun) -> None:
         try:
             self._write(run.token)
-        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+        except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
             log.warning(
                 'stream "%s": the report of a batch could not be left in the checkpoint (%s). The next heartbeat '
                 "carries it. A query that is killed before holds for a grace when it is started again",
@@ -82,11 +82,11 @@ class Farewells:
 
 
 def _of(run: StreamRun, *, over: bool = False) -> Farewell | None:
-    """The last report of a run, None if it has none that may be left.
+    """Return the last report of a run, None if the run has none that may be written.
 
-    None with the claims of a plan that Spark may not have written: a restart plans anew, perhaps not so far, and the
-    rows between would be late. The state is left out where the offset of the last answer has it. A run that is over
-    leaves its state in any case, because Spark may have stopped before it wrote that offset.
+    Returns None if the run counts claims of a plan that Spark may not have written: a restart may plan less far, and
+    the rows in between would be late. The state is left out if the offset of the last answer carries it. An ended run
+    writes its state in any case, because Spark may have stopped before it wrote that offset.
     """
     if run.last_batch_id is None or not run.written or run.broken or run.goes_beyond_its_offset:
         return None
@@ -103,12 +103,12 @@ def lost_report(
 
     Args:
         queries: Spark's running queries.
-        stream_id: whose heartbeat it is.
-        request: its first question.
-        left_behind: what the run before left.
+        stream_id: id of the heartbeat's stream.
+        request: the first question of the heartbeat reader.
+        left_behind: the farewell of the run before, if any.
 
     Raises:
-        Exception: whatever py4j and the file system raise.
+        Exception: whatever py4j or the file system raises.
     """
     if request.resumes is None:
         return None
@@ -120,7 +120,7 @@ def lost_report(
             continue
         if not any(request.resumes in (offset or "") for _, offset in written.sources):
             continue  # another query of the stream
-        # A batch that a restart ran again is reported; the state in its offset is from the report before it.
+        # A batch that a restart ran again is reported; the state in its offset comes from the report before that batch.
         over = planned if query.newest() is None and files.committed(planned) else planned - 1
         reported = planned - 1 if left_behind is None else left_behind.batch_id
         return over if reported < over and _went_on(files, reported, over) else None
@@ -134,10 +134,10 @@ def _went_on(files: FarewellFiles, before: int, until: int) -> bool:
 
 
 def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell | None:
-    """Return what the run before left in the checkpoint, None if that is not good on top of its last offset.
+    """Return the farewell of the run before, None if there is none that fits the run's last offset.
 
     A farewell with a state may be newer than the offset, because Spark may stop before it writes the offset of an
-    answer. A farewell without a state says that the offset has it, so it is good on top of that very offset alone.
+    answer. A farewell without a state relies on the state in one offset, so it fits that offset alone.
     """
     if request.resumes is None:
         return None
@@ -145,7 +145,7 @@ def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell |
     for query in queries:
         try:
             farewell = query.farewells.read(request.resumes)
-        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+        except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class of errors
             warn(stream, request.resumes, failed)
             continue
         if farewell is not None and (
@@ -156,7 +156,7 @@ def find(queries: Queries, request: HeartbeatRequest, stream: str) -> Farewell |
 
 
 def warn(stream: str, token: str | None, failed: Exception) -> None:
-    """Say that a last report cannot be read, and what follows."""
+    """Log that a farewell cannot be read, and the consequence."""
     log.warning(
         'stream "%s": the file lowmark/%s in the checkpoint cannot be read (%s). The query goes on from its last '
         "offset; a window may wait for one more row of each split",

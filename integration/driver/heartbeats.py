@@ -22,7 +22,7 @@ class Heartbeats:
     Args:
         runs: the runs of the service.
         reports: brings the progress of finished batches.
-        ending: queries that end when nothing is new.
+        ending: AvailableNow queries whose readers Spark has not told so.
     """
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
@@ -32,7 +32,7 @@ class Heartbeats:
         """Answer a heartbeat reader, after taking the reports of all batches that are over.
 
         Raises:
-            UnknownStream: the reader's stream or run is not of this service.
+            UnknownStream: the reader's stream or run does not belong to this service.
         """
         now_us = self._runs.clock.now_us()
         run = self._runs.get(request.run)
@@ -47,34 +47,34 @@ class Heartbeats:
         run.hear(Polled(self._own_time(request.polled_until_us)) if polled else Tick(), now_us)
         run.tell()
         self._runs.after(run, now_us)
-        if run.refusal is not None:  # nothing of the run is written any more
+        if run.refusal is not None:  # nothing of a refused run is written
             return HeartbeatReply(low_watermark_us=None, epoch=run.told_epoch, state="", refusal=run.refusal)
         wake_at_us = self._wake_at_us(run, now_us)
         state = run.answer(now_us)
         return HeartbeatReply(run.low_watermark_us, run.told_epoch, state, wake_at_us)
 
     def refuses(self, stream_id: str) -> str | None:
-        """Say why the query that is about to begin with a stream cannot, None if it can for all that is known."""
+        """Say why a query cannot begin with a stream, None if no reason is known."""
         if (released := self._runs.streams.why_released(stream_id)) is not None:
             return released
         self._runs.queries.find()
         beginning = [q for q in self._runs.queries if q.newest() is None and stream_id in q.streams()]
         said = {failures.conflict_of(query, self._runs.streams) for query in beginning}
-        # If several queries begin together, nobody knows which query the heartbeat belongs to.
+        # If several queries begin together, the heartbeat may belong to any of them.
         why = said.pop() if len(said) == 1 else None
         return None if why is None else f'stream "{self._runs.streams[stream_id].name}": {why}'
 
     def worth_waiting(self, request: HeartbeatRequest) -> bool:
-        """Whether the answer to a reader that will not ask again may soon be a better one."""
+        """Whether a reader that will not ask again may soon get a better answer."""
         run = self._runs.get(request.run)
         ends = run is not None and (request.available_now or run.available_now)
         return run is not None and ends and self._runs.cooperation.worth_waiting(run)
 
     def _wake_at_us(self, run: StreamRun, now_us: int) -> int | None:
-        """When the reader has to ask again though its query has nothing to do, on the monotonic clock; None: never."""
+        """When an idle query's reader must ask again, monotonic microseconds; None: never."""
         wake_at_us = self._runs.cooperation.wake_at_us(run, run.coordinator.wake_at_us(now_us))
         if wake_at_us is None or (run.stream.withholds and wake_at_us <= now_us):
-            return None  # the latter is a silence that only a batch can settle, because polls show nothing here
+            return None  # the second case: only a batch can settle this silence, because polls show nothing
         return self._runs.clock.to_monotonic_us(wake_at_us)
 
     def _own_time(self, monotonic_us: int | None) -> int:
@@ -86,7 +86,7 @@ class Heartbeats:
         if stream is None or not request.first:
             raise UnknownStream(request.stream_id, self._runs.streams.names())
         before = self._runs.get(request.resumes)
-        if before is not None and not before.ended:  # it was restarted before the news of its end came
+        if before is not None and not before.ended:  # the query was restarted before the news of its end came
             self._reports.leave_last(before)
         ending = self._ending.of_heartbeat(stream.stream_id)
         run = beginning.begin(stream, request, self._runs.queries, ending, now_us)
@@ -96,7 +96,7 @@ class Heartbeats:
         return run
 
     def _begins_as(self, stream_id: str) -> str | None:
-        """The name, or else the id, of the one query that is about to begin with a stream; None of several."""
+        """The name, or else the id, of the only query that is about to begin with a stream; None if several are."""
         self._runs.queries.find()
         tied = {run.run_id for run in self._runs}
         beginning = [q for q in self._runs.queries if q.run_id not in tied and stream_id in q.streams()]

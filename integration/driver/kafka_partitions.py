@@ -1,4 +1,4 @@
-"""The splits of Spark's own Kafka source: its offsets name every partition, what is read of it and what is not."""
+"""The splits of Spark's own Kafka source, whose offsets name every partition, its read rows and its backlog."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Partition = tuple[str, int]
 
 @dataclass
 class KafkaPartitions(Splits):
-    """See `Splits`: here every partition is a split, and known before its first row.
+    """Splits of Spark's Kafka source, see `Splits`: every partition is a split, known before its first row.
 
     Attributes:
-        refuse: ends the query, and says why.
+        refuse: ends the query with the given reason.
     """
 
     refuse: Callable[[str], None]
     _ids: dict[Partition, int] = field(default_factory=dict, init=False)
 
     def discover(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
-        # Not from the backlog: a batch that Spark runs again after a crash has end offsets and no latest ones.
+        # The backlog does not show all partitions: a batch that Spark runs again has end offsets and no latest offsets.
         backlog = backlog_rows(sources)
         taken = {split: partition for partition, split in self._ids.items()}
         new, empty = [], set()
@@ -48,7 +48,7 @@ class KafkaPartitions(Splits):
                 new.append(split)
                 if backlog.get(partition) == 0:
                     empty.add(split)
-        # New ones first: a stream without any split, if only for a moment, has nobody that holds its watermark.
+        # New splits come first, because the low watermark has no holder while the stream has no split.
         if new:
             yield SplitsDiscovered(tuple(new), frozenset(empty))
         yield from self._let_go(sources)
@@ -62,20 +62,20 @@ class KafkaPartitions(Splits):
         return self._by_split(kafka_rows(sources))
 
     def _let_go(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
-        """Partitions that no source reads any more, as of a topic that is not subscribed since the restart.
+        """Remove partitions that no source reads any more, such as those of a topic that is no longer subscribed.
 
-        They are not finished for good: one that comes back is a new split, and waited for.
+        A removed partition is not finished: after its return it is a new split, and is waited for.
         """
         read = [kafka_positions(source.end_offset) for source in sources]
         if not read or not all(read):
-            return  # nobody knows which sources they are, or one has not said anything yet, or is none of Kafka's
+            return  # the sources are unknown, have no offsets yet, or are not Kafka's
         live = {self._ids[partition] for positions in read for partition in positions} | set(self.stream.declared)
         gone = tuple(split for split in self.coordinator.splits if split not in live)
         if not gone:
             return
         self._ids = {partition: split for partition, split in self._ids.items() if split in live}
         for partition in (p for source in sources for p in kafka_positions(source.start_offset)):
-            self.stream.names.setdefault(*self.stream.partition_id(*partition))  # a restart knows them by that alone
+            self.stream.names.setdefault(*self.stream.partition_id(*partition))  # a restart learns names here
         names = sorted(map(self.stream.name_of, gone))
         more = len(names) - _NAMES_SHOWN
         log.warning(
@@ -87,7 +87,7 @@ class KafkaPartitions(Splits):
         yield SplitsRemoved(gone)
 
     def _refuse_merged(self, partition: Partition, other: Partition, name: str) -> None:
-        """Partition 0 of two topics is no single split: the one that is ahead would speak for the other."""
+        """Refuse a split that stands for one partition number of two topics, because one topic would speak for both."""
         self.refuse(
             f'stream "{self.stream.name}": the split {name} stands for partition {partition[1]} of both topic '
             f'"{other[0]}" and topic "{partition[0]}", so the one that is ahead would make the rows of the other late. '

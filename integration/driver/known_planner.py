@@ -1,4 +1,4 @@
-"""What the service keeps of planners: their plans until the batches were reported, and events for them."""
+"""The service's knowledge of planners: their plans until the batches are reported, and events for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["KnownPlanner", "Planners"]
 
 _PLANS_KEPT = 8
 _UNTIED_KEPT = 100
-_LIVES_US = 30_000_000  # since it was heard; while it waits for its first splits it says so every 10 seconds
+_LIVES_US = 30_000_000  # after its last question; a planner that waits for its first splits asks every 10 seconds
 
 
 @dataclass
@@ -19,14 +19,14 @@ class KnownPlanner:
     """A planner, as the service knows it.
 
     Attributes:
-        stream_id: what it reads.
-        run: token of the heartbeat of the same query; None until a batch showed the two together.
-        plans: what it planned last, by checkpoint, the newest last.
-        events: what its readers sent to the enumerator, not taken yet.
-        heard_us: when it last asked or told something, on the service's clock.
-        planned_us: when it told the newest plan.
-        reported: the checkpoint whose batch was reported last; None: of none of its own.
-        available_now: its query ends when nothing is new, which Spark did not tell it.
+        stream_id: id of the stream that it reads.
+        run: token of the heartbeat of the same query; None until a batch showed both together.
+        plans: its newest plans by checkpoint, the newest last.
+        events: events from its readers to the enumerator that the planner has not taken yet.
+        heard_us: time of its last question or plan, on the service's clock.
+        planned_us: time of its newest plan.
+        reported: the checkpoint of its newest reported batch; None: none was reported.
+        available_now: its query ends when nothing is new, and Spark has not told the planner so.
     """
 
     stream_id: str
@@ -40,7 +40,7 @@ class KnownPlanner:
 
     @property
     def being_read(self) -> Planned | None:
-        """The plan whose rows are being read, as far as is known: a batch follows its plan at once."""
+        """The plan whose rows are being read, because a batch follows its plan at once; None: none is known."""
         newest = next(reversed(self.plans.values()), None)
         if newest is None or not any(rows > 0 for rows in newest.rows.values()):
             return None
@@ -48,12 +48,12 @@ class KnownPlanner:
 
     @property
     def missing(self) -> str | None:
-        """What it waits for while it has found no split."""
+        """The planner's reason for having found no split yet; None: no reason."""
         return list(self.plans.values())[-1].missing if self.plans else None
 
     @property
     def trouble(self) -> str | None:
-        """Which splits it cannot read at present, and why."""
+        """The splits that the planner cannot read at present, and why; None: none."""
         return list(self.plans.values())[-1].trouble if self.plans else None
 
     @property
@@ -62,12 +62,12 @@ class KnownPlanner:
         return bool(self.plans) and list(self.plans.values())[-1].complete
 
     def is_news(self, planned: Planned) -> bool:
-        """Whether a plan was not said before: a planner that got no answer says it again, also after a newer one."""
+        """Whether a plan is new. A planner without an answer repeats its plan, possibly after a newer one."""
         newest = not self.plans or planned.checkpoint >= next(reversed(self.plans))
         return newest and self.plans.get(planned.checkpoint) != planned
 
     def keep(self, planned: Planned) -> bool:
-        """Remember a plan until its batch was reported; the newest few. Returns whether it was news."""
+        """Keep a plan until its batch is reported, at most the newest few; return whether the plan is new."""
         news = self.is_news(planned)
         if news:
             self.planned_us = self.heard_us
@@ -80,7 +80,7 @@ class KnownPlanner:
 
 
 class Planners:
-    """The planners that a service has heard of. Belongs to its loop."""
+    """The planners that have asked a service. Belongs to its loop."""
 
     def __init__(self) -> None:
         self._planners: dict[str, KnownPlanner] = {}  # by token
@@ -89,12 +89,12 @@ class Planners:
         return None if token is None else self._planners.get(token)
 
     def add(self, token: str, planner: KnownPlanner, is_over: Callable[[str], bool]) -> None:
-        """Know a planner that asks for the first time, and forget those of queries that are over.
+        """Add a planner at its first question, and forget the planners of ended queries.
 
         Args:
-            token: of the planner.
-            planner: what is known of it.
-            is_over: says of the token of a run whether its query has ended.
+            token: token of the planner.
+            planner: the planner.
+            is_over: tells from a run's token whether the run's query has ended.
         """
         live = {each: known for each, known in self._planners.items() if known.run is None or not is_over(known.run)}
         untied = [each for each, known in live.items() if known.run is None]  # most of queries that failed at once
@@ -103,15 +103,15 @@ class Planners:
         self._planners = {**live, token: planner}
 
     def newest(self, stream_id: str, run: str | None, now_us: int) -> KnownPlanner | None:
-        """Return the planner of a stream that was heard last; None if it was too long ago.
+        """Return the last heard planner of a stream; None if it was heard too long ago.
 
         Args:
             stream_id: the stream.
-            run: token of the run that asks. The planner may not have been seen in a batch yet, and so be of no run.
+            run: token of the asking run; planners that no batch has tied to a run yet are searched, too.
             now_us: now, on the service's clock.
         """
         found = [each for each in self._planners.values() if each.stream_id == stream_id and each.run in (None, run)]
         newest = max(found, key=lambda planner: planner.heard_us, default=None)
-        if newest is None or newest.being_read is not None:  # it is not asked for anything while a batch runs
+        if newest is None or newest.being_read is not None:  # a planner asks nothing while a batch runs
             return newest
         return None if now_us - newest.heard_us > _LIVES_US else newest

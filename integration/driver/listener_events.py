@@ -31,7 +31,7 @@ class ListenerEvents:
 
     def __init__(self, runs: Runs, reports: Reports, ending: EndingQueries) -> None:
         self._runs, self._reports, self._ending = runs, reports, ending
-        self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), two at most
+        self._ended_untied: list[tuple[str, str, str | None]] = []  # (query, its run, its name), at most two
 
     def take_event(self, kind: str, event: JavaObject) -> None:
         """Take an event: "started", "progress", "idle" or "terminated"."""
@@ -49,7 +49,7 @@ class ListenerEvents:
         run_id, batch_id = java_progress.runId().toString(), java_progress.batchId()
         runs = [run for run in self._runs if run.run_id in (run_id, None) and not run.ended]
         behind = [run for run in runs if run.last_batch_id is None or run.last_batch_id < batch_id]
-        if behind:  # between two batches, and at the end of a query; else the heartbeat was faster
+        if behind:  # between two batches and at the end of a query; otherwise the heartbeat took the report first
             progress = Progress.from_java(java_progress)
             for run in behind:
                 self._reports.take(run, progress, planned_at_us=run.asked_at_us)
@@ -58,7 +58,7 @@ class ListenerEvents:
                     self._reports.keep_last(run)
 
     def _take_sign_of_life(self, event: JavaObject) -> None:
-        """Spark says every ten seconds that a query lives and has nothing to do."""
+        """Take Spark's sign, every ten seconds, that an idle query lives."""
         for run in self._runs.of_query(event.runId().toString()):
             run.seen_at_us = self._runs.clock.now_us()
 
@@ -77,10 +77,10 @@ class ListenerEvents:
                 self._end(run, failed=bool(failure), told=told)
         if not tied:
             ended = query_id, run_id, None if query is None else query.name
-            self._ended_untied = [*self._ended_untied[:1], ended]  # of two, nobody can tell which it was
+            self._ended_untied = [*self._ended_untied[:1], ended]  # with two, their runs cannot be told apart
         self._runs.queries.forget(run_id)
         self._end_untied(told)
-        # Last, for both ask Spark.
+        # Last, because both ask Spark.
         if not tied and query is not None:
             self._ending.forget(query.streams())
         if failure:
@@ -97,7 +97,7 @@ class ListenerEvents:
             run.stream.tracks.forget(run.query_id, run.last_batch_id)
 
     def _keep_failed(self, query: RunningQuery, told: str | None, known: Mapping[str, str]) -> None:
-        """Keep a failed query for status and metrics, also one that failed before its heartbeat asked for anything."""
+        """Keep a failed query for status and metrics, including a query that failed before its heartbeat asked."""
         now_us = self._runs.clock.now_us()
         of_query = {run.stream.stream_id: run for run in self._runs.of_query(query.run_id)}
         for stream_id in () if of_query else query.streams():
@@ -112,7 +112,7 @@ class ListenerEvents:
             run.failure = known.get(run.stream.name, told)
 
     def _end_untied(self, failure: str | None) -> None:
-        """End the run of a query that failed in its first batch: it was never tied, and no query is left to own it."""
+        """End the run of a query that failed in its first batch: the run was never tied, and its query is gone."""
         tied = {run.run_id for run in self._runs}
         if any(query.run_id not in tied for query in self._runs.queries):
             return

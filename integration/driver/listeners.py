@@ -1,4 +1,4 @@
-"""Those who hear of every new low watermark, on a thread of their own: a slow one must not delay heartbeats."""
+"""Listeners for new low watermarks, on a thread of their own, because a slow listener must not delay heartbeats."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ class Listeners:
                 log.exception("a LowWatermarkListener failed on %s; it will be called again", notice)
 
     def stop(self) -> None:
-        """Return when those that were notified have heard it."""
+        """Return when all listeners have heard every notice so far."""
         self._loop.stop()

@@ -1,4 +1,4 @@
-"""Alignment groups that are kept in the driver, behind the face that a coordinator elsewhere has."""
+"""Alignment groups kept in the driver, with the same interface as a coordinator elsewhere."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Coordinating", "OwnGroups"]
 
 
 class Coordinating(Protocol):
-    """Where tasks say how far they are, and hear how far they may go: the groups of this driver, or a `Member`."""
+    """Takes low watermarks of tasks and gives caps: the groups of this driver, or a `Member`."""
 
     @property
     def connected(self) -> bool:
-        """Whether it answers; if not, low watermarks and caps stay as they are."""
+        """Whether the coordinator answers; while it does not, low watermarks and caps stay as they are."""
         ...
 
     def register(
@@ -30,7 +30,7 @@ class Coordinating(Protocol):
         expected_tasks: int = 1,
         away_limit_us: int | None = None,
     ) -> str:
-        """Begin a run of a task; see `lowmark.watermark.TaskRegistered`. Returns its token."""
+        """Begin a run of a task, and return the run's token; see `lowmark.watermark.TaskRegistered`."""
         ...
 
     def report(
@@ -43,24 +43,24 @@ class Coordinating(Protocol):
         heard_us: int | None = None,
         patience_us: int | None = None,
     ) -> None:
-        """Say how far a task is, and when it had rows; see `lowmark.watermark.ReplyLowWatermark`."""
+        """Report a task's low watermark, and when it had rows; see `lowmark.watermark.ReplyLowWatermark`."""
         ...
 
     def deregister(self, task: TaskId) -> None:
-        """The run of the task is over."""
+        """End the run of a task."""
         ...
 
     def low_us(self, task: TaskId) -> int | None:
-        """The low watermark that the task shares with others, microseconds; None: none."""
+        """The low watermark that the task shares with others, microseconds; None: it shares none."""
         ...
 
     def cap(self, task: TaskId) -> Cap | None:
-        """How far the task may read; None: not known yet."""
+        """The cap of the task; None: not known yet."""
         ...
 
 
 class OwnGroups:
-    """The groups of one driver. Belongs to its loop; nothing is sent, so nothing is lost.
+    """The groups of one driver. Belongs to its loop; no message is sent, so none is lost.
 
     Args:
         now_us: the service's clock.
@@ -78,13 +78,13 @@ class OwnGroups:
         task: TaskId,
         *,
         run: str | None = None,
-        low_watermark_us: int | None = None,  # noqa: ARG002  # it is reported at once
+        low_watermark_us: int | None = None,  # noqa: ARG002  # the first report brings it
         alignment: AlignmentParams | None = None,
         throttled: bool = True,
-        expected_tasks: int = 1,  # noqa: ARG002  # of a job, which is never kept here
+        expected_tasks: int = 1,  # noqa: ARG002  # concerns a job, which is never kept here
         away_limit_us: int | None = None,  # noqa: ARG002
     ) -> str:
-        """Join the group, if the task wants one. A member stays one: a restart took its place."""
+        """Join the group that the task wants, if any. A restarted task stays the member that it was."""
         if alignment is not None:
             group = self._groups.setdefault(alignment.group, AlignmentGroup(alignment.group))
             group.join(task, alignment, now_us=self._now_us(), throttled=throttled)
@@ -101,7 +101,7 @@ class OwnGroups:
         heard_us: int | None = None,  # noqa: ARG002  # a group does not wait for a silent member
         patience_us: int | None = None,  # noqa: ARG002
     ) -> None:
-        """Count what the task says at once, and announce a cap if its time has come."""
+        """Count a report at once, and announce a cap when one is due."""
         group, now_us = self._group_of[task], self._now_us()
         if left_out is None:
             group.report(task, low_watermark_us, at_us=now_us, next_wanted_us=next_wanted_us)
@@ -110,15 +110,15 @@ class OwnGroups:
         group.announce(now_us)
 
     def deregister(self, task: TaskId) -> None:
-        """The others do not wait for it any more."""
+        """Remove the task from its group, which stops waiting for it."""
         self._group_of.pop(task).leave(task)
 
     def low_us(self, task: TaskId) -> int | None:  # noqa: ARG002
-        """None: nothing is shared here."""
+        """Return None, because nothing is shared here."""
         return None
 
     def cap(self, task: TaskId) -> Cap | None:
-        """What the group decides by now, not what it announced last."""
+        """Return the cap that holds now, which may be newer than the last announced cap."""
         return self._group_of[task].cap()
 
     def group_status(self, task: TaskId) -> GroupStatus:
@@ -126,5 +126,5 @@ class OwnGroups:
         return self._group_of[task].status()
 
     def statuses(self) -> tuple[GroupStatus, ...]:
-        """Every group that has ever had a member, by name."""
+        """The status of every group that has ever had a member, by name."""
         return tuple(self._groups[name].status() for name in sorted(self._groups))

@@ -1,8 +1,7 @@
-"""The splits of a source of ours: its planner says which there are, what it will read of them, and when one ends.
+"""The splits of a source of ours: its planner lists them, plans what is read of each, and says when a split ends.
 
-A plan comes before its batch is read, the report afterwards, and the next plan between the two. What a plan claims of
-a split (no row up to that time is left) counts as the split's watermark at once, where the times that the planner knows
-are the event times.
+A plan comes before its batch is read, the report afterwards, and the next plan in between. A plan's claim about a split
+(no row up to that time is left) counts as the split's watermark at once, if the planner knows event times.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ FINISHED_KEPT = 100
 
 @dataclass
 class PlannedSplits(Splits):
-    """See `Splits`: here the planner says."""
+    """Splits of a source of ours, see `Splits`: the planner lists them."""
 
     _claimed_us: dict[SplitId, int] = field(default_factory=dict, init=False)  # watermarks
     _paused: frozenset[str] = field(default=frozenset(), init=False)
-    _finished: dict[SplitId, None] = field(default_factory=dict, init=False)  # not forgotten yet, the first one first
+    _finished: dict[SplitId, None] = field(default_factory=dict, init=False)  # not forgotten yet, oldest first
     _planner_counts: Mapping[str, float] = field(default_factory=dict, init=False)
-    _reader_counts: dict[str, float] = field(default_factory=dict, init=False)  # of all batches of the run
+    _reader_counts: dict[str, float] = field(default_factory=dict, init=False)  # over all batches of the run
     _swept_checkpoint: int | None = field(default=None, init=False)
 
     @property
@@ -58,7 +57,7 @@ class PlannedSplits(Splits):
         return newest if reported is None or newest > reported else None
 
     def plan(self, planned: Planned, now_us: int) -> Iterator[Event]:
-        """What the planner says of a batch that is not read yet."""
+        """Yield the events that follow from a plan, before its batch is read."""
         ids = {name: self._id(name) for name in planned.splits}
         self.next_us, self._planner_counts = planned.next_us, planned.metrics
         self.source_metrics = added_up([self._planner_counts, self._reader_counts])
@@ -90,14 +89,14 @@ class PlannedSplits(Splits):
             yield SplitsResumed(tuple(map(self._id, sorted(resumed))))
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
-        """The newest that is known: the next batch is planned already when this one is reported."""
+        """The backlog in the newest plan, because the next batch is already planned when this batch is reported."""
         if self.planner is None or not self.planner.plans:
             return {}
         newest = list(self.planner.plans.values())[-1]
         return {self._id(name): rows for name, rows in newest.backlog_rows.items()}
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
-        """What was read of each split, or what was claimed of it since, if that is more."""
+        """The watermark of each split: the larger of the measured watermark and the newest claim."""
         for split, latest_us in measured.latest_us.items():
             name = self.stream.name_of(split)
             self.observed_us[name] = max(latest_us, self.observed_us.get(name, latest_us))
@@ -118,9 +117,9 @@ class PlannedSplits(Splits):
             self._reader_counts = before._reader_counts
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:
-        """Splits that do not go on after a batch are done. O(1) a batch and finished split.
+        """Finish the splits that end with a batch. O(1) a batch and finished split.
 
-        Also those that finished before a restart, or while no plan arrived: no plan has them any more.
+        Also finishes splits that ended before a restart, or while no plan arrived: such splits are in no plan.
         """
         offset = planned_to(sources)
         if self.planner is None or offset is None:
@@ -149,7 +148,7 @@ class PlannedSplits(Splits):
         yield from self._forget_finished()
 
     def _forget_finished(self) -> Iterator[Event]:
-        """Their rows are in batches that are committed. The last are shown for a while, and children may yet come."""
+        """Forget the oldest finished splits, whose rows are committed; the newest may still get children."""
         forgotten = tuple(islice(self._finished, max(0, len(self._finished) - FINISHED_KEPT)))
         for split in forgotten:
             assert isinstance(split, int), "ids of a source's splits are made of their names"
@@ -165,6 +164,6 @@ class PlannedSplits(Splits):
 
 
 def planned_to(sources: Sequence[SourceProgress]) -> BatchOffset | None:
-    """The offset that a planner of ours wrote, among the sources of one stream; None if none of them is ours."""
+    """Return the offset that a planner of ours wrote, among the sources of one stream; None if no source is ours."""
     found = (BatchOffset.find(source.end_offset) for source in sources)
     return next((offset for offset in found if offset is not None), None)

@@ -1,4 +1,4 @@
-"""Answers planners of our own sources, takes their plans, and finds the planner of each heartbeat."""
+"""Answers planners of our own sources, takes their plans, and finds each run's planner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Plans:
 
     Args:
         runs: the runs of the service.
-        ending: queries that end when nothing is new.
+        ending: AvailableNow queries whose readers Spark has not told so.
     """
 
     def __init__(self, runs: Runs, ending: EndingQueries) -> None:
@@ -34,7 +34,7 @@ class Plans:
         """Say how far a planner may read.
 
         Raises:
-            UnknownStream: it reads no stream of this service.
+            UnknownStream: the stream does not belong to this service.
         """
         planner = self._planner(request.stream_id, request.run)
         run = self._runs.get(planner.run)
@@ -45,25 +45,25 @@ class Plans:
         )
 
     def take(self, stream_id: str, token: str, planned: Planned) -> None:
-        """Hear what a planner has planned. Its run is known once a batch showed planner and heartbeat together.
+        """Take a plan. The plan's run is known once a batch showed planner and heartbeat together.
 
         Raises:
-            UnknownStream: it reads no stream of this service.
+            UnknownStream: the stream does not belong to this service.
         """
         planner = self._planner(stream_id, token)
         run, now_us = self._runs.get(planner.run), self._runs.clock.now_us()
         news = run is not None and not run.ended and planner.is_news(planned)
         if run is not None and news:
             run.plan(planned, now_us)
-        planner.keep(planned)  # after the run took it, because a planner that gets no answer says it again
+        planner.keep(planned)  # last, because a planner that gets an error instead of an answer repeats its plan
         if run is not None and news:
             self._runs.after(run, now_us)
 
     def tie(self, run: StreamRun, sources: Sequence[SourceProgress]) -> None:
-        """Find the planner of a run by the sources of a batch, whose offsets show planner and heartbeat together."""
+        """Find the planner of a run from a batch, whose offsets show planner and heartbeat together."""
         splits = run.splits
         if not isinstance(splits, PlannedSplits) or splits.planner is not None:
-            return  # once is enough: a planner and a heartbeat live as long as their query's run
+            return  # not for this stream, or found already: planner and heartbeat live as long as the run
         offset = planned_to(sources)
         planner = None if offset is None else self._runs.planners.get(offset.run)
         if planner is None or planner.run is not None or planner.stream_id != run.stream.stream_id:

@@ -1,7 +1,7 @@
-"""What Spark says of finished batches, taken in order; and the last report of a run, left in its checkpoint.
+"""Takes Spark's progress of finished batches in order, and leaves the last report of a run in its checkpoint.
 
-When a heartbeat reader asks, Spark has just finished a batch and put its progress where `Queries` finds it, so the
-progress is taken before the answer is given: the report of batch N is in the heartbeat of batch N + 1 without waiting.
+When a heartbeat reader asks, Spark has just finished a batch and put its progress where `Queries` finds it. The
+progress is taken before the reader is answered, so the heartbeat of batch N + 1 carries the report of batch N.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reports:
         self.farewells = Farewells()
 
     def catch_up(self, run: StreamRun, *, planned_at_us: int) -> None:
-        """Take the reports of all batches that are over: the newest as a rule, missed ones from the history."""
+        """Take the reports of all finished batches: the newest directly, missed batches from Spark's history."""
         queries = self._runs.queries
         query = queries.get(run.run_id)
         if query is None and run.run_id is None:
@@ -53,7 +53,7 @@ class Reports:
             self.take(run, progress, planned_at_us=planned_at_us)
 
     def take(self, run: StreamRun, progress: Progress, *, planned_at_us: int) -> None:
-        """Take the report of one batch, if the batch is one of this run."""
+        """Take the report of one batch if the batch belongs to this run."""
         if not _belongs(run, progress):
             return
         if run.run_id is None:
@@ -68,10 +68,10 @@ class Reports:
                 self._plans.tie(run, run.sources_in(progress, index))
                 run.report(progress, index, planned_at_us=planned_at_us, now_us=self._runs.clock.now_us())
         if len(run.coordinator.splits) > known:
-            self.keep_last(run)  # a heartbeat carries it soon, and a kill may come before
+            self.keep_last(run)  # a heartbeat carries the new splits soon, but a kill may come first
 
     def _check_plan(self, run: StreamRun, progress: Progress) -> None:
-        """Look at the plan of the running query, once: where its sources are, and what in the plan lowmark refuses."""
+        """Look once at the plan of the running query: the places of its sources, and anything that lowmark refuses."""
         query = None if run.checked else self._runs.running(run)
         if query is None:
             return
@@ -82,7 +82,7 @@ class Reports:
         log_ahead(run.stream, progress.watermark_us, self._runs.clock.now_us())
 
     def _with_starts(self, run: StreamRun, progress: Progress) -> Progress:
-        """Add where Kafka's sources began in their first batch, which the checkpoint has and Spark does not say."""
+        """Add the start offsets of Kafka sources in their first batch, which only the checkpoint has."""
         query = self._runs.queries.get(run.run_id)
         if not run.stream.kafka or query is None:
             return progress
@@ -91,24 +91,24 @@ class Reports:
             if source.start_offset is None and kafka_positions(source.end_offset):
                 try:
                     start = query.farewells.kafka_start(index)
-                except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+                except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
                     log.warning('stream "%s": rows of the first batch are not counted (%s)', run.stream.name, failed)
                     continue
                 sources[index] = msgspec.structs.replace(source, start_offset=start)
         return msgspec.structs.replace(progress, sources=sources)
 
     def keep_last(self, run: StreamRun) -> None:
-        """Leave the last report of a run that goes on, soon, where a new split is known by its rows alone."""
+        """Write the last report of a running run soon, if its splits are known by their rows alone."""
         if run.stream.finds_splits:
             self.farewells.keep(self._runs.queries.get(run.run_id), run)
 
     def leave_last(self, run: StreamRun) -> None:
-        """Leave the last report of a run that is over in its checkpoint, where no heartbeat carried it."""
+        """Write the last report of an ended run to its checkpoint, because no heartbeat carried it."""
         try:
-            # When the service stops right after its query, Spark's listener has not brought the last batch yet.
+            # When the service stops right after its query, Spark's listener may not have brought the last batch yet.
             self.catch_up(run, planned_at_us=run.asked_at_us)
             self.farewells.leave(self._runs.queries.get(run.run_id), run)
-        except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+        except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
             log.warning(
                 'stream "%s": the last report could not be left in the checkpoint (%s); after a restart, windows may '
                 "wait for one more row of each split",
@@ -117,7 +117,7 @@ class Reports:
             )
 
     def say_farewells(self) -> None:
-        """Leave the last reports in the checkpoints, and say which queries go on without a service."""
+        """Leave the last reports in the checkpoints, and log which queries go on without a service."""
         live = [run for run in self._runs if not run.ended]
         for run in live:
             self.leave_last(run)

@@ -1,4 +1,4 @@
-"""What a run tells a person in the log."""
+"""Log lines of a run for people."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["HolderLog", "RowsLog", "had_rows", "log_ahead", "log_effect"]
 log = logging.getLogger("lowmark")
 
 TOLD_AFTER_US = 60_000_000
-"""So long a split holds before the log names it: of splits that go side by side, each batch another one holds."""
+"""A split must hold for so long before the log names it, because splits side by side take turns with each batch."""
 
 
 def log_effect(stream: Stream, effect: Effect) -> None:
-    """Log what a person should know of."""
+    """Log an effect that people should know of."""
     match effect:
         case SplitStateChanged(split, before, after, why):
             log.info(
@@ -51,7 +51,7 @@ def log_effect(stream: Stream, effect: Effect) -> None:
 
 
 def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
-    """Spark's watermark in the first batch is what the checkpoint says, and a native query's may be anywhere."""
+    """Warn if Spark's watermark in the first batch is ahead of the clock: a native query may have written any value."""
     where = None if watermark_us is None else ahead_of_clock(watermark_us, now_us)
     if where is not None:
         log.warning(
@@ -64,9 +64,9 @@ def log_ahead(stream: Stream, watermark_us: int | None, now_us: int) -> None:
 
 @dataclass
 class RowsLog:
-    """Warnings of what is wrong with the rows of a batch; the first two are logged once in a run.
+    """Warnings about the rows of a batch, each at most once in a run except the last kind.
 
-    Event times that cannot be meant; a batch that was read in part; a batch that was not measured at all.
+    They tell of impossible event times, of a batch that was read in part, and of a batch that was not measured.
     """
 
     _times: bool = False
@@ -80,21 +80,21 @@ class RowsLog:
         sources: Sequence[SourceProgress],
         measured: Measured | None,
     ) -> None:
-        """Look at the report of a batch that was taken.
+        """Look at a report that was taken.
 
         Args:
-            stream: what was read.
-            coordinator: of its run.
+            stream: the stream of the report.
+            coordinator: the coordinator of the run.
             progress: the batch's progress event.
-            sources: the stream's own in it.
-            measured: what the transport says of the batch; None: nothing.
+            sources: the stream's own sources in it.
+            measured: the measurements of the batch; None: there are none.
         """
         said = None if self._times else coordinator.unusable_times
         if said is not None:
             self._times = True
             log.warning('stream "%s": %s', stream.name, said)
         if measured is not None:
-            # Not every offset is a row: markers of transactions and compacted records are none.
+            # Offsets of transaction markers and compacted records are not rows.
             self._look_at_part(stream, progress.batch_id, measured.counts.rows, sum(kafka_rows(sources).values()))
         elif had_rows(sources):
             log.warning(
@@ -107,7 +107,7 @@ class RowsLog:
             )
 
     def _look_at_part(self, stream: Stream, batch_id: int, measured_rows: int, offsets: int) -> None:
-        """Log that a batch was read in part, because rows that are not read move no watermark."""
+        """Warn of a batch that was read in part, because unread rows move no watermark."""
         if self._part or not stream.keeps_rows or not 0 < measured_rows * 2 < offsets:
             return
         self._part = True
@@ -130,7 +130,7 @@ def had_rows(sources: Sequence[SourceProgress]) -> bool:
 
 @dataclass
 class HolderLog:
-    """One line for each split that comes to hold the low watermark, and stays."""
+    """Logs one line for each split that comes to hold the low watermark and keeps holding it."""
 
     _holder: SplitId | None = None
     _since_us: int = 0
@@ -138,13 +138,13 @@ class HolderLog:
     _epoch: int = -1
 
     def look(self, stream: Stream, coordinator: StreamCoordinator, now_us: int, *, changed: bool) -> None:
-        """Log who holds, and why, once it has for `TOLD_AFTER_US`.
+        """Log the holder and its reason once the split has held for `TOLD_AFTER_US`.
 
         Args:
-            stream: what is held.
+            stream: the held stream.
             coordinator: knows the holder.
             now_us: now, on the service's clock.
-            changed: whether some split's state has; else the holder is looked for where the epoch has grown.
+            changed: whether the state of a split changed; if not, a grown epoch shows that the holder may have changed.
         """
         if changed or coordinator.epoch != self._epoch:
             self._epoch, before = coordinator.epoch, self._holder

@@ -1,4 +1,4 @@
-"""The services that run in this process: a notebook's cell that is run again gets the one that it made before."""
+"""The services of this process: a notebook's cell that runs again gets its earlier service."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Running"]
 
 
 class Running:
-    """Running services, each with what it was made with."""
+    """Running services, each with the arguments that made it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._services: list[tuple[Any, SparkSession, Mapping[str, Any]]] = []  # Any: the service, which knows this
 
     def find(self, spark: object, arguments: Mapping[str, Any]) -> Any:
-        """Return the service of a session, if it was made with these arguments; None where there is none.
+        """Return the service of a session if its arguments are the same; None if the session has no service.
 
         Raises:
-            ServiceDiffers: there is one, and it was made with others.
+            ServiceDiffers: the session's service was made with other arguments.
         """
         mine = getattr(spark, "_jsparkSession", None)
         with self._lock:
             for service, session, made_with in self._services:
-                # A session whose context was stopped is another, whatever its number.
+                # A new session may have the number of a session whose context was stopped.
                 if mine is None or (session is not spark and not _same(session._jsparkSession, mine)):
                     continue
                 differing = tuple(
@@ -44,7 +44,7 @@ class Running:
         return None
 
     def stop_those_of_no_use(self) -> None:
-        """Stop services whose Spark was stopped, and those that an error has ended: they hold their ports."""
+        """Stop services that hold ports in vain: their Spark was stopped, or an error has ended them."""
         with self._lock:
             left_behind = [
                 service
@@ -55,12 +55,12 @@ class Running:
             service.stop()
 
     def add(self, service: object, spark: SparkSession, arguments: Mapping[str, Any]) -> None:
-        """Know a service, from now until it stops."""
+        """Add a service, until it stops."""
         with self._lock:
             self._services.append((service, spark, dict(arguments)))
 
     def remove(self, service: object) -> None:
-        """Forget a service that stops; it need not be known."""
+        """Forget a service that stops; does nothing if the service is unknown."""
         with self._lock:
             self._services = [each for each in self._services if each[0] is not service]
 
@@ -68,5 +68,5 @@ class Running:
 def _same(one: Any, other: Any) -> bool:
     try:
         return bool(one.equals(other))
-    except Exception:  # noqa: BLE001  # the JVM of a session that was stopped may be gone, as py4j says in many ways
+    except Exception:  # noqa: BLE001  # a stopped session's JVM may be gone, and py4j has many errors for this
         return False

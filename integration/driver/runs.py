@@ -1,7 +1,7 @@
-"""All runs of all streams of a service, and the one door by which a change of a run reaches others.
+"""All runs of all streams of a service, and the only way by which a change of a run reaches others.
 
-The desks beside it (`desks.py`) hold the conversations with heartbeats, planners and Spark's listener. Each changes a
-run and then calls `Runs.after`. Belongs to the loop of the service.
+The desks (`desks.py`) hold the conversations with heartbeats, planners and Spark's listener. Each desk changes a run
+and then calls `Runs.after`. Belongs to the loop of the service.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Runs:
 
     Args:
         queries: Spark's running queries.
-        clock: the service's.
-        cooperation: what the runs have to do with others.
+        clock: the clock of the service.
+        cooperation: alignment groups and shared low watermarks.
         notify: called with every new low watermark; must not block.
 
     Attributes:
-        streams: those that were wrapped or read.
-        planners: of the sources of ours.
-        could_not_begin: why no query has begun, by the name of the stream; until one does.
+        streams: the streams that were wrapped or read.
+        planners: the planners of sources of ours.
+        could_not_begin: by the name of a stream, why no query could begin; removed when a query begins.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Runs:
     # -- streams --------------------------------------------------------------------------------------------------
 
     def add(self, stream: Stream) -> None:
-        """Know a wrapped stream, before its first heartbeat asks.
+        """Add a wrapped stream before its first heartbeat asks.
 
         Raises:
             DisagreeingGroup: its alignment group has other parameters.
@@ -63,7 +63,7 @@ class Runs:
         self.streams.add(stream)
 
     def readers(self, name: str) -> tuple[str, ...]:
-        """Names, or ids, of the queries that read a stream now."""
+        """Names, or else ids, of the queries that read a stream now."""
         mine = {stream.stream_id for stream in self.streams.named(name)}
         if not mine:
             return ()
@@ -72,7 +72,7 @@ class Runs:
         return tuple(query.query_id if query.name is None else query.name for query in reading)
 
     def release(self, name: str) -> None:
-        """Forget the streams of a name."""
+        """Forget the streams with this name."""
         for stream in self.streams.release(name):
             self.cooperation.forget(stream, self.streams.values())
 
@@ -82,28 +82,28 @@ class Runs:
         return iter(tuple(self._runs.values()))
 
     def get(self, token: str | None) -> StreamRun | None:
-        """The run of a heartbeat reader, None where it is not known."""
+        """The run of a heartbeat reader, None if unknown."""
         return None if token is None else self._runs.get(token)
 
     def of_query(self, run_id: str) -> list[StreamRun]:
-        """The runs that are tied to a run of Spark's."""
+        """The runs that are tied to one of Spark's runs."""
         return [run for run in self if run.run_id == run_id]
 
     def keep(self, run: StreamRun) -> None:
-        """Know a run. The oldest that have ended are forgotten, because a driver may start queries for months."""
+        """Add a run, and forget the oldest ended runs, because a driver may start queries for months."""
         self._runs[run.token] = run
         ended = [token for token, each in self._runs.items() if each.ended]
         for token in ended[: max(0, len(ended) - _ENDED_RUNS_KEPT)]:
             del self._runs[token]
 
     def running(self, run: StreamRun) -> RunningQuery | None:
-        """The query of a run; None where the query is over and was never asked for."""
+        """The query of a run; None if the query ended before it was looked up."""
         if self.queries.get(run.run_id) is None:
             self.queries.find()
         return self.queries.get(run.run_id)
 
     def after(self, run: StreamRun, now_us: int) -> None:
-        """Tell listeners, the group and the job of a run what a change of the run means for them.
+        """Tell listeners, group and job of a run about a change of the run.
 
         A refused query says nothing more to others, because the next answer to its heartbeat ends the query.
         """
@@ -114,7 +114,7 @@ class Runs:
             self._notify(NotifyNewLowWatermark(run.stream.stream_id, run.stream.name, run.token, now_us, low_us))
 
     def refuse(self, task: TaskId, refused: LowmarkError) -> None:
-        """End the query of a task that the coordinator refused, because its low watermark would hold for ever."""
+        """End the query of a task that the coordinator refused; otherwise its low watermark would hold for ever."""
         for run in self:
             if not run.ended and self.cooperation.is_task(run, task):
                 run.refusal = f'stream "{run.stream.name}": {refused}'

@@ -1,7 +1,7 @@
-"""The low-watermark service in a driver: wraps streams, hears of their batches, answers their heartbeats.
+"""The low-watermark service in a driver: wraps streams, takes reports of their batches, answers their heartbeats.
 
 One thread, the loop, owns every run and its coordinator (`Runs`). Spark's listener, the gRPC server, a scrape and the
-user's calls only hand it work.
+user's calls only hand work to the loop.
 """
 
 from __future__ import annotations
@@ -72,45 +72,46 @@ Result = TypeVar("Result")
 _RUNNING = Running()
 _MAX_SPLITS = 4_096
 _CALL_SECONDS = 60.0
-_LOOK_SECONDS = 0.5  # between two looks whether a query still runs
+_LOOK_SECONDS = 0.5  # between two checks whether a query still runs
 
 
 class LowWatermarkService:
     """Makes Spark's watermark the low watermark over the splits of a stream.
 
     Args:
-        spark: the session; its queries are heard of from now on.
-        metrics_port: port of the Prometheus endpoint, 0 for any free one, None for no HTTP server.
+        spark: the session; from now on the service hears of its queries.
+        metrics_port: port of the Prometheus endpoint, 0 for any free port, None for no HTTP server.
         metrics_host: address the endpoint binds to.
-        page_port: port of the page on 127.0.0.1 that shows the streams live, 0 for any free one, None for no page.
+        page_port: port of the page on 127.0.0.1 that shows the streams live, 0 for any free port, None for no page.
         coordinator: address of a `lowmark serve` that this application shares with others: ``unix:/path`` or
             ``host:port``; None: alignment groups are kept in this driver.
-        coordinator_ca: PEM file with the certificate that it must show; needed with ``host:port``.
-        coordinator_token_file: file with its token; needed with ``host:port``.
+        coordinator_ca: PEM file with the coordinator's certificate; needed with ``host:port``.
+        coordinator_token_file: file with the coordinator's token; needed with ``host:port``.
         coordinator_cert: PEM file with this application's own certificate, for a coordinator that was started with
             ``--tls-client-ca``.
-        coordinator_key: PEM file with its private key.
-        require_coordinator: refuse to begin without it. False: a coordinator that does not answer is warned of, asked
-            again, and until it answers low watermarks are held.
-        job: the job this application is a part of, needs a coordinator. All queries of one job on streams of one name
-            share one low watermark, whichever application they run in. None: every query keeps its own.
-        job_queries: how many queries these are, for as long as the job lives. Before so many have begun there is no low
-            watermark, and while fewer run it stays at the smallest that one of those which are away has said. With 1
-            nobody waits for a query that is away.
-        job_away: how long the others wait for a query of this application once it is away, such as "2 hours"; time in
-            which none of the others runs, or the coordinator does not, is not counted. None: until it is back, or
-            until `lowmark forget` takes it out.
-        beside: make one more where one runs in this session already. False: with the same arguments you get that one,
-            so a notebook's cell may be run again.
+        coordinator_key: PEM file with the private key of that certificate.
+        require_coordinator: refuse to begin while the coordinator does not answer. False: warn, ask again, and hold low
+            watermarks until the coordinator answers.
+        job: the job of this application; needs a coordinator. All queries of one job on streams of one name share one
+            low watermark across applications. None: every query keeps its own.
+        job_queries: number of queries in the job, as long as the job lives. Before so many have begun there is no low
+            watermark. While fewer run, it stays at the smallest value that an absent query last reported. With 1, an
+            absent query is not waited for.
+        job_away: how long the other queries wait for an absent query of this application, such as "2 hours"; time
+            during which no other query runs, or the coordinator is away, does not count. None: until the query is back,
+            or until `lowmark forget` removes it.
+        beside: make a service even if the session already has another. False: return the session's service if its
+            arguments are the same, so a notebook's cell may run again.
 
     Raises:
-        ServiceDiffers: one runs in this session, made with other arguments.
+        ServiceDiffers: the session has a service with other arguments.
         SessionUnfit: the session is a Spark Connect session, whose driver is another process.
-        ServiceRefused: a job without a coordinator, or of no queries; a port that is none.
-        InvalidDuration: `job_away` is none.
-        AddressRefused, TokenRefused: the coordinator's address needs more than was given, or a file cannot be used.
-        CoordinatorUnreachable: it does not answer, and `require_coordinator` says that it must.
-        MetricsUnavailable, PageUnavailable: nothing can listen at the port.
+        ServiceRefused: a job without a coordinator, or with less than one query; an invalid port.
+        InvalidDuration: `job_away` is no duration.
+        AddressRefused, TokenRefused: an argument that the coordinator's address needs is missing, or a file cannot be
+            used.
+        CoordinatorUnreachable: the coordinator does not answer, and `require_coordinator` is set.
+        MetricsUnavailable, PageUnavailable: no server can listen at the port.
 
     Use it as a context manager around the queries::
 
@@ -119,11 +120,11 @@ class LowWatermarkService:
             events.groupBy(...).count().writeStream.start().awaitTermination()
     """
 
-    _made = False  # it was made before, and is had again
-    _holders = 0  # how often it was asked for
+    _made = False  # whether __new__ returned an existing service
+    _holders = 0  # how many callers hold the service
 
     def __new__(cls, spark: SparkSession, *, beside: bool = False, **arguments: Any) -> Self:
-        """Return the service of the session, where it has one that was made with these arguments."""
+        """Return the session's service if it was made with the same arguments, else a new service."""
         _RUNNING.stop_those_of_no_use()
         found = None if beside else _RUNNING.find(spark, {**_defaults(cls), **arguments})
         return super().__new__(cls) if found is None else cast("Self", found)
@@ -155,7 +156,7 @@ class LowWatermarkService:
             coordinator=coordinator, require_coordinator=require_coordinator, job=job, job_queries=job_queries
         )
         job_away_us = None if job_away is None else duration_us(job_away, what="job_away")
-        self.address = sockets.new_address()  # before anything is started: it may be refused
+        self.address = sockets.new_address()  # before any thread starts, because the address may be refused
         self._low_heard = threading.Event()
         self._member: Member | None = None
         if coordinator is not None:
@@ -202,16 +203,16 @@ class LowWatermarkService:
 
                 self._page = PageServer(OneService(self.address, answers.status), port=page_port)
         except Exception:
-            self.stop()  # nobody gets hold of this service, so nobody else could stop its threads
+            self.stop()  # the caller gets no service, so the caller could not stop its threads
             raise
-        prefer_own_python(spark)  # before the heartbeat's source is registered, which remembers it
+        prefer_own_python(spark)  # first, because Spark remembers it when the heartbeat's source is registered
         self._queries.listen_to(spark)
         atexit.register(self.stop)
         self._made = True
         if not beside:
             _RUNNING.add(self, spark, arguments)
 
-    # -- what users call ------------------------------------------------------------------------------------------
+    # -- for users ------------------------------------------------------------------------------------------------
 
     def wrap(
         self,
@@ -233,19 +234,20 @@ class LowWatermarkService:
             event_time: its TIMESTAMP column.
             split: the column or columns that say which split a row came from.
             strategy: how the watermark of a split is made; by default monotonous timestamps.
-            splits: ids of all splits that exist, where they are known: a value each, or a tuple each for several
-                split columns. Kafka's partitions are known without it. A split that is not known cannot be waited for.
-            max_splits: how many splits there may be; more end the query with an error.
-            detail: also measure rows and earliest event time per split: about a quarter more work per row.
+            splits: ids of all splits, if they are known: single values, or tuples for several split columns. Kafka's
+                partitions are known without this argument. An unknown split cannot be waited for.
+            max_splits: largest number of splits; more end the query with an error.
+            detail: also measure rows and earliest event time per split, at about a quarter more work per row.
 
         Returns:
             A DataFrame with df's columns, all nullable. It may feed several queries.
 
         Raises:
-            WrapRefused: df cannot be wrapped; the text says why and what to do.
+            WrapRefused: df cannot be wrapped; the text gives the reason and the remedy.
             StreamNameTaken: the name is in use.
-            DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
-            WorkersUnfit: the Python of Spark's workers lacks what they need; the text says which, and what to do.
+            DisagreeingGroup: a stream of this service has the same alignment group with other parameters.
+            WorkersUnfit: the Python of Spark's workers lacks required packages; the text gives their names and the
+                remedy.
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("wrap", name, strategy, max_splits)
@@ -282,40 +284,41 @@ class LowWatermarkService:
         timeout: str | dt.timedelta = "1 minute",
         max_splits: int = _MAX_SPLITS,
     ) -> DataFrame:
-        """Return what a source reads, under the low watermark of its splits.
+        """Return the rows of a source under the low watermark of their splits.
 
-        A batch takes every split up to one event time, the largest whose rows fit the limits, as far as the source can
+        A batch takes every split up to one event time: the largest whose rows fit the limits, as far as the source can
         search by time. So a backfill comes in event-time order and keeps little state, and the watermark is known when
         a batch is planned. In an alignment group the source is read no further than the group allows.
 
         Args:
-            source: what to read, such as a `lowmark.sources.kafka.KafkaSource`.
+            source: the source, such as a `lowmark.sources.kafka.KafkaSource`.
             name: of the stream, unique in this service; used in metrics and status.
             strategy: how the watermark of a split is made; by default monotonous timestamps.
-            event_time: the TIMESTAMP column; by default the one that the source keeps.
-            prepare: turns the source's rows into yours, where event time is inside a payload:
+            event_time: the TIMESTAMP column; by default the source's own.
+            prepare: turns the source's rows into yours, for an event time inside a payload:
                 ``lambda df: df.selectExpr("split_id", "from_json(...) as order")``. It must keep the split's column.
-            split_column: name of the column with the split's id, which is added.
-            max_rows_per_batch: about how many rows a batch has; None: all there are.
-            max_bytes_per_batch: about how many bytes, where the source can tell; None: no limit.
-            max_slice: how much event time a batch spans at most; None: no limit.
+            split_column: name of the added column with the split's id.
+            max_rows_per_batch: approximate largest number of rows in a batch; None: no limit.
+            max_bytes_per_batch: approximate largest number of bytes, if the source knows sizes; None: no limit.
+            max_slice: largest span of event time in a batch; None: no limit.
             by_time: False takes a fair share of each split instead.
-            rate: how fast it is read at most; None: as fast as can be.
-            tasks: how many tasks read a batch; by default as many as the session runs at once.
+            rate: largest rate of reading; None: no limit.
+            tasks: number of tasks that read a batch; by default as many as the session runs at once.
             failover: how often a failed enumerator is restored before the query fails; by default three times in ten
                 minutes.
-            timeout: how long the enumerator may take over one thing, and a source's own `SourceReader` bring nothing,
-                before it counts as hung.
-            max_splits: how many splits there may be, where rows are prepared.
+            timeout: a step of the enumerator, or a pause of the source's own `SourceReader`, counts as hung after this
+                time.
+            max_splits: largest number of splits, for prepared rows.
 
         Returns:
             A DataFrame with the source's columns and the split's, all nullable. It may feed several queries.
 
         Raises:
-            WrapRefused: it cannot be read like this; the text says why and what to do.
+            WrapRefused: the source cannot be read like this; the text gives the reason and the remedy.
             StreamNameTaken: the name is in use.
-            DisagreeingGroup: another stream of this service is in its alignment group with other parameters.
-            WorkersUnfit: the Python of Spark's workers lacks what they need; the text says which, and what to do.
+            DisagreeingGroup: a stream of this service has the same alignment group with other parameters.
+            WorkersUnfit: the Python of Spark's workers lacks required packages; the text gives their names and the
+                remedy.
             ServiceStopped: the service was stopped.
         """
         strategy = self._begin("read", name, strategy, max_splits)
@@ -360,27 +363,27 @@ class LowWatermarkService:
         max_splits: int = _MAX_SPLITS,
         detail: bool = True,
     ) -> DataFrame:
-        """Watch a stream that keeps its own `withWatermark`: one observation is added, and nothing else.
+        """Watch a stream that keeps its own `withWatermark`, by adding one observation to it.
 
-        Rows, watermark, results, sources and checkpoint stay as they are: a query goes on from its checkpoint with it,
-        and again without it. Status, metrics and `explain` then show how far behind each split is, what low watermark
-        they would have, and how many rows came behind the watermark that Spark judged them by: of a split at least so
-        many, and how many Spark dropped altogether.
+        Rows, watermark, results, sources and checkpoint stay as they are: a query continues from its checkpoint with
+        the audit, and later without it. Status, metrics and `explain` show how far behind each split is, the low
+        watermark that the splits would have, and how many rows came behind the watermark that Spark judged them by: a
+        least number for each split, and the number that Spark dropped in total.
 
         Args:
             df: a streaming DataFrame, before or after its `withWatermark`.
             name: of the stream, unique in this service; used in metrics and status.
             event_time: its TIMESTAMP column.
             split: the column or columns that say which split a row came from.
-            splits: ids of the splits, where they are known, as in `wrap`: it gives them their names.
-            max_splits: how many splits there may be; of more nothing is told.
-            detail: measure rows and earliest event time per split, too, without which no late row has a split.
+            splits: ids of the splits, if they are known, as in `wrap`; gives the splits their names.
+            max_splits: largest number of splits; with more, nothing is reported.
+            detail: also measure rows and earliest event time per split; without it no late row is assigned to a split.
 
         Returns:
             A DataFrame with df's rows and columns. It may feed several queries.
 
         Raises:
-            WrapRefused: df cannot be observed; the text says why and what to do.
+            WrapRefused: df cannot be observed; the text gives the reason and the remedy.
             StreamNameTaken: a query is read or audited under that name.
             ServiceStopped: the service was stopped.
         """
@@ -397,7 +400,7 @@ class LowWatermarkService:
     def _begin(self, action: str, name: str, strategy: WatermarkStrategy | None, max_splits: int) -> WatermarkStrategy:
         self._check_open(f'{action} stream "{name}"')
         check.name(name)
-        # A cell that is run again wraps again; two streams of one name that are read would be a mistake.
+        # A notebook's cell may wrap a name again; a second stream under the name of a running query would be a mistake.
         running = self._call(lambda: self._readers(name), f'{action} stream "{name}"')
         if running:
             raise StreamNameTaken(name, running)
@@ -409,17 +412,16 @@ class LowWatermarkService:
 
     def _know(self, stream: Stream, df: DataFrame, add: Callable[[Stream], None], action: str) -> None:
         def instead() -> None:
-            self._release(stream.name)  # what had the name before
+            self._release(stream.name)  # the stream that had the name before
             add(stream)
 
         self._call(instead, action)
         self._call(lambda: self._queries.listen_to(df.sparkSession), action)
 
     def release(self, name: str) -> None:
-        """Forget a stream whose queries have ended; its name is free again.
+        """Forget a stream whose queries have ended, which frees its name.
 
-        To wrap or read under the name again does the same. A DataFrame that was made under it cannot be started any
-        more.
+        Wrapping or reading under the name again has the same effect. A query on a released DataFrame cannot be started.
 
         Raises:
             UnknownStream: nothing was wrapped under that name.
@@ -438,11 +440,11 @@ class LowWatermarkService:
         self._call(forget, f'release stream "{name}"')
 
     def status(self, name: str, *, query: str | None = None) -> StreamStatus:
-        """Return where a stream stands.
+        """Return the status of a stream.
 
         Args:
             name: the stream's name.
-            query: name or id of the query, where the stream feeds several; by default the one furthest behind.
+            query: name or id of a query, if the stream has several; by default the query furthest behind.
 
         Raises:
             UnknownStream: nothing was wrapped under that name.
@@ -454,16 +456,15 @@ class LowWatermarkService:
         """Return (query name or id, status) of every stream in every running query.
 
         Args:
-            limit: how many splits of each, those that need attention first; None: all, which takes a while where there
-                are 100,000.
+            limit: number of splits of each stream, those that need attention first; None: all (slow with 100,000).
         """
         return self._call(lambda: self._standing.statuses(limit), "give the status")
 
     def run_statuses(self, *, without: Container[str] = (), seconds: float = _CALL_SECONDS) -> list[RunStatus]:
-        """Return every run of every stream, ended ones too, at one moment: what metrics are made of.
+        """Return every run of every stream at one moment, including ended runs, for the metrics.
 
         Args:
-            without: tokens of runs to leave out; a run that has ended does not change any more.
+            without: tokens of runs to leave out; an ended run does not change any more.
             seconds: how long to wait for the loop.
 
         Raises:
@@ -473,22 +474,22 @@ class LowWatermarkService:
         return self._call(lambda: self._standing.run_statuses(without), "give the status of all runs", seconds=seconds)
 
     def loop_times(self) -> LoopTimes:
-        """Return how busy the loop is that decides low watermarks; asks nobody, so also while it hangs."""
+        """Return how busy the loop is that decides low watermarks; works without the loop, even while it hangs."""
         return self._loop.times
 
     def explain(self, name: str, *, query: str | None = None) -> Explanation:
-        """Return who holds the low watermark, why, since when and what would move it, in words."""
+        """Explain in words who holds the low watermark, why and since when, and how it would move."""
         return Explanation(self._call(lambda: self._standing.explain(name, query), f'explain "{name}"'))
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """Return the alignment groups of this application's streams, by name.
 
-        Empty where they are kept by a coordinator elsewhere, which `lowmark status --coordinator ADDRESS` asks.
+        Empty if a coordinator elsewhere keeps the groups; ask it with `lowmark status --coordinator ADDRESS`.
         """
         return self._call(self._runs.cooperation.groups, "give the status of the alignment groups")
 
     def add_listener(self, listener: LowWatermarkListener) -> None:
-        """Call `listener.on_new_low_watermark` on every new low watermark, in order, on a thread of its own."""
+        """Call `listener.on_new_low_watermark` on every new low watermark, in order, on a separate thread."""
         self._check_open("add a listener")
         self._listeners.add(listener)
 
@@ -504,18 +505,18 @@ class LowWatermarkService:
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that ended a thread without which the service cannot go on, and its log has; None while none did.
+        """The error that ended a thread that the service cannot do without, also in the log; None: no such error.
 
-        Its calls raise it, its queries end with it, and `LowWatermarkService(spark)` makes a new service.
+        Every call raises the error, every query ends with it, and `LowWatermarkService(spark)` makes a new service.
         """
         link = None if self._member is None else self._member.failed
         return link if self._loop.failed is None else self._loop.failed
 
     def stop(self) -> None:
-        """Stop serving. Queries that still run keep the watermark they have. May be called more than once.
+        """Stop the service. Running queries keep their watermark. May be called more than once.
 
-        A service that an error has ended gives back what it holds, and writes nothing. It answers its running queries
-        with that error, which ends each of them at its next heartbeat, and closes its socket after the last one.
+        A failed service frees its resources and writes nothing. It answers running queries with its error, which ends
+        each query at its next heartbeat, and closes its socket after the last query.
         """
         if self._stopping:
             return
@@ -550,17 +551,17 @@ class LowWatermarkService:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._holders -= 1
-        if self._holders < 1:  # else somebody has it and did not say that they are done
+        if self._holders < 1:  # otherwise another caller still uses the service
             self.stop()
 
-    # -- what the threads run -------------------------------------------------------------------------------------
+    # -- for the threads ------------------------------------------------------------------------------------------
 
     def _call(self, work: Callable[[], Result], action: str, *, seconds: float = _CALL_SECONDS) -> Result:
         self._check_open(action)
         return self._loop.call(work, action, seconds=seconds)
 
     def _close_door_after_queries(self) -> None:
-        """Answer the queries of a service that an error has ended, until each query has ended with that error."""
+        """Answer the queries of a failed service until each query has ended with the service's error."""
         while any(query.active for query in self._queries):
             time.sleep(_LOOK_SECONDS)
         self._close_door()
@@ -573,7 +574,7 @@ class LowWatermarkService:
         try:
             member.reach()
         except LowmarkError:
-            member.close()  # nobody gets hold of this service
+            member.close()  # the caller gets no service to close it with
             sockets.remove(self.address)
             raise
 
@@ -593,9 +594,9 @@ class LowWatermarkService:
     # -- on the loop
 
     def _take_event(self, kind: str, event: JavaObject) -> None:
-        """Take an event of Spark's listener. After an error it is taken once more; what was taken before is not again.
+        """Take an event of Spark's listener, with one retry after an error; a repeated event has no effect.
 
-        A second error is logged, for nobody waits: a report that was not taken is read again by the next heartbeat.
+        A second error is logged, because nobody waits for the result: the next heartbeat reads a missed report again.
         """
         for taker in (self._audits, self._desks.events):
             for last in (False, True):
@@ -621,6 +622,6 @@ def _path(given: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _defaults(kind: type[LowWatermarkService]) -> dict[str, Any]:
-    """What a service is made with where nothing is said; `beside` says nothing of the service itself."""
+    """The default arguments of a service, without `beside`, which is no property of a service."""
     parameters = inspect.signature(kind.__init__).parameters.values()
     return {each.name: each.default for each in parameters if each.default is not each.empty and each.name != "beside"}

@@ -1,4 +1,4 @@
-"""The splits that are known before their rows come: none, or those that the source names (see the subclasses)."""
+"""The splits of a stream in one run; subclasses know the splits that a source names before their rows come."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Splits"]
 
 @dataclass
 class Splits:
-    """The splits of a stream in one run, where a split is found by its first row: its source says nothing of them.
+    """The splits of a stream in one run, if the source names no split: the first row of a split discovers it.
 
-    What yields events looks at the stream as it is after each of them, so each is handled before the next is taken.
+    Methods that yield events read the coordinator after each event, so handle each event before taking the next.
 
     Attributes:
-        stream: whose splits.
-        coordinator: of the run; it is read here, and never told anything.
-        planner: of a source of ours, what is known of it; None until a batch showed it and the heartbeat together.
-        has_backlog: the source is known to have rows that are not read yet.
-        observed_us: largest event time seen of each split, by name; only of a source of ours.
-        next_us: event time of the next row, where alignment alone keeps it from being read.
-        source_metrics: what the enumerator, the planner and the readers of a source of ours count.
+        stream: the stream of the splits.
+        coordinator: the coordinator of the run; only read here.
+        planner: the planner of a source of ours; None until a batch showed planner and heartbeat together.
+        has_backlog: whether the source is known to have unread rows.
+        observed_us: largest event time of each split, by name; only of a source of ours.
+        next_us: event time of the next row, if only alignment keeps the row from being read.
+        source_metrics: counts by the enumerator, the planner and the readers of a source of ours.
     """
 
     stream: Stream
@@ -42,22 +42,22 @@ class Splits:
     source_metrics: Mapping[str, float] = field(default_factory=dict, init=False)
 
     def discover(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
-        """What a batch says of its splits before its rows count.
+        """Yield the events that a batch tells of its splits before its rows count.
 
         Args:
-            sources: the stream's own, in the batch's progress event.
+            sources: the stream's own sources in the batch's progress event.
         """
         yield from ()
 
     def report(
         self, measured: Measured, progress: Progress, sources: Sequence[SourceProgress], *, planned_at_us: int
     ) -> BatchReported:
-        """Return the report of a batch: what was measured of its rows, and what is known of the splits besides.
+        """Return the report of a batch: the measurements of its rows, and the knowledge of its splits.
 
         Args:
-            measured: what the transport says.
+            measured: the measurements from the transport.
             progress: the batch's progress event.
-            sources: the stream's own in it.
+            sources: the stream's own sources in it.
             planned_at_us: when the batch was planned, on the service's clock.
         """
         return BatchReported(
@@ -77,33 +77,33 @@ class Splits:
 
     @property
     def complete(self) -> bool:
-        """Whether the source has said that no other splits will come."""
+        """Whether the source has said that it will have no further splits."""
         return False
 
     @property
     def unreported_plan(self) -> int | None:
-        """The newest plan that claims something, by its checkpoint, if its batch was not reported yet; else None."""
+        """The checkpoint of the newest plan with claims whose batch was not reported yet; None: no such plan."""
         return None
 
     def conclude(self, sources: Sequence[SourceProgress]) -> Iterator[Event]:  # noqa: ARG002
-        """What follows for the splits once the rows of a batch have counted; arguments as in `discover`."""
+        """Yield the events that follow once the rows of a batch have counted; arguments as in `discover`."""
         yield from ()
 
     def pass_on(self, measured: Measured) -> None:
-        """What a report that was taken has for others than the coordinator."""
+        """Pass the events and counts of a taken report on to the planner and to the metrics."""
 
     def go_on_from(self, before: Splits) -> None:
-        """Keep what is known besides the coordinator's state, which is begun again."""
+        """Keep what the splits before knew, except the coordinator's state, which begins again."""
         self.planner = before.planner
 
     def _backlog_rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
-        """Rows that each split still has unread; a split of which that is not known is missing."""
+        """Unread rows of each split; splits with an unknown number are missing."""
         return {}
 
     def _rows(self, sources: Sequence[SourceProgress]) -> Mapping[SplitId, int]:  # noqa: ARG002
-        """Rows that the batch took of each split, where the transport did not count them; may be empty."""
+        """Rows of each split in the batch if the transport did not count them, else empty."""
         return {}
 
     def _settle(self, measured: Measured) -> Mapping[SplitId, int]:
-        """Return the watermark of each split that was read, after all that is known of it."""
+        """Return the watermark of each split that was read, with all knowledge of the split applied."""
         return measured.watermarks_us

@@ -1,4 +1,4 @@
-"""What a service says of its streams: where each stands in each query, in figures and in words. Belongs to the loop."""
+"""The standing of a service's streams in each query, in figures and in words. Belongs to the loop."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .stream_run import StreamRun
 __all__ = ["Standing", "in_words"]
 
 _LONG_US = 10_000_000
-"""A batch that runs for longer is spoken of."""
+"""After this time the status mentions a batch that still runs."""
 _ROUND_US = 5_000_000
-"""A low watermark that a coordinator has not published for so long waits for others: a round takes about a second."""
+"""A shared low watermark that stands for so long is held by other queries, because a round takes about a second."""
 
 
 class Standing:
-    """The streams of a service, those that are audited too, as status, metrics, page and command line see them.
+    """The streams of a service, including audited streams, for status, metrics, page and command line.
 
     Args:
         runs: streams that were wrapped or read.
@@ -38,7 +38,7 @@ class Standing:
         self._runs, self._audits = runs, audits
 
     def status_of(self, name: str, query: str | None) -> StreamStatus:
-        """Return the status of a stream, of the query furthest behind unless one is named.
+        """Return the status of a stream, by default in the query furthest behind.
 
         Raises:
             UnknownStream: no stream has that name.
@@ -49,7 +49,7 @@ class Standing:
         now_us = self._runs.clock.now_us()
         runs = self._runs_of(name, query)
         live = [run for run in runs if not run.ended]
-        tied = [run for run in live if run.run_id is not None]  # the others may be of a query that has failed at once
+        tied = [run for run in live if run.run_id is not None]  # an untied run's query may have failed at once
         candidates = tied if tied else live if live else runs[-1:]
         waiting = [] if live else [stream for stream in streams if self._heard(stream, now_us)]
         if waiting or not candidates:
@@ -57,7 +57,7 @@ class Standing:
         return min((self._status(run, now_us) for run in candidates), key=behind)
 
     def explain(self, name: str, query: str | None) -> str:
-        """Return who holds the low watermark, why, since when and what would move it, in words.
+        """Explain in words who holds the low watermark, why and since when, and how it would move.
 
         Raises:
             UnknownStream: no stream has that name.
@@ -68,7 +68,7 @@ class Standing:
         return in_words(self.status_of(name, query), *others)
 
     def statuses(self, limit: int | None = None) -> list[tuple[str | None, StreamStatus]]:
-        """Return (query, status) of every run of a running query; with a limit, of so many splits each."""
+        """Return (query, status) of every run of a running query; `limit` bounds the splits of each."""
         now_us = self._runs.clock.now_us()
         return [
             *((run.query, self._status(run, now_us, limit)) for run in self._runs if not run.ended),
@@ -77,18 +77,18 @@ class Standing:
         ]
 
     def run_statuses(self, without: Container[str] = ()) -> list[RunStatus]:
-        """Return all runs but those whose token is given."""
+        """Return all runs except those with the given tokens."""
         now_us = self._runs.clock.now_us()
         runs = (run for run in (*self._runs, *self._audits) if run.token not in without)
         return [self._run_status(run, now_us, None) for run in runs]
 
     def shown(self, *, stream: str | None, ended: bool, limit: int | None) -> list[RunStatus]:
-        """Return the runs that a person is shown, those, too, of which only the planner was heard.
+        """Return the runs to show to people, including queries of which only the planner has asked.
 
         Args:
-            stream: the name of a stream, for its runs alone.
-            ended: those that have ended, too: of a query whose newest run has, that one.
-            limit: of so many splits each.
+            stream: only runs of the stream with this name; None: of all streams.
+            ended: include ended runs, if no newer run of the same query exists.
+            limit: number of splits of each run.
         """
         now_us = self._runs.clock.now_us()
         runs = [
@@ -111,7 +111,7 @@ class Standing:
         return [run for run in runs if query in (None, run.query_name, run.query_id)]
 
     def _status(self, run: StreamRun, now_us: int, limit: int | None = None) -> StreamStatus:
-        """What the stream says of itself, what its source waits for, and since when a batch is being read."""
+        """The status of the stream, with its source's waiting and the running batch."""
         return self._in_full(run, self._planner(run, now_us), now_us, limit)
 
     def _in_full(self, run: StreamRun, planner: KnownPlanner | None, now_us: int, limit: int | None) -> StreamStatus:
@@ -136,7 +136,7 @@ class Standing:
         return self._cause_first(run, replace(status, why=why), now_us)
 
     def _cause_first(self, run: StreamRun, status: StreamStatus, now_us: int) -> StreamStatus:
-        """The status with what lies outside of the stream before what its splits do."""
+        """Return the status with causes outside of the stream in place of its splits' causes."""
         failure = run.failure if run.refusal is None or isinstance(run, AuditedRun) else run.refusal
         if failure is not None:
             why, what_next = (
@@ -171,13 +171,13 @@ class Standing:
         return status
 
     def _waiting(self, now_us: int) -> list[StreamRun]:
-        """The queries that have begun of which only the planner was heard, as runs that know nothing yet."""
+        """Queries of which only the planner has asked, as runs without any knowledge."""
         begun = {run.stream.stream_id for run in self._runs if not run.ended}
         streams = [each for stream_id, each in self._runs.streams.items() if stream_id not in begun]
         return [self._run_before(each, now_us) for each in streams if self._heard(each, now_us)]
 
     def _heard(self, stream: Stream, now_us: int) -> KnownPlanner | None:
-        """The planner of a query that has begun, which says what it waits for; nothing else was heard of the query."""
+        """The planner of a query that waits for its first splits, if only the planner has asked; else None."""
         planner = self._runs.planners.newest(stream.stream_id, None, now_us)
         return planner if planner is not None and planner.missing is not None else None
 
@@ -185,7 +185,7 @@ class Standing:
         return None if run.ended else self._runs.planners.newest(run.stream.stream_id, run.token, now_us)
 
     def _status_before(self, stream: Stream, now_us: int) -> StreamStatus:
-        """The status of a stream whose query has not asked for anything yet, or is over."""
+        """The status of a stream without a live run: no query of it has asked yet, or all are over."""
         return self._status(self._run_before(stream, now_us), now_us)
 
     def _run_before(self, stream: Stream, now_us: int) -> StreamRun:
@@ -205,7 +205,7 @@ class Standing:
             emits=run.stream.strategy.emits and not audited,
             unmeasured_batches=run.unmeasured_batches,
             lost_reports=run.lost_reports,
-            refused=run.refusal is not None and not audited,  # what cannot be measured ends no query there
+            refused=run.refusal is not None and not audited,  # an audited query goes on although it cannot be measured
             failed=run.failed,
             ended=run.ended,
             asked_at_us=run.asked_at_us,
@@ -227,5 +227,5 @@ class Standing:
 
 
 def in_words(status: StreamStatus, *others: str | None) -> str:
-    """Return the explanation of a status, and below it what its run has to do with others."""
+    """Return the explanation of a status, and below it the run's relation to other queries."""
     return "\n".join([explain(status), *(printable(each) for each in others if each is not None)])

@@ -1,4 +1,4 @@
-"""One wrapped or read DataFrame: what of it is the same in all of its queries."""
+"""The properties of one wrapped or read DataFrame that are the same in all of its queries."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Stream:
         stream_id: unique in the service; names its metrics and its heartbeat.
         strategy: how its watermark is made.
         key: its split columns.
-        measurement: what is observed, None where rows pass through Python.
-        sources: how many streaming sources feed it; in a progress event they stand before its heartbeat.
+        measurement: the observed metrics, None if rows pass through Python.
+        sources: number of its streaming sources; a progress event lists them before its heartbeat.
         kafka: its split columns are a Kafka source's own topic and partition.
         declared: id -> name of the splits that the user declared.
-        names: id -> name, learnt as the stream goes.
-        tracks: what passed through Python, by query and batch; None where nothing does.
-        withholds: a source may keep rows back, so a poll that led to no batch does not show that it had none.
+        names: id -> name of all splits known so far.
+        tracks: measurements made in Python, by query and batch; None if no rows pass through Python.
+        withholds: a source may keep rows back, so a poll without a batch does not show that the source has no rows.
         keeps_rows: it has every row of its sources.
-        reads: its source is one of ours, whose planner says what it plans.
-        claims: what its planner claims of splits are event times.
-        max_splits: in a batch of rows that are reduced in Python by whole Arrow batches; None where they are not.
+        reads: its source is one of ours, with a planner.
+        claims: its planner's claims about splits are event times.
+        max_splits: largest number of splits in a batch that Python reduces by whole Arrow batches; else None.
         detail: also report rows and earliest event time of each split.
-        shows_names: its rows alone tell the names of its splits.
+        shows_names: only its rows tell the names of its splits.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Stream:
 
     @property
     def finds_splits(self) -> bool:
-        """Whether its splits are known by their rows alone: neither its source nor the user names them."""
+        """Whether only rows tell which splits exist, because neither the source nor the user names them."""
         return not (self.kafka or self.reads or self.declared)
 
     @property
@@ -74,16 +74,16 @@ class Stream:
         return f"lowmark:{self.stream_id}:heartbeat"
 
     def close(self) -> None:
-        """Keep nothing more of what queries measure that live on."""
+        """Drop the measurements of queries that still run."""
         if self.tracks is not None:
             self.tracks.close()
 
     def coordinator(self, token: str, state: str | None, now_us: int) -> StreamCoordinator:
-        """Return what decides the low watermark in one query, from the state in its checkpoint if there is one.
+        """Return a coordinator for one query, restored from the state in the query's checkpoint if there is one.
 
         Args:
-            token: of the query's heartbeat.
-            state: as `state_of` returned it.
+            token: token of the query's heartbeat.
+            state: as `state_of` returned it; None or empty: begin without.
             now_us: now, on the service's clock.
 
         Raises:
@@ -102,14 +102,14 @@ class Stream:
         return coordinator
 
     def state_of(self, coordinator: StreamCoordinator) -> str:
-        """Return what a restart needs of one query, base64: also names, where its rows alone tell them."""
+        """Return the state for a restart of one query, base64; includes the splits' names if only rows tell them."""
         names: dict[SplitId, str] = {}
         if self.shows_names:
             names = {split: name for split, name in self.names.items() if split not in self.declared}
         return base64.b64encode(coordinator.snapshot(names)).decode()
 
     def measure(self) -> Measure:
-        """Return what reads the measurements of its batches."""
+        """Return the reader of its batches' measurements."""
         if self.tracks is None:
             assert self.measurement is not None, "a stream is measured by metric or by accumulator"
             return ObservedMeasure(self.measurement, self.metric, self.strategy)

@@ -1,7 +1,7 @@
-"""What a stream is made of: its rows, measured, and what the service must know of it.
+"""Makes streams: the measured rows of a DataFrame, and the properties that the service must know.
 
-`wrapped` rows are the user's own, measured by `observe`, or by the Python that finds their times. What is `read` by a
-source of ours is measured where it is read, unless the user prepares the rows first.
+`wrapped` rows are the user's own, measured by `observe`, or in Python if Python finds their times. Rows that a source
+of ours `read`s are measured by its reader, unless the user prepares the rows first.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def wrapped(
     max_splits: int,
     detail: bool,
 ) -> tuple[DataFrame, Stream]:
-    """Return the rows, and the stream they are; arguments and errors are those of `LowWatermarkService.wrap`."""
+    """Return the measured rows and their stream; arguments and errors are those of `LowWatermarkService.wrap`."""
     wrap.check_input(df, name=name, event_time=event_time, strategy=strategy)
     known = _known(df, name, split, splits)
     key = known["key"]
     shows_names = strategy.runs_python or not _names_itself(known)
-    detail = detail or strategy.adaptive is not None  # which goes by the earliest row of each batch
+    detail = detail or strategy.adaptive is not None  # an adaptive strategy uses the earliest row of each batch
     df, how = _measured(df, name, key, event_time, strategy, max_splits, detail=detail, names=shows_names)
     stream = Stream(
         name=name,
@@ -73,7 +73,7 @@ def audited(
     max_splits: int,
     detail: bool,
 ) -> Stream:
-    """Return the stream that rows under a watermark of their own are; see `LowWatermarkService.audit`."""
+    """Return the stream of rows that have a watermark of their own; see `LowWatermarkService.audit`."""
     if not versions.observes_splits(df.sparkSession):
         raise WrapRefused(
             name,
@@ -94,10 +94,10 @@ def audited(
 
 
 def check_arguments(source: object, *, name: str, event_time: object, prepare: object, split_column: object) -> None:
-    """Refuse what is of another type than `LowWatermarkService.read` takes, before Python complains of it.
+    """Refuse arguments of another type than `LowWatermarkService.read` takes, before Python complains of them.
 
     Raises:
-        WrapRefused: with the reason and what to do.
+        WrapRefused: with the reason and the remedy.
     """
     if not isinstance(source, Source):
         raise WrapRefused(
@@ -131,7 +131,7 @@ def read(
     max_splits: int,
     address: str,
 ) -> tuple[DataFrame, Stream, str]:
-    """Return the rows, the stream they are, and the column with their event time.
+    """Return the measured rows, their stream, and the column with their event time.
 
     Arguments and errors are those of `LowWatermarkService.read`; `address` is where the service listens.
     """
@@ -144,7 +144,7 @@ def read(
         )
     stream_id, key = _new_id(), SplitKey((split_column,), (SPLIT_TYPE,))
     recorder = None
-    measured = prepare is None and not strategy.runs_python  # where they are read
+    measured = prepare is None and not strategy.runs_python  # by the reader
     if measured:
         accumulator: Any = spark.sparkContext.accumulator({}, TrackParam())
         recorder = AccumulatorRecorder(
@@ -195,7 +195,7 @@ def _types(df: DataFrame) -> dict[str, str]:
 
 
 class _Known(TypedDict):
-    """What of a `Stream` shows in the rows that the user gave."""
+    """The properties of a `Stream` that the user's rows show."""
 
     key: SplitKey
     sources: int
@@ -229,7 +229,7 @@ def _names_itself(known: _Known) -> bool:
 
 
 class _Measuring(TypedDict):
-    """What of a `Stream` says how it is measured."""
+    """The properties of a `Stream` that say how it is measured."""
 
     measurement: Measurement | None
     tracks: TrackShelf | None
@@ -247,7 +247,7 @@ def _measured(
     detail: bool,
     names: bool,
 ) -> tuple[DataFrame, _Measuring]:
-    """Choose how rows are measured: by the JVM where it can, else in Python, by whole batches where it can."""
+    """Choose the cheapest measurement: in the JVM, else in Python by whole batches, else in Python row by row."""
     measurement = _measurement(name, key, event_time, strategy, max_splits, detail=detail, names=names)
     if not strategy.runs_python and versions.observes_splits(df.sparkSession):
         return df, _Measuring(measurement=measurement, tracks=None, max_splits=None)
@@ -278,7 +278,7 @@ def _measurement(
         key=key,
         event_time=event_time,
         future_guard_us=strategy.future_guard_us,
-        # Twice the splits: a union of sketches is trimmed to its size, and nothing may be trimmed.
+        # Twice the splits, because a union of sketches is trimmed to its size, and no split may be trimmed.
         sketch_lg=max(4, (2 * max_splits - 1).bit_length()),
         detail=detail,
         sample_names=names,

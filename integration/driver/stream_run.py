@@ -1,13 +1,13 @@
 """One wrapped stream in one running query: the coordinator, fed from Spark's progress events.
 
-A run begins when a heartbeat reader attaches, and ends with its query. The first progress event that shows the reader's
-token ties it to the query. A batch says three things: which splits its source has (`splits.py`), what was measured of
-its rows (`measure.py` of the transport), and which splits end with it. Runs belong to the loop of the service; nothing
-here is thread-safe.
+A run begins when a heartbeat reader attaches, and ends with its query. The first progress event with the reader's
+token ties the run to the query. A batch tells which splits its source has (`splits.py`), the measurements of its rows
+(`measure.py` of the transport), and which splits end with it. Runs belong to the loop of the service and are not
+thread-safe.
 
-A report, a plan or a poll is taken as a whole or not at all. After an error in the middle the run begins again, as a
-restart does: from the state that its reader was told last, and from what it took since. Then it takes the same thing
-once more. A second error ends the query.
+A run takes a report, a plan or a poll as a whole or not at all. After an error in the middle the run begins again as
+after a restart, from the state in its last answer and the changes taken since. Then it takes the same change once more.
+A second error ends the query.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["StreamRun"]
 log = logging.getLogger("lowmark")
 
 _SINCE_KEPT = 16
-"""So many reports and plans are kept to begin again with; then the state after them is."""
+"""A run keeps so many reports and plans to begin again with, and then keeps the state after them instead."""
 
 
 @dataclass
@@ -52,35 +52,35 @@ class StreamRun:
     """The life of one heartbeat reader.
 
     Attributes:
-        stream: what it is a run of.
+        stream: the stream of the run.
         token: the reader's token.
-        resumes: the token in the offset it started from.
+        resumes: the token in the offset that the run started from.
         coordinator: decides the low watermark.
         query_id, run_id, query_name: Spark's names of the query, None until tied.
         last_batch_id: newest batch whose report was taken as a whole.
-        unmeasured_batches: batches with rows but without a measurement.
+        unmeasured_batches: number of batches with rows but without a measurement.
         refusal: why the query must end, None while all is well.
-        broken: something could not be taken twice: nothing more is taken, and nothing of the run is written.
-        asked_at_us: when the reader asked last; the batch that runs since was planned then.
+        broken: a change failed twice, so nothing more is taken, and nothing of the run is written.
+        asked_at_us: time of the reader's last question, when the running batch was planned.
         told_epoch: the epoch in the last answer to the reader.
-        written: a batch was reported whose offset this run wrote: until then the checkpoint ends with `resumes`.
+        written: a batch was reported whose offset this run wrote; before that, the checkpoint ends with `resumes`.
         checked: the running query's plan was looked at.
-        places: number of a heartbeat in the query -> numbers of its sources; empty until the plan was looked at.
-        ended, failed: the query has terminated; it has, with an error.
+        places: number of a heartbeat in the query -> numbers of its sources; empty until `checked`.
+        ended, failed: the query has terminated; the query has terminated with an error.
         reported_at_us: when the last report was taken.
         rows_at_us: when a report last brought rows.
         gaps: the times between reports.
-        seen_at_us: when Spark last said that the query lives.
-        restored_low_us: the low watermark in the offset it started from.
-        begun_as: the name, or else the id, of the query that it most likely belongs to, until it is tied; None: of
-            several that begin together nobody can tell.
-        failure: why its query failed, in short; None: it did not.
-        available_now: its query ends when nothing is new, which Spark did not tell its reader.
-        lost_reports: batches that were committed, and whose report a kill took away.
-        shares: its low watermark is that of a job, which a coordinator publishes; see `cooperation.py`.
-        shared_since_us: when the low watermark of its job rose last, or it began.
-        measure: reads what was measured of a batch.
-        splits: knows what its source says of its splits.
+        seen_at_us: when Spark last showed that the query lives.
+        restored_low_us: the low watermark in the offset that the run started from.
+        begun_as: name, or else id, of the query that the run most likely belongs to, until it is tied; None: several
+            queries begin together.
+        failure: why its query failed, in short; None: the query did not fail.
+        available_now: its query ends when nothing is new, and Spark has not told the reader so.
+        lost_reports: number of committed batches whose report a kill took away.
+        shares: its low watermark is the job's, which a coordinator publishes; see `cooperation.py`.
+        shared_since_us: when the job's low watermark last rose, or else when the run began.
+        measure: reads the measurements of a batch.
+        splits: the source's knowledge of its splits.
     """
 
     stream: Stream
@@ -118,21 +118,21 @@ class StreamRun:
     _holder_log: HolderLog = field(default_factory=HolderLog)
     _rows_log: RowsLog = field(default_factory=RowsLog)
     _told_low_us: int | None = None
-    _told_plan: int | None = None  # that was not reported when the low watermark was told; None: there was none
-    _answered_plan: int | None = None  # the same, once the answer was made
+    _told_plan: int | None = None  # the unreported plan when the low watermark was told; None: no such plan
+    _answered_plan: int | None = None  # the same for the last answer
     _sure_low_us: int | None = None
-    _news: list[NotifyNewLowWatermark] = field(default_factory=list)  # not told to others yet
+    _news: list[NotifyNewLowWatermark] = field(default_factory=list)  # not passed to others yet
     _shared_low_watermark_us: int | None = None
     _shared_rises: int = 0
     _past_epochs: int = 0  # of coordinators that an error left half changed
-    _whole: tuple[str | None, int] = (None, 0)  # the state that is begun again from, and when it was so
-    _since: list[Callable[[], list[Effect]]] = field(default_factory=list)  # what was taken after it
+    _whole: tuple[str | None, int] = (None, 0)  # the state to begin again from, and its time
+    _since: list[Callable[[], list[Effect]]] = field(default_factory=list)  # changes taken after that state
 
     def __post_init__(self) -> None:
         self._feed(self.coordinator)
 
     def _feed(self, coordinator: StreamCoordinator) -> None:
-        """Make this coordinator the run's, with all that leads to it."""
+        """Give the run a coordinator, and new objects that feed it."""
         self.coordinator, self.measure, of = coordinator, self.stream.measure(), (self.stream, coordinator)
         if self.stream.reads:
             self.splits = PlannedSplits(*of)
@@ -150,7 +150,7 @@ class StreamRun:
         now_us: int,
         restored_low_us: int | None = None,
     ) -> Self:
-        """Start a run, from the state and the low watermark in the checkpoint if there are any.
+        """Start a run, from the state and the low watermark in the checkpoint if it has them.
 
         Raises:
             CorruptSnapshot: the state in the checkpoint cannot be read.
@@ -163,7 +163,7 @@ class StreamRun:
         return run
 
     def _begin_again(self) -> None:
-        """Drop the half-changed state: attach again, then take again everything that was taken since."""
+        """Replace the half-changed state: attach again, then take all changes since once more."""
         state, at_us = self._whole
         before, self._past_epochs = self.splits, self.epoch + 1
         self._feed(self.stream.coordinator(self.token, state, at_us))
@@ -178,15 +178,15 @@ class StreamRun:
         """Make a change as a whole, or none of it.
 
         Args:
-            change: what is done; it may be done again later.
-            what: what it takes, for a person.
+            change: makes the change; may be called again later.
+            what: names the change for people.
 
         Returns:
-            Whether it was taken: it was not if it failed twice.
+            Whether the change was taken; False after two failures.
         """
         try:
             return self._took_whole(change)
-        except BaseException as failed:  # whatever it is, the state may be half changed
+        except BaseException as failed:  # any error may leave the state half changed
             if self.refusal is None:
                 log.warning(
                     'stream "%s": %s could not be taken (%s: %s). What it changed is dropped, and it is taken again',
@@ -201,7 +201,7 @@ class StreamRun:
             return self._took_whole(change)
         except BaseException as failed:  # noqa: BLE001
             with suppress(Exception):
-                self._begin_again()  # what is shown until the query has ended is whole
+                self._begin_again()  # so the status shows whole state until the query has ended
             self.give_up(what, failed)
             return False
 
@@ -214,11 +214,11 @@ class StreamRun:
         return True
 
     def _begin_from(self, state: str, now_us: int) -> None:
-        """After an error, begin again from this state."""
+        """Begin again from this state after the next error."""
         self._whole, self._since = (state, now_us), []
 
     def give_up(self, what: str, failed: BaseException) -> None:
-        """End the query because something could not be taken twice: nothing of it may be used or written."""
+        """End the query because a change failed twice: nothing of the run may be used or written."""
         self.broken = True
         if isinstance(failed, TooManySplits | UnreadableReport):
             self.refuse(str(failed))
@@ -231,7 +231,7 @@ class StreamRun:
 
     @property
     def low_watermark_us(self) -> int | None:
-        """What the heartbeat carries."""
+        """The low watermark that the heartbeat carries."""
         return self._shared_low_watermark_us if self.shares else self.coordinator.low_watermark_us
 
     @property
@@ -240,28 +240,28 @@ class StreamRun:
         return self._past_epochs + self.coordinator.epoch + self._shared_rises
 
     def refuse(self, why: str) -> None:
-        """End the query with the next answer to its heartbeat, and say why, once."""
+        """End the query with the next answer to its heartbeat, and log the reason once."""
         if self.refusal != why:
             log.error("%s", why)
         self.refusal = why
 
     def share(self, low_watermark_us: int | None, now_us: int) -> bool:
-        """Take in what the coordinator of the job published: it never goes back. Returns whether it rose."""
+        """Take the low watermark that the job's coordinator published; it never goes back. Return whether it rose."""
         known_us = self._shared_low_watermark_us
         if low_watermark_us is None or (known_us is not None and low_watermark_us <= known_us):
             return False
-        self._shared_rises += 1  # first: an epoch without news does no harm
+        self._shared_rises += 1  # before the value, because an epoch without news does no harm
         self._shared_low_watermark_us, self.shared_since_us = low_watermark_us, now_us
         return True
 
     def state(self) -> str:
-        """Return what the offset carries to restore this run, base64; encoded once an epoch."""
+        """Return the state for the offset that restores this run, base64; encoded once an epoch."""
         if self._encoded is None or self._encoded[0] != self.epoch:
             self._encoded = self.epoch, self.stream.state_of(self.coordinator)
         return self._encoded[1]
 
     def status(self, now_us: int, limit: int | None = None) -> StreamStatus:
-        """Where the stream stands in this query; with a limit, of the splits that need attention first."""
+        """The status of the stream in this query; `limit` bounds the splits, those that need attention first."""
         status = self.coordinator.status(now_us, self.stream.name_of, limit=limit)
         if not self.shares:
             return status
@@ -269,23 +269,23 @@ class StreamRun:
 
     @property
     def query(self) -> str | None:
-        """The query's name, or its id where it has none; None where it is not known yet."""
+        """The query's name, else its id; None until known."""
         known = self.query_id if self.query_name is None else self.query_name
         return self.begun_as if known is None else known
 
     @property
     def sure_low_us(self) -> int | None:
-        """Its own, without claims of a plan that may not be written: a restart may not plan so far."""
+        """The run's low watermark without a plan that may not be written, because a restart may plan less."""
         return self.coordinator.low_watermark_us if self.splits.unreported_plan is None else self._sure_low_us
 
     def tell(self) -> None:
-        """Its reader is to be answered. Where there is another plan, what was told with the one before is written."""
+        """Call before the reader is answered. A newer plan proves that Spark wrote the previous answer."""
         if self.splits.unreported_plan != self._told_plan:
             self._sure_low_us = self._told_low_us
         self._told_low_us, self._told_plan = self.coordinator.low_watermark_us, self.splits.unreported_plan
 
     def answer(self, now_us: int) -> str:
-        """Its reader is answered with the epoch and the low watermark of now, and this state."""
+        """Return the state for an answer with the current epoch and low watermark, and remember that both were told."""
         state = self.state()
         self._begin_from(state, now_us)
         self.told_epoch, self._answered_plan = self.epoch, self._told_plan
@@ -293,24 +293,24 @@ class StreamRun:
 
     @property
     def goes_beyond_its_offset(self) -> bool:
-        """It knows of a plan that came after the last answer, so Spark may have written nothing of it."""
+        """Whether a plan came after the last answer, so Spark may have written nothing of the plan."""
         return self.splits.unreported_plan not in (None, self._answered_plan)
 
     def wrote(self, offset: HeartbeatOffset) -> bool:
-        """True for an offset of this run, or of the one it resumes: Spark runs that run's last batch again."""
+        """Whether this run or the resumed run wrote an offset; Spark runs the resumed run's last batch again."""
         return offset.run is not None and offset.run in (self.token, self.resumes)
 
     def tie(self, query_id: str, run_id: str, query_name: str | None) -> None:
-        """Remember which query this run belongs to."""
+        """Remember the query that this run belongs to."""
         self.query_id, self.run_id, self.query_name = query_id, run_id, query_name
 
     def take_news(self) -> list[NotifyNewLowWatermark]:
-        """The low watermarks since the last call, the first one first."""
+        """Return the low watermarks since the last call, in order."""
         news, self._news = self._news, []
         return news
 
     def report(self, progress: Progress, heartbeat: int, *, planned_at_us: int, now_us: int) -> None:
-        """Take the report of one batch, as a whole. A batch that was taken before changes nothing.
+        """Take the report of one batch as a whole. A repeated batch changes nothing.
 
         Args:
             progress: the batch's progress event.
@@ -322,7 +322,7 @@ class StreamRun:
             return
         sources = self.sources_in(progress, heartbeat)
 
-        @cache  # what passed through Python is dropped with the next report, and this one may be taken again
+        @cache  # `measure` drops Python's measurements at the next report, but a retry needs them
         def measured() -> Measured | None:
             return self.measure.report(progress.id, progress.batch_id, progress.observed_metrics)
 
@@ -350,7 +350,7 @@ class StreamRun:
     def _took(
         self, progress: Progress, sources: Sequence[SourceProgress], measured: Measured | None, now_us: int
     ) -> None:
-        """Count what a report says of the query, and that it was taken."""
+        """Count a taken report."""
         gaps = self.gaps
         if self.last_batch_id is not None and self.reported_at_us is not None:
             missed_batches = progress.batch_id - self.last_batch_id - 1
@@ -360,18 +360,18 @@ class StreamRun:
             # `foreachBatch` read a part, or the plan lost the observation.
             self.unmeasured_batches += had_rows(sources)
         else:
-            self.splits.pass_on(measured)  # after all that may raise: what is passed on twice counts twice
+            self.splits.pass_on(measured)  # last, because a repeated call would count twice
         if measured is not None and measured.counts.rows > 0:
             self.rows_at_us = now_us
         self.last_batch_id, self.reported_at_us, self.seen_at_us = progress.batch_id, now_us, now_us
         self.gaps = gaps
 
     def sources_in(self, progress: Progress, heartbeat: int) -> list[SourceProgress]:
-        """Of the query's sources those of its stream; none, where the query was over before its plan was looked at."""
+        """Return the sources of this run's stream; none if the query was over before its plan was looked at."""
         return [progress.sources[place] for place in self.places.get(heartbeat, ())]
 
     def plan(self, planned: Planned, now_us: int) -> None:
-        """Take what the planner of its source says of a batch that is not read yet, as a whole."""
+        """Take a plan of the source's planner for a batch that is not read yet, as a whole."""
         if not self.broken:
             self._take_whole(partial(self._plan, planned, now_us), f"plan {planned.checkpoint}")
 
@@ -380,12 +380,12 @@ class StreamRun:
         return self._take(self.splits.plan(planned, now_us), now_us)
 
     def hear(self, event: Event, now_us: int) -> None:
-        """Take what a question of the reader says by itself, as a whole: the sources had nothing, or time passed."""
+        """Take an event that follows from the reader's question, as a whole: an empty poll, or passed time."""
         if not self.broken:
             self._take_whole(partial(self.handle, event, now_us), "the question of its heartbeat")
 
     def handle(self, event: Event, now_us: int) -> list[Effect]:
-        """Give the coordinator an event; log what a person should know of."""
+        """Give the coordinator an event, and log effects that people should know of."""
         effects = self.coordinator.handle(event, now_us)
         for effect in effects:
             log_effect(self.stream, effect)
@@ -396,7 +396,7 @@ class StreamRun:
         return [effect for event in events for effect in self.handle(event, now_us)]
 
     def lose(self, batch_id: int, now_us: int) -> None:
-        """Take it that the report of a batch before this run is lost: splits that were new in it are waited for."""
+        """Record that the report of a batch before this run is lost, and wait for splits that were new in the batch."""
         self.lost_reports += 1
         log.warning(
             'stream "%s": the report of batch %d was lost when its query was killed right after that batch. Splits '

@@ -1,4 +1,4 @@
-"""The streams of a service by their ids, and the names of those that were released. Belongs to the loop."""
+"""The streams of a service by id, and the names of released streams. Belongs to the loop."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Streams(Mapping[str, Stream]):
         return len(self._known)
 
     def add(self, stream: Stream) -> None:
-        """Know a stream, before its first heartbeat asks."""
+        """Add a stream before its first heartbeat asks."""
         self._known[stream.stream_id] = stream
 
     def named(self, name: str) -> list[Stream]:
-        """Return the streams of a name; two where it was given to a second DataFrame while a query read the first."""
+        """Return the streams with this name; two if a second DataFrame got the name while a query read the first."""
         return [stream for stream in self._known.values() if stream.name == name]
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all, sorted."""
+        """Return the names of all streams, sorted."""
         return tuple(sorted(stream.name for stream in self._known.values()))
 
     def release(self, name: str) -> list[Stream]:
-        """Forget the streams of a name, and return them. What measured them is closed."""
+        """Forget the streams with this name, close their measurements, and return the streams."""
         released = self.named(name)
         for stream in released:
             del self._known[stream.stream_id]
@@ -47,7 +47,7 @@ class Streams(Mapping[str, Stream]):
         return released
 
     def why_released(self, stream_id: str) -> str | None:
-        """Say that a query is about to begin with a stream that was released; None if it was not."""
+        """Say that a stream was released, for a query that is about to begin with it; None if it was not."""
         name = self._released.get(stream_id)
         if name is None:
             return None
@@ -57,6 +57,6 @@ class Streams(Mapping[str, Stream]):
         )
 
     def close(self) -> None:
-        """Keep nothing more of what queries measure that live on."""
+        """Drop the measurements of queries that still run."""
         for stream in self._known.values():
             stream.close()

@@ -5,9 +5,10 @@
     data      = df.observe(stream metric) with event_time's metadata naming D as its delay
     result    = data ∪ heartbeat, without the heartbeat's rows
 
-Only the heartbeat carries a watermark node, so Spark's watermark is the coordinator's value. The `observe` above that
-node is a barrier: without it a later filter of the user's is pushed below the node, removes the row, and freezes the
-watermark. The data come first in the union, because the first child's metadata and column ids are kept.
+Only the heartbeat carries a watermark node, so Spark's watermark is the coordinator's value. The `observe` above the
+node is a barrier: without it Spark would push a later filter of the user's below the node, where the filter removes
+the heartbeat's row and freezes the watermark. The data come first in the union, because a union keeps the metadata and
+column ids of its first child.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ _TIME, _MARKER, _ROW = COLUMNS
 def check_arguments(
     df: object, *, name: str, event_time: object, split: object, splits: Iterable[object] | None
 ) -> None:
-    """Refuse what is of another type than `LowWatermarkService.wrap` takes, before Python complains of it.
+    """Refuse arguments of another type than `LowWatermarkService.wrap` takes, before Python complains of them.
 
     Raises:
-        WrapRefused: with the reason and what to do.
+        WrapRefused: with the reason and the remedy.
     """
     from pyspark.sql import DataFrame
 
@@ -83,7 +84,7 @@ def check_input(df: DataFrame, *, name: str, event_time: str, strategy: Watermar
     """Refuse a DataFrame that cannot be wrapped.
 
     Raises:
-        WrapRefused: with the reason and what to do.
+        WrapRefused: with the reason and the remedy.
     """
     if not df.isStreaming:
         raise WrapRefused(
@@ -124,7 +125,7 @@ def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: Waterm
     """Refuse a DataFrame that cannot be audited.
 
     Raises:
-        WrapRefused: with the reason and what to do.
+        WrapRefused: with the reason and the remedy.
     """
     if not df.isStreaming:
         raise WrapRefused(
@@ -140,7 +141,7 @@ def check_audited(df: DataFrame, *, name: str, event_time: str, strategy: Waterm
 
 
 def check_session(spark: SparkSession, *, name: str) -> None:
-    """Set what observed metrics need, and warn of what delays results."""
+    """Set the options that observed metrics need, and warn of a setting that delays results."""
     versions.prepare_session(spark)
     if spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "false":
         log.warning(
@@ -192,15 +193,15 @@ def build(df: DataFrame, stream: Stream, *, event_time: str, address: str) -> Da
     """
     delay_ms = stream.strategy.delay_ms
     metadata = {**df.schema[event_time].metadata, DELAY_KEY: delay_ms}
-    # Renamed below the observation, the column costs no projection of its own.
+    # The rename stands below the observation, where it costs no projection of its own.
     data = df.withColumn(event_time, F.col(quoted(event_time)).alias(event_time, metadata=metadata))
     if stream.measurement is not None:
         data = data.observe(stream.metric, *stream.measurement.columns())
     heartbeat = _heartbeat(df, stream, event_time=event_time, address=address, delay_ms=delay_ms)
     both = data.withColumn(_MARKER, F.lit(False)).unionByName(heartbeat)
     result = both.filter(~F.col(_MARKER)).select(*map(quoted, df.columns))
-    # Spark itself refuses a second watermark only while the query runs. What is built on `result` is another object;
-    # there, the service looks at the running query's plan (`RunningQuery.fault`).
+    # Spark refuses a second watermark only while the query runs. DataFrames built on `result` lose this
+    # override, so the service looks at the plan of their running queries (`RunningQuery.fault`).
     result.withWatermark = partial(_refuse_watermark, stream.name)  # type: ignore[method-assign]
     return result
 
@@ -232,11 +233,11 @@ def _heartbeat(df: DataFrame, stream: Stream, *, event_time: str, address: str, 
 
 
 def _null_like(df: DataFrame, column: str) -> Column:
-    """A null of the column's type that the optimizer cannot fold: folded, a filter on it would remove the branch."""
+    """A null of the column's type that is never folded: folded, a filter on it would drop the branch."""
     kind = df.schema[column].dataType
     return F.get(F.array(F.lit(None).cast(kind)), F.col(_ROW)).alias(column)
 
 
 def split_columns(split: str | Sequence[str]) -> list[str]:
-    """Return what the user named as a split, as a list."""
+    """Return the user's split column or columns as a list."""
     return [split] if isinstance(split, str) else list(split)

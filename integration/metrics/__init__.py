@@ -1,1 +1,1 @@
-"""Prometheus: one snapshot of all queries in, metric families out."""
+"""Prometheus: metric families made from one snapshot of all queries."""

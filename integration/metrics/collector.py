@@ -1,19 +1,19 @@
-"""Prometheus: one snapshot of all runs in, metric families out, at scrape time.
+"""Prometheus: metric families made from one snapshot of all runs at scrape time.
 
-Times are Unix timestamps, never ages: `time() - x` keeps counting when this process hangs. Labels are `stream`, `query`
-and `split`, and they are bounded: up to 100 splits of a stream are shown, of more only the holder and the ten that are
-furthest behind, and `lowmark_splits_not_shown` says how many are missing.
+Times are Unix timestamps, never ages, because `time() - x` keeps counting when this process hangs. Labels are `stream`,
+`query` and `split`, and they are bounded: up to 100 splits of a stream are shown; of more splits only the holder and
+the ten furthest behind, and `lowmark_splits_not_shown` counts the rest.
 
-What becomes of a query's series when it ends:
+Series of a query after its end:
 
-    what is now    (watermarks, splits, backlog)  is gone with the next scrape: a value of a query that is over would
-                                                  be a lie that raises alerts
-    counters of the query                         stay, and go on from there when the query is started again: the last
-                                                  scrape before an end misses the last batch, and a counter that
-                                                  vanished could not tell of the rows dropped in it
-    running, failed, refused                      stay, so that a query that died is seen
+    current values (watermarks, splits, backlog)  disappear with the next scrape, because values of an ended query would
+                                                  raise false alerts
+    counters of the query                         stay, and continue when the query is started again: the last scrape
+                                                  before the end misses the last batch, and a missing counter could not
+                                                  show the rows dropped in it
+    running, failed, refused                      stay, to show a failed query
 
-They stay for as long as the service lives, for the 100 queries that ended last.
+The service keeps these series until it stops, for the 100 queries that ended last.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ log = logging.getLogger("lowmark")
 _MAX_SPLITS_SHOWN = 100
 _LAGGARDS_SHOWN = 10
 _ENDED_KEPT = 100
-_PAST_SPLITS_KEPT = 1_000  # of one query
-_TOKENS_KEPT = 1_000  # more than a service remembers runs
-# Less than Prometheus' own 10 seconds: a loop that is busy must not look like a driver that is gone.
+_PAST_SPLITS_KEPT = 1_000  # per query
+_TOKENS_KEPT = 1_000  # more than the number of runs that a service remembers
+# Less than Prometheus' own 10 seconds, because a busy loop must not look like a driver that is gone.
 _SNAPSHOT_SECONDS = 5.0
 
 Labels = tuple[str, str]  # stream, query
@@ -61,28 +61,28 @@ _SPLIT_LABELS = (*_QUERY_LABELS, "split")
 
 
 class Runs(Protocol):
-    """Where the snapshot comes from: a `LowWatermarkService`."""
+    """Gives the snapshot: a `LowWatermarkService`."""
 
     def run_statuses(self, *, without: Container[str] = (), seconds: float = ...) -> list[RunStatus]:
-        """Return all runs but those, at one moment."""
+        """Return all other runs, at one moment."""
         ...
 
     def loop_times(self) -> LoopTimes:
-        """Return how busy the loop is that answers for them."""
+        """Return how busy the loop is that answers for the runs."""
         ...
 
 
-_COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # numbers that only grow, of one query
+_COUNTS = len(COUNTERS) + len(STATES) + len(GAP_BOUNDS_SECONDS) + 2  # growing numbers per query
 
 
 @dataclass
 class _Past:
-    """What remains of a query's runs that have ended.
+    """The remains of a query's ended runs.
 
     Attributes:
-        counts: as `_counts` has them.
-        splits: name -> counts as `SPLIT_COUNTERS`, of the splits that the run that ended last had. Others are not
-            shown; one that comes back begins anew, which Prometheus takes for the restart that it is.
+        counts: as in `_counts`.
+        splits: name -> counts as in `SPLIT_COUNTERS`, for the splits of the run that ended last. Other splits are not
+            shown; a split that comes back begins anew, which Prometheus takes for a restart, rightly.
         failed, refused: of the run that ended last.
     """
 
@@ -98,13 +98,13 @@ class _Past:
         self.failed, self.refused = run.failed, run.refused
 
     def split_counts(self, name: str, split: SplitStatus) -> list[float]:
-        """A split's counts over the runs that ended and the one it is in now."""
+        """A split's counts over the ended runs and the current one."""
         now = [_number(metric.value(split)) for metric in SPLIT_COUNTERS]
         return _added(self.splits.get(name, [0.0] * len(now)), now)
 
 
 def _counts(run: RunStatus) -> list[float]:
-    """All that only grows, in one list: `COUNTERS`, seconds by state, gaps by length, seconds of all gaps."""
+    """All growing numbers in one list: `COUNTERS`, seconds by state, gaps by length, seconds of all gaps."""
     return [
         *(_number(metric.value(run)) for metric in COUNTERS),
         *(run.spent_us.get(state, 0) / 1e6 for state in STATES),
@@ -125,22 +125,22 @@ _NO_PAST = _Past()
 
 
 class StreamCollector(Collector):
-    """Collects every stream in every query, in one piece: a scrape never mixes two moments.
+    """Collects every stream in every query from one snapshot: a scrape never mixes two moments.
 
-    Without a snapshot (the loop is busy, the service was stopped) only the collector's own metrics are given: an alert
-    on `lowmark_collect_errors_total` then tells that the others are missing.
+    Without a snapshot (the loop is busy, the service was stopped) it gives only its own metrics: an alert on
+    `lowmark_collect_errors_total` then shows that the others are missing.
 
     Args:
         runs: the service.
-        max_splits: up to so many splits of a stream are shown one by one.
-        top: of more, only so many, those furthest behind.
+        max_splits: largest number of splits of a stream that are shown one by one.
+        top: number of shown splits, those furthest behind, if a stream has more.
     """
 
     def __init__(self, runs: Runs, *, max_splits: int = _MAX_SPLITS_SHOWN, top: int = _LAGGARDS_SHOWN) -> None:
         self._runs, self._max_splits, self._top = runs, max_splits, top
-        self._lock = threading.Lock()  # scrapes come on threads of their own, and what has ended is added up once
-        self._past: dict[Labels, _Past] = {}  # in order of their last end
-        self._added: dict[str, None] = {}  # tokens of the runs that are in it, in order; the service forgets old ones
+        self._lock = threading.Lock()  # scrapes come on several threads, and an ended run must be added once
+        self._past: dict[Labels, _Past] = {}  # in the order of their newest ends
+        self._added: dict[str, None] = {}  # tokens of the runs in `_past`, in order; old ones are dropped
         self._errors = 0
         self._failing = False
 
@@ -280,7 +280,7 @@ class StreamCollector(Collector):
 
 
 def _loop_families(times: LoopTimes) -> Iterator[Metric]:
-    """The loop that decides low watermarks and answers heartbeats; also while it does not answer."""
+    """Metrics of the loop that decides low watermarks and answers heartbeats, even while it does not answer."""
     yield GaugeMetricFamily(
         "lowmark_loop_failed",
         "1 once an error has ended the service's loop: its queries end with their next heartbeat.",
@@ -346,7 +346,7 @@ def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float | None) 
 
 
 def _shown(run: RunStatus, *, max_splits: int, top: int) -> Mapping[str, SplitStatus]:
-    """All splits by name, or of too many those that need attention first."""
+    """All splits by name; of too many, those that need attention first."""
     splits = run.status.splits
     if len(splits) <= max_splits:
         return splits
@@ -360,7 +360,7 @@ def _labels(run: RunStatus) -> Labels:
 
 
 def _text(label: str) -> str:
-    """A label that UTF-8 can hold: half a surrogate pair in one split's name must not fail the whole scrape."""
+    """Make a label valid UTF-8, because half of a surrogate pair in one name must not fail the whole scrape."""
     return label.encode(errors="backslashreplace").decode()
 
 

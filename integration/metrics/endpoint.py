@@ -17,13 +17,13 @@ class MetricsServer:
     Args:
         runs: the service.
         host: name or address to bind to.
-        port: to listen on, 0 for any free one.
+        port: port to listen on, 0 for any free port.
 
     Attributes:
-        port: where it listens.
+        port: the real port.
 
     Raises:
-        MetricsUnavailable: it cannot listen there, because another process does, for instance.
+        MetricsUnavailable: it cannot listen there, for instance because another process does.
         ServiceRefused: the port is not a number from 0 to 65535.
     """
 

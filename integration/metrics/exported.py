@@ -1,4 +1,4 @@
-"""What is exported of a run, its splits and its alignment group: names, help, and where each value comes from."""
+"""Exported metrics of a run, its splits and its alignment group: name, help and value of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ALIGNMENT_GAUGES", "CLOCK_GAUGES", "COUNTERS", "GAUGES", "SPLIT_COUN
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """One metric of a run: its name, its help, its value; None where there is none."""
+    """One metric of a run: name, help, and value; None for a run without a value."""
 
     name: str
     help: str
@@ -30,7 +30,7 @@ class _OfSplit:
     value: Callable[[SplitStatus], float | None]
 
 
-# Counts of the whole process: a query that is started again goes on where it was.
+# Counts of the whole process: they continue when a query is started again.
 COUNTERS = (
     _Of("lowmark_rows", "Rows measured.", lambda r: r.status.counts.rows),
     _Of(

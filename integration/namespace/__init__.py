@@ -2,8 +2,8 @@
 
     from lowmark import LowWatermarkService, WatermarkStrategy
 
-Names are imported when they are first used: executors import what is below and need none of it. This file is installed
-as `lowmark/__init__.py`; the folders beside it are `lowmark.watermark`, `lowmark.sources` and `lowmark.integration`.
+Names are imported at their first use, because executors import the folders below and need no name from here. This file
+is installed as `lowmark/__init__.py` beside the folders `lowmark.watermark`, `lowmark.sources`, `lowmark.integration`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The page's HTTP: its files, and what it asks every second. All of it is to read; there is nothing to change.
+"""HTTP of the page, read-only: its files, and the state that it asks for every second.
 
-Everyone who can open 127.0.0.1 on this machine may look, as with the metrics. What a page of somebody else in the same
-browser could try is refused by the server, see `http_server.py`.
+As with the metrics, everyone who can open 127.0.0.1 on this machine may look. The server protects the page from other
+pages in the same browser, see `http_server.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RUN_MOST = 400  # characters of a query parameter
 
 @dataclass(frozen=True)
 class _Response:
-    """An answer; its headers are those that are not in every answer."""
+    """An answer, with the headers that not every answer has."""
 
     status: HTTPStatus
     body: bytes
@@ -57,7 +57,7 @@ def application(picture: Picture) -> WSGIApplication:
         if path not in files:
             return _Response(HTTPStatus.NOT_FOUND, b"lowmark: there is no such file\n")
         found = files[path]
-        # A browser has it already, as it is now.
+        # The browser may have the current version already.
         same = ("ETag", environ.get("HTTP_IF_NONE_MATCH", "")) in found.headers
         return _Response(HTTPStatus.NOT_MODIFIED, found.body, found.kind, found.headers) if same else found
 
@@ -76,12 +76,12 @@ def _state(picture: Picture, query: str) -> _Response:
     refused = _Response(HTTPStatus.BAD_REQUEST, b"lowmark: since and run are what /state itself gave\n")
     try:
         asked = dict(parse_qsl(query, max_num_fields=2))
-    except ValueError:  # there are more fields
+    except ValueError:  # too many fields
         return refused
     version, run = asked.get("since"), asked.get("run")
     if max(len(version or ""), len(run or "")) > _RUN_MOST:
         return refused
-    body = json.dumps(picture.since(version, run), separators=(",", ":"))  # in ASCII: a name may be no Unicode
+    body = json.dumps(picture.since(version, run), separators=(",", ":"))  # ASCII: a name may be invalid Unicode
     return _Response(HTTPStatus.OK, body.encode(), "application/json", (("Cache-Control", "no-store"),))
 
 

@@ -1,4 +1,4 @@
-"""Where the page is served: on 127.0.0.1, on a thread of its own, beside whatever the driver does."""
+"""Serves the page on 127.0.0.1, on a thread of its own beside the driver's work."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class PageServer:
     """Serves the page on 127.0.0.1 until it is stopped.
 
     Args:
-        look: asks the services that it shows.
-        port: to listen on, 0 for any free one.
+        look: asks the services on the page.
+        port: port to listen on, 0 for any free port.
 
     Attributes:
-        port: where it listens.
+        port: the real port.
 
     Raises:
-        PageUnavailable: it cannot listen there, because another process does, for instance.
+        PageUnavailable: it cannot listen there, for instance because another process does.
         ServiceRefused: the port is not a number from 0 to 65535.
     """
 
@@ -43,7 +43,7 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """What to open in a browser."""
+        """The address to open in a browser."""
         return f"http://{_HOST}:{self.port}/"
 
     def stop(self) -> None:

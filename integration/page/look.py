@@ -1,4 +1,4 @@
-"""Where the page looks: at the service it stands in, or at all services of this user."""
+"""The page's view of services: of the service in its own process, or of all services of this user."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ class Look(Protocol):
 
 
 class OneService:
-    """The service that this process has.
+    """The service in this process.
 
     Args:
-        address: its socket's, by which `lowmark status` knows it, too.
-        status: answers as it does over the socket.
+        address: address of its socket, as `lowmark status` shows it.
+        status: answers as over the socket.
     """
 
     def __init__(self, address: str, status: Callable[[StatusRequest], StatusReply]) -> None:
         self._address, self._status = address, status
 
     def __call__(self, request: StatusRequest) -> dict[str, StatusReply]:
-        """Ask it. Raises what its status raises: it is stopping, or busy."""
+        """Ask the service. Raises the errors of `status`: the service is stopping, or busy."""
         return {self._address: self._status(request)}
 
 
 class AllServices:
-    """The services of this user, found as `lowmark status` finds them; new ones with every look.
+    """The services of this user, found as by `lowmark status`; searched again with every look.
 
     Args:
-        connect: one address alone, or None.
+        connect: a single address instead, or None.
     """
 
     def __init__(self, connect: str | None = None) -> None:
         self._connect = connect
 
     def __call__(self, request: StatusRequest) -> dict[str, StatusReply]:
-        """Ask them all.
+        """Ask all services.
 
         Raises:
-            SocketsRefused: others may enter the folder of their sockets.
+            SocketsRefused: other users may enter the folder of the sockets.
         """
         addresses = [self._connect] if self._connect is not None else sockets.find_addresses()
         if not addresses:
             return {}
         with ThreadPoolExecutor(
             min(len(addresses), _AT_ONCE), "lowmark-look"
-        ) as pool:  # one that hangs delays no other
+        ) as pool:  # a hanging service delays no other
             replies = pool.map(lambda address: _ask(address, request), addresses)
             return {at: reply for at, reply in zip(addresses, replies, strict=True) if reply is not None}
 
@@ -71,6 +71,6 @@ def _ask(address: str, request: StatusRequest) -> StatusReply | None:
     try:
         return client.status(request)
     except ServiceUnreachable:
-        return None  # it has ended since, is a coordinator, or is too old for what is asked: it shows as missing
+        return None  # ended, a coordinator, or too old for the question; the page shows it as missing
     finally:
         client.close()

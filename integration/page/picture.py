@@ -1,11 +1,11 @@
-"""What the page shows, and what of it changed since a browser asked last.
+"""The content of the page, and its changes since a browser last asked.
 
-A browser asks every second, with the version it has. A look at the services is made at most once a second, whoever
-asks, and only while somebody does. Of streams that are not in view, only what is told of them in a line is asked for;
-of the one in view every split, of which those are sent that changed.
+A browser asks every second, with its version of the picture. However many browsers ask, the services are asked at most
+once a second, and only while a browser asks. For streams out of view, the services send only a summary; for the stream
+in view they send every split, of which a browser gets the changed ones.
 
-Splits go over the wire as lists (`SPLIT_FIELDS`), names as they are: two names that look alike stay two. What is shown
-of a name is escaped here, as `explain` does it, so that both say the same.
+Splits travel as lists (`SPLIT_FIELDS`). Names travel unchanged, so two names that look alike stay two. Names are
+escaped for display here, as in `explain`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SPLIT_FIELDS = (
     "name", "shown", "state", "watermark_us", "backlog_rows", "rows", "last_report", "lagging", "late_reports",
     "pending_since", "why", "passed_over", "native_late_rows",
 )  # fmt: skip
-"""What stands in the list of a split, in this order; `shown` is None where it is the name."""
+"""The elements of a split's list, in order; `shown` is None if it equals the name."""
 
-_GONE = "gone"  # its service does not answer any more
+_GONE = "gone"  # the service no longer answers
 _ORDER = ("failed", "stuck", _GONE, *(word for word in VERDICTS if word not in ("failed", "stuck")))
 _GONE_MOST = 50
 _GONE_SPLITS_MOST = 10_000
 _LOOK_US = 900_000
-_BRIEFLY = 10  # splits of a stream that is not in view: what `explain` names
+_BRIEFLY = 10  # splits of a stream out of view: those that `explain` names
 _LIST_MOST = 50
 _SHOWN_MOST = 300  # characters of a name
 _SENTENCES = ("why", "next")
@@ -51,7 +51,7 @@ Row = list[Any]
 
 @dataclass
 class _Splits:
-    """The splits of one run, and the version in which each became what it is."""
+    """The splits of one run, each with the version of its last change."""
 
     rows: dict[str, tuple[int, Row]] = field(default_factory=dict)
     gone: dict[str, int] = field(default_factory=dict)
@@ -81,27 +81,27 @@ class Picture:
     def __init__(self, look: Look, now_us: Callable[[], int]) -> None:
         self._look, self._now_us = look, now_us
         self._lock = threading.Lock()
-        self._born = _token()  # a page that was open over a restart starts anew
+        self._born = _token()  # makes an open page begin anew after a restart
         self._version = 0
         self._looked_us: int | None = None
-        self._asked: tuple[str, str] | None = None  # (address, stream) in view in the last look
+        self._asked: tuple[str, str] | None = None  # (address, stream) that the last look saw in full
         self._services: list[dict[str, Any]] = []
         self._runs: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, _Splits] = {}
-        self._rises: dict[str, list[list[int]]] = {}  # of the streams that are in view
+        self._rises: dict[str, list[list[int]]] = {}  # of the streams in view
         self._error: str | None = None
 
     def since(self, version: str | None, run: str | None) -> dict[str, Any]:
-        """What a browser that has this version does not know.
+        """Return the changes since a browser's version.
 
         Args:
-            version: the "version" of its last answer, or None.
-            run: the run in view; None, or one that is not there: the neediest.
+            version: the "version" of the browser's last answer, or None.
+            run: the run in view; None or unknown: the run that needs attention most.
 
         Returns:
-            An object for JSON: version, now_us, services, runs, selected, splits (those that changed), gone (names),
-            whole (they are all there are, forget the others), rises (of the last hour, as (when, low watermark), only
-            with the whole), error (why services could not be asked, or None).
+            An object for JSON: version, now_us, services, runs, selected, splits (the changed ones), gone (names),
+            whole (these are all splits, forget others), rises (of the last hour, as (when, low watermark), only with
+            whole), error (why the services could not be asked, or None).
         """
         with self._lock:
             ago_us = -1 if self._looked_us is None else self._now_us() - self._looked_us
@@ -124,7 +124,7 @@ class Picture:
             }
 
     def _had(self, version: str | None, selected: str | None) -> int | None:
-        """The number in a version; None where a browser knows nothing of what it looks at now."""
+        """The number in a version; None if the browser must get the whole run."""
         born, _, rest = (version or "").partition(".")
         number, _, run = rest.partition(".")
         if born != self._born or run != (selected or "") or not (number.isascii() and number.isdigit()):
@@ -137,7 +137,7 @@ class Picture:
         return next(iter(self._runs), None)
 
     def _other(self, run: str | None) -> bool:
-        """Whether a browser looks at a stream of which the last look did not see every split."""
+        """Whether the last look did not see every split of the stream in a browser's view."""
         selected = self._selected(run)
         return selected is not None and self._asked != self._stream_of(selected)
 
@@ -163,14 +163,14 @@ class Picture:
             self._runs = {each["id"]: each for each in sorted(runs, key=_by_need)}
             self._look_closely(run)
             self._error = None
-        except Exception as failed:  # noqa: BLE001  # the page says so, and goes on showing what was seen
+        except Exception as failed:  # noqa: BLE001  # the page shows the error beside the last look
             self._error = printable(str(failed) or type(failed).__name__)
         for gone in self._splits.keys() - self._runs.keys():
             del self._splits[gone]
             self._rises.pop(gone, None)
 
     def _left_behind(self, answered: Container[str], seen: Container[str]) -> list[dict[str, Any]]:
-        """What was seen of services that do not answer any more; a viewer shall see that they are gone."""
+        """The last known runs of services that no longer answer, marked as gone for the viewer."""
         gone = [run for run in self._runs.values() if run["id"] not in seen and run["address"] not in answered]
         return [{**run, "verdict": _GONE} for run in gone[-_GONE_MOST:]]
 
@@ -187,13 +187,13 @@ class Picture:
             self._rises[_id(stream)] = stream["run"].pop("rises")
             splits = self._splits.setdefault(_id(stream), _Splits())
             splits.take(rows, self._version)
-            if len(splits.gone) > _GONE_SPLITS_MOST:  # nobody is told of them any more: every browser begins anew
+            if len(splits.gone) > _GONE_SPLITS_MOST:  # forgetting names means that every browser must begin anew
                 splits.gone.clear()
                 self._born = _token()
 
 
 def _newest(reply: StatusReply) -> list[tuple[dict[str, Any], str]]:
-    """Of a query that was started again and again, what it is now; with its explanation."""
+    """The newest run of each query, with its explanation."""
     texts = {id(stream): text for stream, text in zip(reply.streams, reply.explanations, strict=True)}
     return [(stream, texts[id(stream)]) for stream in newest(reply.streams)]
 
@@ -260,7 +260,7 @@ def _row(name: str, split: Mapping[str, Any], passed: frozenset[str]) -> Row:
 
 
 def _shown(text: str, most: int = _SHOWN_MOST) -> str:
-    """As `explain` writes it; a name of 10 KB is told by its beginning and its end."""
+    """Return a text as `explain` shows it; of a very long name, the beginning and the end."""
     text = printable(text)
     return text if len(text) <= most else f"{text[: most - 41]}…{text[-40:]}"
 

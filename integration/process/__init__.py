@@ -1,1 +1,1 @@
-"""What a process of ours has whatever it does: a clock, a loop, its sockets."""
+"""The equipment of every process of ours: a clock, a loop, its sockets."""

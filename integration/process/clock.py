@@ -1,8 +1,8 @@
 """The service's clock: microseconds since the epoch that never step.
 
-The wall clock jumps when NTP corrects it, and a jump must not make a split idle. So the wall clock is read
-once, and monotonic time is added from then on. Monotonic time is one and the same in all processes of a
-host, which is how a heartbeat reader's times and the service's times compare.
+The wall clock jumps when NTP corrects it, and a jump must not make a split idle. So the wall clock is read once, and
+monotonic time is added from then on. Monotonic time is the same in all processes of a host, so times of a heartbeat
+reader and of the service can be compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def monotonic_us() -> int:
 
 
 class SteadyClock:
-    """Microseconds since the epoch, UTC, that never go back and never jump.
+    """Microseconds since the epoch, UTC, without steps in either direction.
 
     >>> clock = SteadyClock()
     >>> clock.now_us() <= clock.now_us()

@@ -1,13 +1,13 @@
-"""Dataclasses over a wire: one codec for all of them, and a table that says how each stands there.
+"""Dataclasses on a wire: one codec for all, and a table that gives the form of each.
 
-A message is a map of its fields, in msgpack, with the tag of its class under ``type`` if the table gives it one. What
-is read is checked against the types of the fields, and a field that is not known is an error; one that has its default
-is not written, so an older end understands a message that does not use a new field. A class of the protocol is a
-message as it is, and a new one takes a row. Worked example:
+A message is a map of its fields, in msgpack, with the tag of its class under ``type`` if the table gives it one. The
+reader checks the values against the types of the fields, and an unknown field is an error. A field with its default
+value is not written, so an older end understands a message that does not use a new field. A class of the protocol is
+a message without change, and a new class takes a row. Worked example:
 
     Row(RetrieveLowWatermark, "Asked", together={"task": TaskId})
 
-says that of the fields of the class, those that a `TaskId` has stand in a map of their own:
+puts the fields of the class that `TaskId` also has into a map of their own:
 
     {"type": "Asked", "task": {"job_id": "job", "source_id": "orders", "task_id": "0"}, "timestamp": 7}
 """
@@ -30,7 +30,7 @@ MessageT = TypeVar("MessageT")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How a class stands on the wire.
+    """The form of a class on the wire.
 
     Attributes:
         message: the class, a dataclass.
@@ -51,11 +51,12 @@ class Row:
 class Codec:
     """Writes and reads the messages of a table.
 
-    A value may have the right types and still not be: a negative drift, say. Then its class raises a `LowmarkError`,
-    and so does reading it. In a list whose elements may be a `LowmarkError`, the error stands in the value's place.
+    A value of the right types may still be impossible, such as a negative drift. Then its class raises a
+    `LowmarkError`, and reading raises it, too. In a list whose elements may be a `LowmarkError`, the error takes the
+    value's place.
 
     Args:
-        rows: the table, a class after those that it holds.
+        rows: the table; a class comes after the classes that it holds.
 
     >>> @dataclass(frozen=True)
     ... class Renewed:
@@ -76,15 +77,15 @@ class Codec:
             self._add(row)
 
     def encode(self, message: object) -> bytes:
-        """A message of the table, or anything that msgspec writes by itself."""
+        """Return a message of the table, or a value of a type that msgspec knows, as bytes."""
         return msgspec.msgpack.encode(self._to_wire(message))
 
     def decoder(self, message: type[MessageT]) -> Callable[[bytes], MessageT]:
-        """What reads messages of one class; a class that is not in the table is read by msgspec itself.
+        """Return a reader of messages of one class; msgspec itself reads a class that is not in the table.
 
-        Raises (from what is returned):
-            msgspec.DecodeError: the bytes are not that message; names the field.
-            LowmarkError: a value of it cannot be.
+        Raises (from the reader):
+            msgspec.DecodeError: the bytes are no such message; names the field.
+            LowmarkError: a value is impossible.
         """
         decode = msgspec.msgpack.Decoder(self._type_of(message, int)).decode
 
@@ -118,7 +119,7 @@ class Codec:
     # -- the table
 
     def _add(self, row: Row) -> None:
-        places = sorted(_places(row), key=lambda place: bool(place.default))  # in an order that msgspec takes
+        places = sorted(_places(row), key=lambda place: bool(place.default))  # required fields first, as msgspec wants
         struct = msgspec.defstruct(
             row.message.__name__ if row.tag is None else row.tag,
             [(each.name, self._type_of(each.kind, row.whole), *each.default) for each in places],
@@ -146,7 +147,7 @@ class Codec:
     def _reader(self, row: Row) -> Callable[[Any], Any]:
         hints = _hints(row.message)
         paths = list[str]()
-        changes = list[tuple[slice, Callable[..., Any]]]()  # which values become one, and how
+        changes = list[tuple[slice, Callable[..., Any]]]()  # values that become one, and the function for it
         for name, kind in hints.items():
             first = len(paths)
             if name in row.apart:
@@ -159,7 +160,7 @@ class Codec:
                 changes.append((slice(first, len(paths)), self._or_error))
             elif self._holds_messages(kind):
                 changes.append((slice(first, len(paths)), self._from_wire))
-        changes.reverse()  # so that the places of those before stay as they are
+        changes.reverse()  # backwards, so that earlier places stay valid
         values_of = _values(paths)
 
         def read(wire: Any) -> Any:
@@ -174,7 +175,7 @@ class Codec:
         return kind in self._structs or any(map(self._holds_messages, get_args(kind)))
 
     def _type_of(self, kind: Any, whole: Any) -> Any:
-        """The type that msgspec checks, for the type of a field."""
+        """The type that msgspec checks for the type of a field."""
         if kind is int:
             return whole
         if kind in self._structs:
@@ -188,16 +189,16 @@ class Codec:
 
 
 class _Place(NamedTuple):
-    """A field on the wire, and where its value is found in a message."""
+    """A field on the wire, and the path to its value in a message."""
 
     name: str
     kind: Any
-    default: tuple[Any, ...]  # with the default, if it has one
+    default: tuple[Any, ...]  # holds the default if the field has one
     path: str
 
 
 def _values(paths: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What finds the values at some paths, always as a tuple."""
+    """Return a getter of the values at some paths, always as a tuple."""
     paths = [*paths]
     find = attrgetter(*paths)
     return find if len(paths) > 1 else lambda value: (find(value),)

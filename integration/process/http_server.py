@@ -1,11 +1,11 @@
-"""The HTTP server of the metrics and of the page: bounded for all who connect, and this machine's unless it is opened.
+"""The HTTP server of the metrics and the page: bounded, and for this machine alone unless it is opened.
 
-Rule 1: 16 clients at a time, for 15 seconds each, however slow they are. Where there are more, the oldest one of the
-        peer that has the most is hung up on.
-Rule 2: where it listens on this machine alone, it answers to this machine's names alone. A browser of this machine can
-        be led here by a page of somebody else, under a name that was bound anew to 127.0.0.1; its Host tells.
-Rule 3: no answer may be framed or embedded elsewhere, and no script runs but what this server has.
-Rule 4: a client's fault is no line on stderr.
+Rule 1: at most 16 clients at a time, for at most 15 seconds each. A further client closes the oldest connection of the
+        peer with the most connections.
+Rule 2: a server that listens on this machine alone answers only to this machine's names. A stranger's page could lead a
+        browser of this machine here under a name that was bound anew to 127.0.0.1; the Host header shows that name.
+Rule 3: no other page may frame or embed an answer, and only scripts of this server run.
+Rule 4: a client's fault writes no line to stderr.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ _ANOTHER_NAME = (
 
 
 class HttpServer:
-    """Answers requests on a thread each, until it is stopped.
+    """Answers each request on a thread of its own until it is stopped.
 
     Args:
-        application: by WSGI; called from several threads at a time.
+        application: the WSGI application; called from several threads at a time.
         host: name or address to bind to.
-        port: to listen on, 0 for any free one.
-        name: of the thread that takes connections.
+        port: port to listen on, 0 for any free port.
+        name: name of the thread that takes connections.
 
     Attributes:
-        port: where it listens.
+        port: the real port.
 
     Raises:
-        OSError: it cannot listen there; `cause` says why.
+        OSError: the server cannot listen there; `cause` gives the reason.
     """
 
     def __init__(self, application: WSGIApplication, *, host: str, port: int, name: str) -> None:
@@ -96,7 +96,7 @@ class HttpServer:
 
 
 def cause(failed: OSError) -> str:
-    """Why a server cannot listen, as the end of a sentence."""
+    """The reason why a server cannot listen, as the end of a sentence."""
     if failed.errno == errno.EADDRINUSE:
         return "another process (or another service of this one) listens there already"
     if isinstance(failed, socket.gaierror):
@@ -105,8 +105,8 @@ def cause(failed: OSError) -> str:
 
 
 class _Answer(ServerHandler):
-    headers: Headers  # its types do not tell of it
-    server_software = ""  # nobody is told
+    headers: Headers  # missing in the base class's types
+    server_software = ""  # clients do not learn the software
 
     def cleanup_headers(self) -> None:
         super().cleanup_headers()
@@ -115,7 +115,7 @@ class _Answer(ServerHandler):
         self.headers.setdefault("Cache-Control", "no-cache")
 
     def log_exception(self, exc_info: Any) -> None:
-        # A client that has gone is none of our faults.
+        # A client that has gone is no fault of the server.
         level = logging.DEBUG if isinstance(exc_info[1], OSError) else logging.ERROR
         log.log(level, "a request could not be answered", exc_info=exc_info)
 
@@ -126,13 +126,13 @@ class _Handler(WSGIRequestHandler):
         if len(self.raw_requestline) > _LINE_MOST_BYTES:
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
         elif self.parse_request():
-            written = cast("IO[bytes]", self.wfile)  # in the words of its types
+            written = cast("IO[bytes]", self.wfile)  # the type that the base class declares
             answer = _Answer(self.rfile, written, sys.stderr, self.get_environ(), multithread=True)
-            answer.request_handler = self  # type: ignore[attr-defined]  # for what it logs
+            answer.request_handler = self  # type: ignore[attr-defined]  # used for logging
             answer.run(self.server.get_app())  # type: ignore[attr-defined]
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Answer what is no request."""
+        """Answer a malformed request."""
         lines = [
             f"HTTP/1.0 {code:d} {HTTPStatus(code).phrase}",
             *(f"{name}: {text}" for name, text in _HEADERS.items()),
@@ -144,18 +144,18 @@ class _Handler(WSGIRequestHandler):
 
 
 class _BoundedServer(ThreadingMixIn, WSGIServer):
-    """A thread a client, and a bound for both."""
+    """A bounded number of client threads, for a bounded time each."""
 
     daemon_threads = True
-    request_queue_size = 4 * _MOST_CLIENTS  # of the system's, while a thread begins
+    request_queue_size = 4 * _MOST_CLIENTS  # the system's queue, while a thread starts
 
     def __init__(self, *args: Any) -> None:
         self._lock = threading.Lock()
-        self._clients: dict[socket.socket, tuple[str, int]] = {}  # -> peer and since when, the oldest first
+        self._clients: dict[socket.socket, tuple[str, int]] = {}  # -> (peer, start time), the oldest first
         super().__init__(*args)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # the base class asks DNS for the name of the address
+        TCPServer.server_bind(self)  # without the base class's DNS query for the name of the address
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
@@ -187,20 +187,20 @@ class _BoundedServer(ThreadingMixIn, WSGIServer):
                 self._hang_up(client)
 
     def _make_room(self) -> None:
-        """Hang up on the oldest of the peer that has the most. The lock is held."""
+        """Close the oldest connection of the peer with the most connections. The lock is held."""
         shares = Counter(peer for peer, _ in self._clients.values())
         most = max(shares.values())
         self._hang_up(next(client for client, (peer, _) in self._clients.items() if shares[peer] == most))
 
     def _hang_up(self, client: socket.socket) -> None:
-        """Its thread, which reads or writes, finds the connection closed and ends. The lock is held."""
+        """Close a connection, which ends its thread at the next read or write. The lock is held."""
         del self._clients[client]
         with suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
 
 
 def _only_for(names: set[str], application: WSGIApplication) -> WSGIApplication:
-    """Refuse a Host of another name, or none, or several."""
+    """Refuse requests with another Host name, without one, or with several."""
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if _without_port(environ.get("HTTP_HOST", "").lower()) in names:

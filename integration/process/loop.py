@@ -1,4 +1,4 @@
-"""The loop: one thread that owns everything that changes. Others hand it work, and wait for the result or do not."""
+"""The loop: one thread that owns all state that changes. Other threads hand it work, and may wait for the result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class LoopTimes:
-    """How busy a loop is, since it began.
+    """How busy a loop has been since it began.
 
     Attributes:
-        calls: what it has run.
-        busy_us: how long all of that took, microseconds; of a call that runs, nothing yet.
-        longest_us: how long the longest took.
-        waiting: what it was given and has not begun.
-        failed: an error has ended it.
+        calls: number of finished calls.
+        busy_us: duration of all finished calls, microseconds.
+        longest_us: duration of the longest call, microseconds.
+        waiting: number of calls that have not begun.
+        failed: whether an error has ended the loop.
     """
 
     calls: int = 0
@@ -38,7 +38,7 @@ class LoopTimes:
 
 
 class Loop:
-    """Runs what it is given, one after the other, in the order of arrival.
+    """Runs calls one after the other, in the order of arrival.
 
     >>> loop = Loop("example")
     >>> loop.call(lambda: 6 * 7, "multiply", seconds=1)
@@ -53,31 +53,31 @@ class Loop:
         self._worker.start()
 
     def post(self, work: Callable[[], object]) -> None:
-        """Have something run, and return at once.
+        """Queue work, and return at once.
 
-        If the work raises, the loop ends with that error and runs nothing any more, because what the work was changing
-        may be half changed.
+        If the work raises, the loop ends with that error and runs nothing more, because the state that the work was
+        changing may be half changed.
         """
-        if not self._worker.ended:  # else nobody would ever take it out
+        if not self._worker.ended:  # otherwise the queue would never be emptied
             self._work.put(work)
 
     def call(self, work: Callable[[], Result], action: str, *, seconds: float) -> Result:
-        """Have something run, and return what it returns.
+        """Run work on the loop, and return its result.
 
         Args:
-            work: raises what the caller shall see.
-            action: what it is for, for the error.
-            seconds: how long to wait. What has not begun by then is not begun any more.
+            work: the work; its error reaches the caller.
+            action: purpose of the work, for errors.
+            seconds: how long to wait; work that has not begun by then never begins.
 
         Raises:
             TimeoutError: the loop was busy for longer.
-            WorkerDied: the loop has ended, by an error or by ``stop``.
+            WorkerDied: an error or ``stop`` has ended the loop.
         """
         done: Future[Result] = Future()
 
         def task() -> None:
             if not done.set_running_or_notify_cancel():
-                return  # nobody waits for it any more
+                return  # the caller no longer waits
             try:
                 done.set_result(work())
             except BaseException as failed:  # noqa: BLE001  # the caller raises it again
@@ -94,16 +94,16 @@ class Loop:
 
     @property
     def times(self) -> LoopTimes:
-        """How busy it is; may be asked from any thread, also while it is busy."""
+        """How busy the loop is; callable from any thread, even while the loop is busy."""
         return replace(self._times, waiting=self._work.qsize(), failed=self.failed is not None)
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that ended the loop; None if none did."""
+        """The error that ended the loop; None without one."""
         return self._worker.failed
 
     def stop(self) -> None:
-        """Run what is waiting, then end; wait for that, but not for ever."""
+        """Run the waiting work, then end; wait for the end a bounded time."""
         self._work.put(None)
         self._worker.join(10)
 
@@ -111,7 +111,7 @@ class Loop:
         try:
             self._take_all()
         finally:
-            with suppress(queue.Empty):  # what was given and does not run any more keeps nothing alive
+            with suppress(queue.Empty):  # calls that never run must keep no object alive
                 while True:
                     self._work.get_nowait()
 

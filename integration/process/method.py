@@ -1,4 +1,4 @@
-"""A method of a service of ours: its path, and the two messages it carries. Both ends of both wires use it."""
+"""A method of a service of ours: its path and its two messages. Both ends of both wires use it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 encode = msgspec.msgpack.encode
-"""A message as msgpack."""
+"""Return a message as msgpack."""
 
 
 class Method(Generic[Question, Answer]):
-    """One method's name and the two types it carries: the same object serves both ends.
+    """A method's name and its two message types; the same object serves both ends.
 
     Args:
         service: the service's name on the wire.
-        name: the method's.
-        question, answer: what is decoded, and checked against its types.
-        codec: how; by default as msgspec does it itself.
+        name: the method's name.
+        question, answer: types of the messages, which are checked after decoding.
+        codec: the codec; by default msgspec itself.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Method(Generic[Question, Answer]):
         """Read a message.
 
         Raises:
-            MalformedMessage: the bytes are not that message; names the field.
+            MalformedMessage: the bytes are no such message; names the field.
 
         >>> class Ask(msgspec.Struct):
         ...     limit: int
@@ -52,4 +52,4 @@ class Method(Generic[Question, Answer]):
         try:
             return self._decode_question(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedMessage(self._message, f"{error!s:.300}") from None  # it may show a name of any length
+            raise MalformedMessage(self._message, f"{error!s:.300}") from None  # the text may show a name of any length

@@ -1,10 +1,11 @@
-"""Where services put their sockets, and how the command line finds them again.
+"""Places for the sockets of services, where the command line finds them.
 
     $XDG_RUNTIME_DIR/lowmark-<uid>/<pid>-<random>.sock        else the temporary folder instead of $XDG_RUNTIME_DIR
 
-The folder is 0700 and belongs to the user: it is the lock on the door, so one that is not is refused. A socket's path
-may have 107 bytes at most; where it would be longer, the next place is taken. Likewise where somebody else has made the
-folder: in the temporary folder everybody can; the last place is in the user's home.
+The folder is 0700 and belongs to the user. Its permissions are the only access control, so a folder with other
+permissions or another owner is refused. A socket's path may have at most 107 bytes; a folder with a longer path is
+skipped for the next place. A folder that another user has made is skipped, too, because every user can make one in the
+temporary folder; the last place is in the user's home.
 """
 
 from __future__ import annotations
@@ -36,29 +37,29 @@ __all__ = [
 
 _PID = re.compile("[0-9]{1,9}")
 LONGEST_PATH_BYTES = 107
-_MOST_CONNECTIONS = 8_192  # of one server: 100 KB each at most
-_OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections that are being refused
+_MOST_CONNECTIONS = 8_192  # per server, at most 100 KB each
+_OWN_DESCRIPTORS = 128  # for files, pipes and libraries, and for connections during their refusal
 _SCHEME = "unix:"
 
 
 def folders() -> list[Path]:
     """Return the folders in which this user's sockets may lie, best first; they need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    # /tmp last: a temporary folder may be set to a path too long for a socket.
+    # /tmp is a candidate, too, because the temporary folder may have a path too long for a socket.
     bases = [*([runtime] if runtime and Path(runtime).is_dir() else []), tempfile.gettempdir(), "/tmp", _home()]  # noqa: S108
     return list(dict.fromkeys(Path(base) / f"lowmark-{os.getuid()}" for base in bases if Path(base).is_absolute()))
 
 
 def _home() -> str:
-    """The last place, which nobody else can take; not absolute if the user has no home."""
-    return os.path.expanduser("~/.cache")  # noqa: PTH111  # which does not raise then
+    """The last place, which no other user can take; not absolute if the user has no home."""
+    return os.path.expanduser("~/.cache")  # noqa: PTH111  # does not raise without a home
 
 
 def new_address() -> str:
     """Return the address for a new service's socket, in a folder that only this user can enter.
 
     Raises:
-        SocketsRefused: of every folder: it cannot be made, is somebody else's, or its path is too long.
+        SocketsRefused: every folder cannot be made, belongs to another user, or has too long a path.
     """
     name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.sock"
     places = folders()
@@ -87,12 +88,12 @@ def new_address() -> str:
 
 
 def find_addresses() -> list[str]:
-    """Return the addresses at which somebody listens, sorted. Sockets of processes that are gone are removed.
+    """Return the addresses with a listener, sorted; remove sockets of processes that are gone.
 
-    A folder that is somebody else's is passed over: no service of this user is there.
+    Folders of other users are skipped, because no service of this user is there.
 
     Raises:
-        SocketsRefused: others may enter a folder of this user's, and could answer in a service's place.
+        SocketsRefused: other users may enter a folder of this user, and could answer instead of a service.
     """
     found = []
     for folder in folders():
@@ -103,12 +104,12 @@ def find_addresses() -> list[str]:
 
 
 def remove(address: str) -> None:
-    """Remove a socket, if the server has not done so itself."""
+    """Remove a socket that its server has left."""
     Path(address.removeprefix(_SCHEME)).unlink(missing_ok=True)
 
 
 def target(address: str) -> str:
-    """What gRPC takes for an address: it decodes what stands behind a % in a socket's path.
+    """Return an address for gRPC, which decodes % sequences in a socket's path.
 
     >>> target("unix:/run/50%41/c.sock"), target("localhost:7461")
     ('unix:/run/50%2541/c.sock', 'localhost:7461')
@@ -119,7 +120,7 @@ def target(address: str) -> str:
 
 
 def check_private(folder: Path) -> None:
-    """Raises SocketsRefused: the folder is not a folder, not this user's, or others may enter it."""
+    """Raise SocketsRefused for a path that is no folder, belongs to another user, or that others may enter."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise SocketsRefused(
@@ -145,9 +146,9 @@ def _somebody_elses(folder: Path) -> bool:
 
 
 def room_for_connections() -> int:
-    """How many connections a server of this process may have at once, with descriptors left for everything else.
+    """Number of connections that a server of this process may have at once, with descriptors left for other uses.
 
-    The soft limit of descriptors is raised where the hard one allows it.
+    Raises the soft limit of descriptors as far as the hard limit allows.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_CONNECTIONS + _OWN_DESCRIPTORS
@@ -168,7 +169,7 @@ def _listening(folder: Path) -> Iterator[Path]:
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens at a socket."""
+    """Whether a process listens at a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -182,7 +183,7 @@ def _alive(path: Path) -> bool:
     """Whether the process in a socket's name runs: between bind and listen it does not answer yet."""
     pid = path.name.partition("-")[0]
     if not _PID.fullmatch(pid):
-        return True  # not of our making: leave it
+        return True  # not made by lowmark, so leave it
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

@@ -1,1 +1,1 @@
-"""What is known of Spark: plans, queries, progress, checkpoints, sessions."""
+"""Knowledge of Spark: plans, queries, progress, checkpoints, sessions."""

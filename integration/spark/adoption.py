@@ -1,18 +1,18 @@
-"""Takes a native query's checkpoint over in place, and gives it back: all its state stays, no row is read again.
+"""Adopts a native query's checkpoint in place, and gives it back: the state stays, and no row is read again.
 
-Spark goes on from a checkpoint if the newest two entries of its offset log have as many lines as the query has
-sources. A wrapped stream has one source more, its heartbeat, which stands behind the sources of its stream. So `adopt`
-adds a line with a heartbeat's first offset to these entries, and `leave` takes it out again; where sources behind it
-change their place by that, their folders in ``sources/`` follow.
+Spark continues from a checkpoint if the newest two entries of its offset log have as many lines as the query has
+sources. A wrapped stream has one more source, its heartbeat, which stands behind the sources of its stream. So `adopt`
+adds a line with a heartbeat's first offset to these entries, and `leave` removes the line. If sources behind the
+heartbeat change their place by this, their folders in ``sources/`` move with them.
 
-What is changed is first written down in ``lowmark/changes/<n>.json``: the entries as they were and as they shall be,
-which is the backup, too. Then the newest entry becomes a sentence that no Spark starts on, so that neither query can
-run on half of it, and is written last. A crash leaves the old state, the new one, or the sentence; the same command
-goes on from there, and `--undo` goes back.
+Before a change begins, ``lowmark/changes/<n>.json`` records the entries before and after the change, so the file is the
+backup, too. Then a sentence on which no Spark starts replaces the newest entry, so that neither query can run on a half
+changed checkpoint; the newest entry is written last. A crash leaves the old state, the new state, or the sentence; the
+same command then continues the change, and `--undo` takes it back.
 
-What cannot be known is whether another process still runs the query: Spark keeps no lock, and an idle query writes
-nothing. Queries of the session that is passed are found; else what was written to the log within the last seconds is
-taken for one.
+No file shows whether another process still runs the query: Spark keeps no lock, and an idle query writes nothing.
+Queries of a given session are found; otherwise, a log that was written within the last seconds counts as a running
+query.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger("lowmark")
 Streams = str | Sequence[str] | Mapping[str, Sequence[int] | None]
 
 QUIET_SECONDS = 20.0
-"""How long nothing was written, before a query counts as stopped that nobody says is."""
+"""After so long without a write, a query counts as stopped even if the user does not say so."""
 
 _FOLDER = re.compile(r"[0-9]{1,9}")
 _CLOSED = "lowmark is changing this checkpoint"
@@ -56,17 +56,16 @@ _AT_WORK = 'lowmark is changing this checkpoint and was stopped; run "lowmark {c
 
 @dataclass(frozen=True)
 class Adoption:
-    """What `adopt` or `leave` did, or would do.
+    """The result of `adopt` or `leave`, or of a dry run.
 
     Attributes:
-        checkpoint: which.
-        change: what.
-        number: of the change, whose backup is ``lowmark/changes/<number>.json``; None where nothing is to do, or was
-            done.
+        checkpoint: the checkpoint.
+        change: the change in words.
+        number: number of the change, whose backup is ``lowmark/changes/<number>.json``; None without a change.
         done: False for a dry run.
-        why_nothing: where nothing is to do.
-        why_not_yet: what a dry run has seen that the same command would be refused for now.
-        warning: what a query on it will suffer from, with lowmark or without.
+        why_nothing: why there is nothing to do.
+        why_not_yet: in a dry run, why the same command would be refused now.
+        warning: a problem that a query on the checkpoint will have, with lowmark or without.
     """
 
     checkpoint: str
@@ -109,28 +108,27 @@ def adopt(
     stopped: bool = False,
     undo: bool = False,
 ) -> Adoption:
-    """Let a query with lowmark go on from the checkpoint of one without: all state stays, no row is read again.
+    """Let a query with lowmark continue from a native query's checkpoint: the state stays, and no row is read again.
 
-    The query must have been stopped. Afterwards it starts with `LowWatermarkService.wrap` in the place of
-    `withWatermark`, and everything else as it was. Its watermark does not go back: rows behind it stay late until the
-    low watermark has passed it.
+    Stop the query before. Afterwards it starts with `LowWatermarkService.wrap` in place of `withWatermark`, and
+    otherwise unchanged. Its watermark does not go back: rows behind it stay late until the low watermark has passed it.
 
     Args:
         checkpoint: the query's `checkpointLocation`.
-        streams: the name that the query's stream will have in `wrap`. Where it has several sources: the names of as
-            many streams in the order of the query, or name -> numbers of the sources that it is made of (those of the
-            folders in ``sources/``), such as ``{"orders": [0], "payments": [1]}``.
-        spark: a session, for a checkpoint on HDFS, S3 or ABFS. Its running queries are looked at, too.
-        dry_run: say what would be done, and do nothing.
-        stopped: the query is known to have ended: do not look for signs that it still runs.
-        undo: take the last one back, finished or not, as long as no batch was planned since.
+        streams: the name that the query's stream will have in `wrap`. For several sources: the names of as many streams
+            in the order of the query, or name -> numbers of the stream's sources (those of the folders in
+            ``sources/``), such as ``{"orders": [0], "payments": [1]}``.
+        spark: a session, for a checkpoint on HDFS, S3 or ABFS. Its running queries are checked, too.
+        dry_run: report what would be done, without a change.
+        stopped: the query is known to have ended, so do not look for signs that it still runs.
+        undo: take the last change back, finished or not, as long as no batch was planned since.
 
     Returns:
-        What was done.
+        The change that was made.
 
     Raises:
-        CheckpointUnreadable: there is no checkpoint that could be read.
-        AdoptionRefused: with the reason and what to do.
+        CheckpointUnreadable: no readable checkpoint was found.
+        AdoptionRefused: with the reason and the remedy.
         SessionUnfit: the session is a Spark Connect session.
     """
     found = _Checkpoint(checkpoint, "adopt", spark)
@@ -147,7 +145,7 @@ def leave(
     stopped: bool = False,
     undo: bool = False,
 ) -> Adoption:
-    """Let a query without lowmark go on from the checkpoint of a wrapped one: all state stays, no row is read again.
+    """Let a native query continue from a wrapped query's checkpoint: the state stays, and no row is read again.
 
     Arguments, results and errors are those of `adopt`.
     """
@@ -216,7 +214,7 @@ class _Checkpoint:
         back = Change(
             self._action,
             tuple(Entry(entry.name, entry.after, entry.before) for entry in last.entries),
-            # One of them may be half done: what is where it was is passed over.
+            # The move after these may be half done; a move that did not happen is skipped.
             tuple((to, one) for one, to in reversed(last.moves[: last.moved + 1])),
             last.streams,
             undoes=number,
@@ -230,7 +228,7 @@ class _Checkpoint:
                 "neither adopt nor leave has changed this checkpoint.",
             )
         command = f"lowmark {last.action}{'' if last.undoes is None else ' --undo'}"
-        # Only a query of the kind that it was made for can have run since.
+        # Since the change, only a query of the kind that it was made for can have run.
         wrapped = (last.action == "adopt") == (last.undoes is None)
         if not last.done:
             again = self._stands(number, last)
@@ -247,7 +245,7 @@ class _Checkpoint:
             f"no {self._action} is to be undone: the last change was `{command}` (lowmark/changes/{number}.json)", hint
         )
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def _open(self) -> CheckpointStore:
         if self._spark is not None and not hasattr(self._spark, "_jsparkSession"):
@@ -281,7 +279,7 @@ class _Checkpoint:
         return store
 
     def _read_entries(self) -> dict[str, OffsetEntry]:
-        """The entries that a restart reads: the newest, and the one before."""
+        """Return the entries that a restart reads: the newest entry and the entry before it."""
         entries = {}
         names = [str(batch) for batch in batches(self._store, "offsets")[:2]]
         if not names:
@@ -303,10 +301,10 @@ class _Checkpoint:
         return entries
 
     def _stands(self, number: int, last: Change) -> bool:
-        """Whether the entries are those of the last change, wherever it came to; else a query went on from there.
+        """Whether the entries are those of the last change, finished or not; if they are not, a query went on from it.
 
         Raises:
-            AdoptionRefused: a query went on while the newest entry was closed to all.
+            AdoptionRefused: a query went on while the newest entry was replaced by the sentence.
         """
         now = {entry.name: self._store.read(f"offsets/{entry.name}") or "" for entry in last.entries}
         newest, changed = batches(self._store, "offsets")[:2], [int(entry.name) for entry in last.entries]
@@ -317,7 +315,7 @@ class _Checkpoint:
                     "a restart reads the newest two, so both are changed; use a copy of the checkpoint from before.",
                 )
             return all(
-                # Empty: cut short on a file system that cannot put a whole file in another's place.
+                # Empty: cut short on a file system that cannot replace a file in one step.
                 now[entry.name] in {entry.before, entry.after, ""} or now[entry.name].startswith(_CLOSED)
                 for entry in last.entries
             )
@@ -329,7 +327,7 @@ class _Checkpoint:
         return False
 
     def _check_stopped(self, *, stopped: bool, dry_run: bool) -> str | None:
-        """Refuse where a query seems to run; a dry run is told what it would be refused for."""
+        """Refuse a checkpoint on which a query seems to run; a dry run returns the reason instead."""
         if self._spark is not None:
             for query in self._spark.streams.active:
                 root = query._jsq.streamingQuery().resolvedCheckpointRoot()
@@ -344,7 +342,7 @@ class _Checkpoint:
         raise self._refused(fact, hint)
 
     def _look_ahead(self, entries: Mapping[str, OffsetEntry]) -> str | None:
-        """A timestamp of the future has put native Spark's watermark there, and no watermark goes back."""
+        """Warn of a watermark that a future timestamp has moved ahead of the clock, because it never goes back."""
         name, newest = next(iter(entries.items()))
         reached_ms = (newest.watermark_ms, next_watermark_ms(self._store.read(f"commits/{name}") or ""))
         at_us = max((ms * 1_000 for ms in reached_ms if ms is not None), default=0)
@@ -355,7 +353,7 @@ class _Checkpoint:
         )
 
     def _sign_of_a_query(self) -> tuple[str, str] | None:
-        """What looks as if one ran on it somewhere, and what to do then."""
+        """Return a sign that a query runs on the checkpoint somewhere, and the remedy; None without a sign."""
         hint = "stop the query; if it has ended, say so: --stopped (stopped=True)."
         planned, committed = (batches(self._store, folder)[:1] for folder in ("offsets", "commits"))
         if planned and planned != committed:
@@ -372,16 +370,16 @@ class _Checkpoint:
         return None
 
     def _is_own(self, planned: Sequence[int]) -> bool:
-        """Whether it was the last change that wrote the newest entry, and no query."""
+        """Whether the last change, rather than a query, wrote the newest entry."""
         _, last = self._changes.last()
         return last is not None and [last.entries[0].name] == [str(batch) for batch in planned]
 
     def _folders(self) -> frozenset[int]:
-        """Numbers of the sources that have written there: one whose query is refused at its start leaves it empty."""
+        """Numbers of the sources with files; a query that is refused at its start leaves an empty folder."""
         numbers = [name for name in self._store.names("sources") if _FOLDER.fullmatch(name)]
         return frozenset(int(name) for name in numbers if self._store.names(f"sources/{name}"))
 
-    # -- what is done -------------------------------------------------------------------------------------------------
+    # -- changing -----------------------------------------------------------------------------------------------------
 
     def _go_on(self, number: int, last: Change, *, dry_run: bool) -> Adoption:
         if last.action != self._action or last.undoes is not None:
@@ -406,14 +404,14 @@ class _Checkpoint:
         return Adoption(self._store.root, change, number, done=not dry_run, why_not_yet=why_not_yet, warning=warning)
 
     def _apply(self, number: int, change: Change) -> None:
-        """Do all of it; where a part is done already, the rest."""
+        """Do all steps of a change that are not done yet."""
         newest, *others = change.entries
         self._changes.keep(number, change)
         self._store.write(f"offsets/{newest.name}", self._at_work(undoes=change.undoes is not None))
         for done, (one, to) in enumerate(change.moves):
             if done < change.moved:
                 continue
-            if self._store.names(f"sources/{one}"):  # else it was moved; an empty one is nobody's
+            if self._store.names(f"sources/{one}"):  # else moved already, or of no source
                 self._store.move(f"sources/{one}", f"sources/{to}")
             change = msgspec.structs.replace(change, moved=done + 1)
             self._changes.keep(number, change)

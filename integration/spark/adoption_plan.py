@@ -1,4 +1,4 @@
-"""Plans the two entries that a restart will read, and the moves of folders; writes nothing."""
+"""Plans the changes of the two entries that a restart will read, and the moves of folders; writes nothing."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class AdoptionPlan:
     """Plans one `adopt` or `leave`.
 
     Args:
-        action: which.
-        entries: the newest entry of the offset log and the one before, by name, in this order.
-        folders: numbers of the folders in ``sources/`` that hold something.
-        refused: makes the error of a fact and a hint.
+        action: the command.
+        entries: the newest two entries of the offset log, by name, the newest first.
+        folders: numbers of the folders in ``sources/`` that are not empty.
+        refused: makes an error from a fact and a hint.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class AdoptionPlan:
         self._newest = next(iter(entries.values()))
 
     def change(self, streams: Mapping[str, Sequence[int] | None] | None) -> Change | str:
-        """Return what is to be done; a text says why nothing is.
+        """Return the change; a text says why there is nothing to do.
 
         Args:
-            streams: name -> numbers of its sources, None where the order says it; None: all heartbeats go.
+            streams: name -> numbers of its sources, or None to go by the order; None: remove all heartbeats.
 
         Raises:
-            AdoptionRefused: with the reason and what to do.
+            AdoptionRefused: with the reason and the remedy.
         """
         entries, newest = self._entries, self._newest
         if newest.named:
@@ -91,7 +91,7 @@ class AdoptionPlan:
         return Change(self._action, tuple(changed), tuple(moves), tuple(streams_))
 
     def _places(self, native: Mapping[str, OffsetEntry], streams: Mapping[str, Sequence[int] | None]) -> dict[int, str]:
-        """Place -> stream of each heartbeat that shall be there: behind the last source of its stream."""
+        """Place -> stream of each heartbeat after the change: behind the last source of its stream."""
         newest = next(iter(native.values()))
         count = len(newest.sources)
         self._check_distinct(newest)
@@ -130,9 +130,9 @@ class AdoptionPlan:
         return {source + 1 + n: last[source] for n, source in enumerate(sorted(last))}
 
     def _check_distinct(self, entry: OffsetEntry) -> None:
-        """A source that a query reads twice has two lines and one folder, so folders do not follow lines.
+        """Refuse a query that reads one source twice: it has two lines and one folder, so folders do not follow lines.
 
-        If the last line that is no heartbeat's has its folder, each line has a number of its own.
+        If the last line of a native source has a folder of its number, each line has a number of its own.
         """
         heartbeats = entry.heartbeats
         lines = [(int(id_), offset) for id_, offset in entry.sources if id_ not in heartbeats]
@@ -162,7 +162,7 @@ class AdoptionPlan:
                 )
 
     def _moves(self, count: int, before: Mapping[int, str], wanted: Mapping[int, str]) -> list[tuple[str, str]]:
-        """Folders of sources whose place changes, in an order in which none is in another's way."""
+        """(from, to) of the folders of sources that change their place, in an order that overwrites no folder."""
         needed = pairs(count, before, wanted)
         folders = set(self._folders)
         moves = []

@@ -1,12 +1,12 @@
-"""`Trigger.AvailableNow` on Spark 4.0 and 4.1, which do not know that a source in Python may take part in it.
+"""`Trigger.AvailableNow` on Spark 4.0 and 4.1, which do not know it for sources in Python.
 
-There Spark runs a single batch, and the low watermark of its rows would be in force two runs later: a query that emits
-nothing and says nothing. What Spark 4.2 does for such sources is done here instead, while Spark's own thread waits in
-its listener, before its first batch: other sources are told to end at what is there now, the heartbeat (and a planner
-of ours, through the service) is asked before each batch as with every other trigger, and batches follow each other
-until nobody has anything new.
+Spark would run a single batch, and the low watermark of its rows would be in force two runs later, so the query would
+emit nothing without a message. This module does instead what Spark 4.2 does for such sources, while Spark's own thread
+waits in its listener, before the first batch: other sources are told to end at the data that are there now, the
+heartbeat (and a planner of ours, through the service) is asked before each batch as with every other trigger, and
+batches follow each other until no source has new data.
 
-Source: `MicroBatchExecution.logicalPlan`, `.getTrigger`; listeners hear of a start in the thread of the query.
+Source: `MicroBatchExecution.logicalPlan`, `.getTrigger`; listeners hear of a start in the query's own thread.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _OURS = "lowmark_"
 
 
 class AvailableNow:
-    """Makes queries of wrapped and read streams work with `Trigger.AvailableNow`, where Spark does not by itself.
+    """Makes `Trigger.AvailableNow` work for queries of wrapped and read streams where Spark does not.
 
     Args:
-        spark: the session whose queries these are.
-        tell: called with the ids of a query's streams, before its first batch: they are read until nothing is new;
-            and with the reason, if that cannot be.
+        spark: the session of the queries.
+        tell: called before a query's first batch with the ids of its streams, and with the fault if lowmark cannot make
+            the query end by itself.
     """
 
     def __init__(self, spark: SparkSession, tell: Told) -> None:
         self._spark, self._tell = spark, tell
 
     def begin(self, event: JavaObject) -> None:
-        """Take a query that starts, in Spark's own thread for it."""
+        """Prepare a query that starts, in Spark's own thread for it."""
         query = self._spark._jsparkSession.streams().get(event.id())
         if query is None:
-            return  # it has ended already
+            return  # the query has ended already
         execution = query.streamingQuery()
         trigger = execution.trigger().getClass().getSimpleName().rstrip("$")
         if trigger == "OneTimeTrigger" and logical_plan.stream_ids(execution.analyzedPlan()):
@@ -65,7 +65,7 @@ class AvailableNow:
             return
         try:
             self._keep_going(execution)
-        except Exception as failed:  # noqa: BLE001  # py4j's and the JVM's errors have no common base
+        except Exception as failed:  # noqa: BLE001  # py4j and the JVM have no common base class
             self._tell(streams, f"{type(failed).__name__}: {str(failed).strip().splitlines()[0]}")
         else:
             self._tell(streams, None)
@@ -79,7 +79,7 @@ class AvailableNow:
         readers = jvm
         for part in place.split("."):
             readers = getattr(readers, part)
-        ours = _sources_of_ours(execution.logicalPlan())  # made now: sources and trigger are what it decides
+        ours = _sources_of_ours(execution.logicalPlan())  # makes the lazy plan, which fixes sources and trigger
         limits = jvm.java.util.LinkedHashMap()
         for source in _items(execution.uniqueSources().keySet().toSeq()):
             if any(source.equals(known) for known in ours):
@@ -94,7 +94,7 @@ class AvailableNow:
 
 
 def _wrapper(readers: Any, source: JavaObject, gateway: Any) -> JavaObject:
-    """What Spark puts around sources that know nothing of AvailableNow, where it is told to: they end at once."""
+    """Wrap a source that does not know AvailableNow, as Spark does with other sources: it ends at the current data."""
     from py4j.java_gateway import is_instance_of
 
     if is_instance_of(gateway, source, f"{_READING}.MicroBatchStream"):

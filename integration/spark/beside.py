@@ -1,12 +1,13 @@
-"""Where a query with a new checkpoint starts beside an old one, so that no window is torn: at the oldest that is open.
+"""Finds the offsets at which a query with a new checkpoint starts beside an old one, so that no window is torn.
 
-What the old query counted in open windows stays in its state. The new one reads their rows again, so it must reach back
-to the first of them, and it must not tell once more of windows that the old one closed. Both follow from the old
-checkpoint: native Spark's watermark after a batch is the largest event time up to it, less the delay. So as long as
+The rows that the old query counted in open windows stay in its state. The new query reads these rows again, so it must
+start at the first row of the oldest open window, and must leave out windows that the old query closed. Both follow from
+the old checkpoint, because native Spark's watermark after a batch is the largest event time up to it, minus the delay.
+So as long as
 
     watermark after batch k + delay < beginning of the oldest open window
 
-no row of that window was in batch k or before.
+batch k and the batches before it hold no row of that window.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ Starting = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Beside:
-    """Where to start, and what to leave out.
+    """The start of the new query, and the windows to leave out.
 
     Attributes:
         starting: topic -> partition -> offset of the first record to read: Kafka's `startingOffsets`.
-        stopped: the same of where the old query stopped.
-        watermark_us: windows that end at it or before were told of by the old query, in microseconds; None: none were.
-        after_batch: the newest batch of the old query whose rows are not needed; None: all are.
+        stopped: the same for the end of the old query.
+        watermark_us: the old query has emitted the windows that end at or before this time, in microseconds; None: it
+            has emitted none.
+        after_batch: the newest batch of the old query whose rows are not needed; None: all are needed.
     """
 
     starting: Starting
@@ -47,13 +49,13 @@ class Beside:
 
     @property
     def read_again(self) -> int:
-        """How many offsets the new query reads that the old one read, too."""
+        """Number of offsets that both queries read."""
         old = {(topic, p): at for topic, partitions in self.stopped.items() for p, at in partitions.items()}
         new = {(topic, p): at for topic, partitions in self.starting.items() for p, at in partitions.items()}
         return sum(at - new.get(partition, 0) for partition, at in old.items())
 
     def filter(self, column: str = "window") -> str | None:
-        """The condition on the new query's windows that leaves out those of the old one, as Spark SQL; None for none.
+        """A condition in Spark SQL that leaves out the old query's windows from the new query's; None: not needed.
 
         >>> Beside({}, {}, 1_763_800_000_000_000, 3).filter()
         'window.end > timestamp_millis(1763800000000)'
@@ -64,7 +66,7 @@ class Beside:
 
     @property
     def watermark(self) -> str | None:
-        """The watermark as a person reads it, in UTC."""
+        """The watermark as text for people, in UTC."""
         if self.watermark_us is None:
             return None
         at = datetime_of(self.watermark_us)
@@ -72,7 +74,7 @@ class Beside:
 
 
 def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: int) -> Beside:
-    """Find where a new query starts, whose windows shall be whole.
+    """Find the start of a new query whose windows shall be whole.
 
     Args:
         checkpoint: of a native query on Kafka with one `withWatermark`, in append mode; a folder on this machine.
@@ -80,7 +82,7 @@ def reach_back(checkpoint: str | os.PathLike[str], *, window_us: int, delay_us: 
         delay_us: the delay of its `withWatermark` in microseconds.
 
     Raises:
-        CheckpointUnreadable: it is of another kind, or does not reach back so far.
+        CheckpointUnreadable: the checkpoint is of another kind, or its entries do not reach back far enough.
     """
     store = LocalStore(local_path(checkpoint))
     stopped = kafka_starting_offsets(checkpoint)
@@ -139,7 +141,7 @@ def _positions(entry: OffsetEntry) -> Starting:
 
 
 def _initial(store: LocalStore, newest: OffsetEntry, stopped: Starting) -> Starting:
-    """Where the old query began, as its Kafka sources wrote it down."""
+    """The start of the old query, as its Kafka sources recorded it."""
     offsets = [json_object(initial_offset(store, id_)) for id_, _ in newest.sources]
     return _with_new(_earliest(offsets), stopped)
 
@@ -154,7 +156,7 @@ def _earliest(offsets: Iterable[object]) -> Starting:
 
 
 def _with_new(starting: Starting, stopped: Mapping[str, Mapping[str, int]]) -> Starting:
-    """Partitions that came later were read from their beginning."""
+    """Add later partitions, which Spark reads from their beginning."""
     return {
         topic: {partition: starting.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in stopped.items()

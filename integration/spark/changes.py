@@ -1,8 +1,8 @@
-"""What `adopt` and `leave` do to a checkpoint, written down in it before it begins: ``lowmark/changes/<n>.json``.
+"""Records of `adopt` and `leave` in a checkpoint, each written before the change begins: ``lowmark/changes/<n>.json``.
 
-The file is the backup, too. Whoever can write in the checkpoint can write it, so it is obeyed only where one of the two
-commands could have written it: heartbeats come to entries of the offset log or go from them, the folders in
-``sources/`` move that have to by that, and nothing else.
+The file is the backup, too. Anyone who can write in the checkpoint can write the file, so lowmark obeys it only if one
+of the two commands could have written it: it adds heartbeats to entries of the offset log or removes them, moves the
+folders in ``sources/`` that must follow, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Number = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,18})\Z")]
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An entry of the offset log, as it was and as it shall be."""
+    """An entry of the offset log before and after a change."""
 
     name: Number
     before: str
@@ -41,14 +41,14 @@ class Change(msgspec.Struct, frozen=True):
     """A change of a checkpoint. The file is written before the change begins, and is the backup for its undoing.
 
     Attributes:
-        action: which command.
-        entries: the entries that are changed, the newest first.
+        action: the command.
+        entries: the changed entries, the newest first.
         moves: (from, to) of folders in ``sources/``, in order.
-        streams: names of the streams whose heartbeats come or go.
-        undoes: number of the change that this change takes back; None: it takes back none.
-        moved: how many of the moves are done.
-        done: all of it is.
-        format: of this file.
+        streams: names of the streams whose heartbeats are added or removed.
+        undoes: number of the change that this change takes back; None: none.
+        moved: number of finished moves.
+        done: whether the change is finished.
+        format: version of this file's format.
     """
 
     action: Action
@@ -76,7 +76,7 @@ class Changes:
         """Number and content of the last change; 0 and None if there was none.
 
         Raises:
-            AdoptionRefused: it cannot be read, or neither command has written it.
+            AdoptionRefused: the file cannot be read, or neither command can have written it.
             CheckpointUnreadable: the file system refuses.
         """
         numbers = [int(found[1]) for name in self._store.names(CHANGES) if (found := _FILE.fullmatch(name))]
@@ -109,7 +109,7 @@ class Changes:
         return number, change
 
     def keep(self, number: int, change: Change) -> None:
-        """Write a change down, with how far it has come.
+        """Write a change and its progress to its file.
 
         Raises:
             CheckpointUnwritable: it could not be written.
@@ -123,7 +123,7 @@ def layout(entry: OffsetEntry) -> tuple[tuple[int, str], ...]:
 
 
 def without_heartbeats(entry: OffsetEntry) -> OffsetEntry:
-    """The entry as native Spark would have it, its sources numbered from 0."""
+    """Return the entry as native Spark would have it, with sources numbered from 0."""
     heartbeats = entry.heartbeats
     kept = [id_ for id_, _ in entry.sources if id_ not in heartbeats]
     if not entry.named:
@@ -132,17 +132,17 @@ def without_heartbeats(entry: OffsetEntry) -> OffsetEntry:
 
 
 def spots(count: int, heartbeats: Mapping[int, str]) -> list[int]:
-    """The places of so many sources, where some places are heartbeats'."""
+    """The places of `count` sources, between the places of the heartbeats."""
     return [place for place in range(count + len(heartbeats)) if place not in heartbeats]
 
 
 def pairs(count: int, before: Mapping[int, str], after: Mapping[int, str]) -> list[tuple[int, int]]:
-    """(old, new) place of each source that gets another, in an order in which none is in another's way.
+    """(old, new) place of each source that changes its place, in an order that overwrites no source.
 
     Args:
-        count: of the sources, without heartbeats.
+        count: number of the sources, without heartbeats.
         before: place -> stream of each heartbeat.
-        after: the same, as it shall be; there are none in one of the two.
+        after: the same after the change; one of the two is empty.
 
     >>> pairs(3, {}, {1: "a", 3: "b", 5: "c"})
     [(2, 4), (1, 2)]
@@ -152,11 +152,11 @@ def pairs(count: int, before: Mapping[int, str], after: Mapping[int, str]) -> li
 
 
 def _check(change: Change, number: int) -> None:
-    """Refuse what neither command does.
+    """Refuse a change that neither command makes.
 
     Raises:
-        UnknownFormat: with what it would do.
-        UnreadableHeartbeat: an entry has one that cannot be.
+        UnknownFormat: names the part that neither command writes.
+        UnreadableHeartbeat: an entry has a heartbeat with an impossible field.
     """
     numbers = [int(entry.name) for entry in change.entries]
     if numbers != sorted({*numbers}, reverse=True):
@@ -176,5 +176,5 @@ def _check(change: Change, number: int) -> None:
     before, after = (OffsetEntry.parse(text) for text in (change.entries[0].before, change.entries[0].after))
     left = iter(pairs(len(without_heartbeats(before).sources), dict(layout(before)), dict(layout(after))))
     for one, to in change.moves:
-        if (int(one), int(to)) not in left:  # which goes on behind it
+        if (int(one), int(to)) not in left:  # advances the iterator, so the order counts, too
             raise UnknownFormat(f"it moves sources/{one} to sources/{to}, which its entries do not ask for")

@@ -1,4 +1,4 @@
-"""Spark's checkpoint folder: what lowmark reads from it and the one small file it adds.
+"""Spark's checkpoint folder: reads Spark's files, and adds one small file of lowmark's.
 
 Offsets lie in ``offsets/<batch>``: a version line, a metadata line, then one line per source ("-" for none).
 Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
@@ -28,19 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CHANGES", "Farewell", "FarewellFiles", "initial_offset", "kafka_starting_offsets", "last_offsets"]
 
-CHANGES = "lowmark/changes"  # the folder of what `adopt` and `leave` have done, beside the farewells
+CHANGES = "lowmark/changes"  # the records of `adopt` and `leave`, beside the farewells
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Farewell(msgspec.Struct, frozen=True):
-    """What a run leaves behind for the next one.
+    """The state that a run leaves for the next run.
 
     Attributes:
         token: the run's token, which is also in the checkpoint's last heartbeat offset.
-        epoch: epoch of the last answer to the run's reader. The state is good on top of the offset of that answer and
-            of older ones.
+        epoch: epoch of the last answer to the run's reader. The state fits the offset of that answer and older offsets.
         batch_id: newest batch in the state.
-        state: the coordinator's state, base64; empty: it is the one in that offset.
+        state: the coordinator's state, base64; empty: the state in that offset is the newest.
     """
 
     token: str
@@ -50,7 +49,7 @@ class Farewell(msgspec.Struct, frozen=True):
 
 
 class FarewellFiles:
-    """The farewells in one checkpoint, on whatever file system it lies. And what is read there of Spark's own.
+    """The farewells in one checkpoint on any file system, and some files of Spark's there.
 
     Args:
         spark: a session, for Hadoop's configuration.
@@ -69,30 +68,30 @@ class FarewellFiles:
         return HadoopStore(self._spark, self._checkpoint)
 
     def write(self, farewell: Farewell) -> None:
-        """Leave a farewell; whole or not at all.
+        """Write a farewell as a whole or not at all.
 
         Raises:
-            CheckpointUnwritable: it could not be written.
+            CheckpointUnwritable: the file could not be written.
         """
         self._store.write(self._path(farewell.token), msgspec.json.encode(farewell).decode())
 
     def read(self, token: str) -> Farewell | None:
-        """Read the farewell of a run, None if it left none.
+        """Read the farewell of a run, None without a farewell.
 
         Raises:
             CheckpointUnreadable: the file cannot be read.
-            msgspec.DecodeError: it is none.
+            msgspec.DecodeError: the file is no farewell.
         """
         if not _TOKEN.fullmatch(token):
-            return None  # a path, in an offset that somebody else wrote
+            return None  # a path, in an offset from an unknown writer
         text = self._store.read(self._path(token))
         return None if text is None else msgspec.json.decode(text, type=Farewell)
 
     def kafka_start(self, source: int) -> Mapping[str, Any] | None:
-        """Where a Kafka source began, as one of its offsets: a progress event does not say so of the first batch.
+        """Return the first offset of a Kafka source, which the progress event of the first batch lacks.
 
         Args:
-            source: its place among the query's sources.
+            source: place of the source among the query's sources.
 
         Raises:
             CheckpointUnreadable: the file cannot be read.
@@ -100,17 +99,17 @@ class FarewellFiles:
         return json_object(initial_offset(self._store, str(source)))
 
     def newest_entry(self) -> OffsetEntry | None:
-        """What was planned last: the offsets of each source; None before the first batch.
+        """Return the offsets of each source in the newest planned batch; None before the first batch.
 
         Raises:
-            CheckpointUnreadable: it cannot be read.
-            UnknownFormat: it is not as Spark writes it.
+            CheckpointUnreadable: the entry cannot be read.
+            UnknownFormat: the entry is not in Spark's format.
         """
         batch_id = self.newest_batch()
         return None if batch_id is None else self.entry(batch_id)
 
     def entry(self, batch_id: int) -> OffsetEntry | None:
-        """Return the offsets of each source in a batch that was planned; None if Spark has removed them.
+        """Return the offsets of each source in a planned batch; None if Spark has removed them.
 
         Raises:
             CheckpointUnreadable, UnknownFormat: see `newest_entry`.
@@ -119,20 +118,20 @@ class FarewellFiles:
         return None if text is None else OffsetEntry.parse(text)
 
     def newest_batch(self) -> int | None:
-        """Return the batch that was planned last; None before the first."""
+        """Return the newest planned batch; None before the first."""
         planned = batches(self._store, "offsets")
         return planned[0] if planned else None
 
     def committed(self, batch_id: int) -> bool:
-        """Return whether a batch is over, as far as Spark wrote it down."""
+        """Return whether Spark has recorded that a batch is committed."""
         return self._store.exists(f"commits/{batch_id}")
 
     def may_be_native(self) -> bool:
-        """Whether a query without lowmark may have begun it: it was adopted, or has named sources, which need not be.
+        """Whether a query without lowmark may have begun the checkpoint: after an adoption, or with named sources.
 
         Raises:
-            CheckpointUnreadable: it cannot be read.
-            UnknownFormat: what was planned last is not as Spark writes it.
+            CheckpointUnreadable: the newest entry cannot be read.
+            UnknownFormat: the newest entry is not in Spark's format.
         """
         if self._store.exists(CHANGES):
             return True
@@ -140,10 +139,10 @@ class FarewellFiles:
         return newest is not None and newest.named
 
     def forget(self, token: str) -> None:
-        """Delete the farewell of a run, once its state has gone into an offset.
+        """Delete the farewell of a run after its state has gone into an offset.
 
         Raises:
-            CheckpointUnwritable: it could not be deleted.
+            CheckpointUnwritable: the file could not be deleted.
         """
         if _TOKEN.fullmatch(token):
             self._store.remove(self._path(token))
@@ -153,11 +152,11 @@ class FarewellFiles:
 
 
 def initial_offset(store: CheckpointStore, source: str) -> str | None:
-    """Where a Kafka source began, as the text of an offset; None where it wrote nothing down that is known here.
+    """Return the first offset of a Kafka source, as text; None if the source recorded none in a known format.
 
     Args:
         store: the checkpoint.
-        source: name of its folder in ``sources/``.
+        source: name of the source's folder in ``sources/``.
 
     Raises:
         CheckpointUnreadable: the file cannot be read.
@@ -168,13 +167,13 @@ def initial_offset(store: CheckpointStore, source: str) -> str | None:
 
 
 def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | None]]:
-    """Return the last batch that a checkpoint planned and the offset of each of its sources, as text.
+    """Return the newest planned batch of a checkpoint, and the offset of each of its sources as text.
 
     Args:
         checkpoint: a folder on this machine.
 
     Raises:
-        CheckpointUnreadable: there is no such folder, no offsets in it, or none that can be read.
+        CheckpointUnreadable: the folder does not exist, or has no readable offsets.
     """
     folder = local_path(checkpoint)
     if is_elsewhere(os.fspath(checkpoint)):
@@ -199,18 +198,18 @@ def last_offsets(checkpoint: str | os.PathLike[str]) -> tuple[int, list[str | No
 
 
 def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: bool = True) -> dict[str, dict[str, int]]:
-    """Return the `startingOffsets` with which a new query goes on where a checkpoint's query stopped.
+    """Return the `startingOffsets` with which a new query continues where a checkpoint's query stopped.
 
     Args:
         checkpoint: a folder on this machine.
-        committed: start behind the last committed batch (nothing is processed twice into a sink that saw it);
-            False: start behind the last planned one.
+        committed: start behind the last committed batch, so that a sink that saw it gets no row twice; False: start
+            behind the last planned batch.
 
     Returns:
         topic -> partition -> offset of the next record, sorted.
 
     Raises:
-        CheckpointUnreadable: no offsets, or none of a Kafka source.
+        CheckpointUnreadable: the checkpoint has no offsets, or none of a Kafka source.
     """
     store = LocalStore(local_path(checkpoint))
     planned, offsets = last_offsets(checkpoint)
@@ -228,7 +227,7 @@ def kafka_starting_offsets(checkpoint: str | os.PathLike[str], *, committed: boo
     for text in offsets:
         for (topic, partition), position in sorted(kafka_positions(json_object(text)).items()):
             mine = found.setdefault(topic, {})
-            # Two sources on one topic: the earlier position loses nothing.
+            # With two sources on one topic, the earlier position loses no row.
             mine[str(partition)] = min(position, mine.get(str(partition), position))
     if not found:
         raise CheckpointUnreadable(

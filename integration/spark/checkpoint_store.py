@@ -1,11 +1,11 @@
-"""The files of a checkpoint, on this machine without a JVM, or wherever Hadoop's file systems reach.
+"""The files of a checkpoint: on this machine without a JVM, or on any of Hadoop's file systems.
 
-What Spark reads must be whole at any moment: a file is written aside and renamed. On this machine Hadoop keeps a
-checksum beside each file (``.5.crc`` beside ``5``) and refuses a file that does not fit it, so it goes before the file
-changes; a file without one is read as it is.
+Files that Spark reads must be whole at any moment, so each is written aside and renamed. On this machine Hadoop keeps a
+checksum beside each file (``.5.crc`` beside ``5``) and refuses a file with a wrong checksum, so the checksum is removed
+before its file changes; Hadoop reads a file without a checksum as it is.
 
-Others may be able to write in a checkpoint, so it is read and changed as a stranger's folder: below its root no link is
-followed, a file is a regular one, and one of more than 256 MiB is not read.
+Other users may be able to write in a checkpoint, so its content is not trusted: below the root no link is followed,
+only regular files are read, and no file of more than 256 MiB.
 """
 
 from __future__ import annotations
@@ -30,61 +30,61 @@ __all__ = ["CheckpointStore", "HadoopStore", "LocalStore", "batches", "is_elsewh
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _BATCH = re.compile(r"[0-9]{1,19}")
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: opening a pipe would wait for its other end
-_MOST_BYTES = 1 << 28  # of a file: an entry of the offset log has the states of all streams, a backup has four entries
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK, because opening a pipe would wait for its other end
+_MOST_BYTES = 1 << 28  # an entry of the offset log has the states of all streams, a backup has four entries
 
 
 class CheckpointStore(Protocol):
-    """The files of one checkpoint; paths are relative to it.
+    """The files of one checkpoint; paths are relative to its root.
 
-    All that fails is a `CheckpointUnreadable`, or a `CheckpointUnwritable`.
+    Every failure is a `CheckpointUnreadable` or a `CheckpointUnwritable`.
     """
 
     @property
     def root(self) -> str:
-        """Where it lies, as text for a person."""
+        """The root as text for people."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Names of what is in a folder; none if there is no such folder."""
+        """Names in a folder; empty if the folder does not exist."""
         ...
 
     def read(self, path: str) -> str | None:
-        """The text of a file; None if there is no such file.
+        """The text of a file; None if the file does not exist.
 
         Raises:
-            UnicodeDecodeError: it is no text.
+            UnicodeDecodeError: the file is no text.
         """
         ...
 
     def write(self, path: str, text: str) -> None:
-        """Write a file, or another text into it: whole or not at all."""
+        """Write a file or replace its text, as a whole or not at all."""
         ...
 
     def remove(self, path: str) -> None:
-        """Delete a file, if there is one."""
+        """Delete a file if it exists."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Whether a file or folder exists."""
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Give a folder another name, also that of an empty one; may be repeated where it was cut short."""
+        """Rename a folder, possibly onto an empty folder; may be repeated after an interruption."""
         ...
 
     def age_seconds(self, path: str) -> float | None:
-        """How long ago a file was written, by the clocks of its file system and of this machine; None without it."""
+        """Seconds since a file was written, by its file system's clock and this machine's; None without the file."""
         ...
 
 
 def batches(store: CheckpointStore, log: str) -> list[int]:
-    """The batches in one of a checkpoint's logs, the newest first; its other files are not the log's."""
+    """The batches in one of a checkpoint's logs, the newest first; other files in its folder are ignored."""
     return sorted((int(name) for name in store.names(log) if _BATCH.fullmatch(name)), reverse=True)
 
 
 def is_elsewhere(checkpoint: str) -> bool:
-    """Whether a checkpoint's path names another file system than this machine's.
+    """Whether the path of a checkpoint names a file system other than this machine's.
 
     >>> is_elsewhere("s3a://bucket/orders"), is_elsewhere("file:/tmp/orders"), is_elsewhere("/tmp/orders")
     (True, False, False)
@@ -135,14 +135,14 @@ class LocalStore:
         target = PurePosixPath(path)
         part = f".{target.name}.lowmark"
         with self._writing(path), self._inside(target.parent, make=True) as folder:
-            _unlink(part, folder)  # of a command that was killed, or not of our making
+            _unlink(part, folder)  # left by a killed command, or made by someone else
             with _opened(_open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder), "wb") as file:
                 file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
             _unlink(f".{target.name}.crc", folder)
             os.rename(part, target.name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)  # a new name is only safe once its folder is
+            os.fsync(folder)  # a new name is durable only after a sync of its folder
 
     def remove(self, path: str) -> None:
         file = PurePosixPath(path)
@@ -174,7 +174,7 @@ class LocalStore:
 
     @contextmanager
     def _inside(self, folder: PurePosixPath, *, make: bool = False) -> Iterator[int]:
-        """One of its folders, opened, name by name: a name that is a link is refused wherever it stands."""
+        """Open a folder of the checkpoint name by name, so that a link is refused wherever it stands."""
         opened = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in folder.parts:
@@ -207,7 +207,7 @@ class LocalStore:
 
 
 def _open(name: str, how: int, folder: int, is_kind: Callable[[int], bool] = stat.S_ISREG) -> int:
-    """A file of a folder, or a folder in it. Raises OSError: likewise if it is a link, or of another kind."""
+    """Open a file or folder in a folder. Raises OSError for a link or another kind of file."""
     descriptor = os.open(name, how | _OPEN, 0o666, dir_fd=folder)
     mode = os.fstat(descriptor).st_mode
     if is_kind(mode):
@@ -244,19 +244,20 @@ def _why(failed: OSError) -> str:
 
 
 def _cause(failed: Any) -> str:
-    """What a file system of Hadoop's says, in one line."""
+    """The message of one of Hadoop's file systems, in one line."""
     java = getattr(failed, "java_exception", failed)
     return str(java if java is failed else java.toString()).partition("\n")[0][:300]
 
 
 class HadoopStore:
-    """A checkpoint on a file system of Hadoop's: HDFS, S3, ABFS, or this machine's.
+    """A checkpoint on one of Hadoop's file systems: HDFS, S3, ABFS, or this machine's.
 
-    What Spark reads is replaced in one step wherever there is one. On HDFS that is a rename. Hadoop's object stores
-    would delete the old file for it and copy the new one there, and a checkpoint without its newest entry is one that
-    starts, a batch too early. There a stream writes in the file's place: on S3 and Google's storage the old file stays
-    until the stream is closed; on ABFS it is empty until then, and Spark starts on no empty entry. On this machine
-    Hadoop deletes the old file, too, its checksum is a second one, and it follows links: `LocalStore` does all there.
+    Files that Spark reads are replaced in one step where the file system can. HDFS can rename over a file. Hadoop's
+    object stores would instead delete the old file and copy the new one, and a checkpoint without its newest entry
+    would start a batch too early. So there a stream overwrites the file: on S3 and Google's storage the old file stays
+    until the stream is closed; on ABFS the file is empty until then, and Spark starts on no empty entry. On this
+    machine Hadoop deletes the old file, too, keeps its checksum in a second file, and follows links, so `LocalStore`
+    does all work there.
 
     Args:
         spark: a session, for its file systems and its settings.
@@ -268,7 +269,7 @@ class HadoopStore:
         self._jvm = jvm
         self._gateway: Any = spark.sparkContext._gateway
         self._conf: JavaObject = spark._jsparkSession.sessionState().newHadoopConf()
-        self._root = checkpoint  # until it is known
+        self._root = checkpoint  # until the path is resolved
         with self._reading(""):
             path = jvm.org.apache.hadoop.fs.Path(checkpoint)
             self._files: Any = path.getFileSystem(self._conf)
@@ -326,7 +327,7 @@ class HadoopStore:
 
     def _create(self, file: JavaObject, text: str) -> None:
         out = self._files.create(file, True)
-        out.write(bytearray(text.encode()))  # where this fails, it stays open: a stream that is closed is a file
+        out.write(bytearray(text.encode()))  # not closed after a failure: closing would publish the partial file
         if out.hasCapability("hsync"):
             out.hsync()
         out.close()
@@ -360,9 +361,9 @@ class HadoopStore:
             if not self._files.rename(old, new):
                 raise OSError(f"could not rename {old} to {new}")
             return
-        if self._renames_over is not None:  # where a rename is one step, what is there is another's
+        if self._renames_over is not None:  # an atomic rename leaves no half, so the target is someone else's
             raise OSError(f"{new} is there already")
-        # Where a rename is a copy, it may have been cut short: what is left follows.
+        # Here a rename is a copy that may have been cut short, so move the files that are left.
         for status in self._files.listStatus(old):
             name = status.getPath().getName()
             self._files.delete(self._path(f"{target}/{name}"), True)
@@ -406,9 +407,9 @@ class HadoopStore:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}")
 
     def _find_context(self, path: JavaObject) -> JavaObject | None:
-        """The `FileContext` whose `rename(OVERWRITE)` is one step; None: there is none here.
+        """The `FileContext` with an atomic `rename(OVERWRITE)`; None if this file system has none.
 
-        A `DelegateToFileSystem` inherits it from `AbstractFileSystem`, as a delete and a rename.
+        A `DelegateToFileSystem` inherits the `rename` of `AbstractFileSystem`, which deletes first and is not atomic.
         """
         from py4j.java_gateway import is_instance_of
         from py4j.protocol import Py4JJavaError
@@ -416,7 +417,7 @@ class HadoopStore:
         hadoop = self._jvm.org.apache.hadoop.fs
         try:
             context = hadoop.FileContext.getFileContext(self._files.makeQualified(path).toUri(), self._conf)
-        except Py4JJavaError:  # its kind of file system has none
+        except Py4JJavaError:  # this kind of file system has no context
             return None
         delegates = "org.apache.hadoop.fs.DelegateToFileSystem"
         return None if is_instance_of(self._gateway, context.getDefaultFileSystem(), delegates) else context

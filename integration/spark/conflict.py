@@ -1,7 +1,7 @@
-"""Why a query cannot go on from a checkpoint, where the reason is lowmark's; with the command that changes that.
+"""Explains why a query cannot continue from a checkpoint because of lowmark, with the command that helps.
 
 Spark's own words are "There are [1] sources in the checkpoint offsets and now there are [2] sources requested by the
-query": the second one is the heartbeat, which the user does not know of.
+query". The second source is the heartbeat, which the user does not know.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def conflict(
     sources: Mapping[str, Sequence[int]] | None = None,
     kinds: Sequence[bool] | None = None,
 ) -> str | None:
-    """Say why a query cannot go on from a checkpoint, where the reason is lowmark's.
+    """Say why a query cannot continue from a checkpoint, if lowmark is the reason.
 
     Args:
-        written: the checkpoint's newest offsets, one of each source.
+        written: the newest offset of each source in the checkpoint.
         wrapped: names of the streams that the query wraps, in the order of their heartbeats.
-        read: names of those it reads by `LowWatermarkService.read`.
-        checkpoint: where it is.
-        sources: the numbers of the sources of each wrapped stream, where they are known.
-        kinds: for each place where the query uses a source whether it is a heartbeat, where that is known.
+        read: names of the streams that the query reads by `LowWatermarkService.read`.
+        checkpoint: path of the checkpoint.
+        sources: numbers of the sources of each wrapped stream, if known.
+        kinds: for each place where the query uses a source, whether it is a heartbeat; None: not known.
 
     Returns:
-        What is in the checkpoint, what in the query, and a hint; None where lowmark has nothing to do with it.
+        The content of the checkpoint, the sources of the query, and a hint; None if lowmark is not the reason.
     """
     offsets = [json_object(text) for text in written]
     heartbeats = [HeartbeatOffset.find(offset) for offset in offsets]
@@ -90,7 +90,7 @@ def conflict(
             f"its checkpoint is of {was}, in this order, and this query has {is_now}, so each would go on from what is "
             "the other's. Hint: put them in the order of before, or start with a new checkpoint."
         )
-    # Of another length: Spark refuses it.
+    # If the lengths differ, Spark itself refuses the query.
     if kinds is not None and len(kinds) == len(heartbeats) and _is_misplaced(heartbeats, kinds):
         hint = "put the sources in the order of before, or start with a new checkpoint."
         if not read:
@@ -104,7 +104,7 @@ def conflict(
 
 
 def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str, Sequence[int]] | None = None) -> str:
-    """Return what a user runs so that a query with lowmark goes on from a native checkpoint.
+    """Return the command that lets a query with lowmark continue from a native checkpoint.
 
     >>> adopt_command("/tmp/orders", ["orders"])
     '`lowmark adopt /tmp/orders --stream orders`'
@@ -116,14 +116,14 @@ def adopt_command(checkpoint: str, streams: Sequence[str], sources: Mapping[str,
     if is_elsewhere(checkpoint):
         named = {name: list(numbers.get(name, ())) for name in streams}
         return f"`lowmark.adopt({checkpoint!r}, {streams[0] if plain else named!r}, spark=spark)`"
-    # "a=1" would be taken for stream "a" over source 1.
+    # Otherwise "a=1" would mean stream "a" over source 1.
     bare = plain and not (numbers and "=" in streams[0])
     given = [name if bare else f"{name}={','.join(map(str, numbers[name]))}" for name in streams]
     return f"`lowmark adopt {_path(checkpoint)} {' '.join(f'--stream {shlex.quote(each)}' for each in given)}`"
 
 
 def leave_command(checkpoint: str) -> str:
-    """Return what a user runs so that a native query goes on from a wrapped checkpoint.
+    """Return the command that lets a native query continue from a wrapped checkpoint.
 
     >>> leave_command("s3a://bucket/orders")
     "`lowmark.leave('s3a://bucket/orders', spark=spark)`"
@@ -134,7 +134,7 @@ def leave_command(checkpoint: str) -> str:
 
 
 def _is_misplaced(heartbeats: Sequence[HeartbeatOffset | None], kinds: Sequence[bool]) -> bool:
-    """Whether a heartbeat is where the query has a source of Spark's."""
+    """Whether a heartbeat in the checkpoint stands at the place of one of the query's native sources."""
     return any(found is not None and not kind for found, kind in zip(heartbeats, kinds, strict=True))
 
 

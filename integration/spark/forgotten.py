@@ -1,10 +1,10 @@
-"""A native query on the checkpoint of a wrapped one, where Spark does not notice: with version 2 of the offset log.
+"""Warns of a native query on a wrapped query's checkpoint with version 2 of the offset log, which Spark accepts.
 
-Version 1 has a line for each source, and Spark refuses another number of them; `driver/failures.py` explains that.
-Version 2 has ids, and the line of the heartbeat belongs to no source any more. The query goes on by native Spark's
-watermark, so somebody has to say so.
+Version 1 has a line for each source, and Spark refuses another number of sources; `driver/failures.py` explains this.
+Version 2 has ids, and Spark ignores the line of the missing heartbeat. The query then goes by native Spark's watermark
+without a message from Spark.
 
-Source: listeners hear of a start in the thread of the query, which waits, so nothing is planned yet.
+Source: listeners hear of a start in the query's own thread, which waits, so no batch is planned yet.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger("lowmark")
 
 
 def warn_of_forgotten_heartbeat(spark: SparkSession, event: JavaObject) -> None:
-    """Warn where a query starts without the heartbeat that its checkpoint has.
+    """Warn if a query starts without the heartbeat that its checkpoint has.
 
     Args:
         spark: the session of the query.
-        event: says that it starts.
+        event: the start event of the query.
     """
     try:
         query = spark._jsparkSession.streams().get(event.id())
         if query is None:
-            return  # it has ended already
+            return  # the query has ended already
         execution = query.streamingQuery()
         if logical_plan.has_heartbeat(execution.analyzedPlan()):
             return
@@ -45,7 +45,7 @@ def warn_of_forgotten_heartbeat(spark: SparkSession, event: JavaObject) -> None:
             return
         offsets = [offset or "" for _, offset in entry.sources]
         why = conflict(offsets, [], [], checkpoint=files.checkpoint)
-    except Exception as failed:  # noqa: BLE001  # py4j's and the file system's have no common base
+    except Exception as failed:  # noqa: BLE001  # py4j and file systems have no common base class
         log.debug("the checkpoint of a query that starts could not be looked at: %s", failed)
         return
     log.warning(

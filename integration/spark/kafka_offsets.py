@@ -1,4 +1,4 @@
-"""What the offsets of Spark's own Kafka source say: positions, rows and backlog of each partition."""
+"""Reads offsets of Spark's own Kafka source: positions, rows and backlog of each partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Positions = Mapping[tuple[str, int], int]
 
 
 def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
-    """Read an offset of Spark's Kafka source; anything else gives nothing.
+    """Read an offset of Spark's Kafka source; other offsets give an empty dict.
 
     Returns:
         (topic, partition) -> position of the next record.
@@ -37,7 +37,7 @@ def kafka_positions(offset: Any) -> dict[tuple[str, int], int]:
 
 
 def backlog_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int]:
-    """Rows that each Kafka partition still had unread when the batch was planned: latest minus end."""
+    """Unread rows of each Kafka partition when the batch was planned: latest minus end."""
     backlog: dict[tuple[str, int], int] = {}
     for source in sources:
         latest = kafka_positions(source.latest_offset)
@@ -48,10 +48,10 @@ def backlog_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int
 
 
 def kafka_rows(sources: Sequence[SourceProgress]) -> dict[tuple[str, int], int]:
-    """Offsets that each Kafka partition moved in the batch; aborted and compacted records count, too.
+    """Number of offsets that each Kafka partition moved in the batch, including aborted and compacted records.
 
-    A partition that is not in the start offset was added meanwhile, and Spark reads it from its beginning. A source
-    without a start offset is left out: nobody knows where it began.
+    A partition that is missing in the start offset is new, and Spark reads it from its beginning. A source without a
+    start offset is left out, because its beginning is unknown.
     """
     rows: dict[tuple[str, int], int] = {}
     for source in sources:

@@ -1,8 +1,8 @@
-"""Spark's listener, reduced to one duty: put what happened into the service's queue and return.
+"""Spark's listener, reduced to one duty: put each event into the service's queue and return.
 
 Spark delivers all listeners' events through one bounded queue that task events fill, too; a slow callback would
-make Spark drop progress events. So this callback takes no field out of the event: the loop reads it later. The
-base class would first rebuild the whole event in Python, some forty calls into the JVM per batch.
+make Spark drop progress events. So this callback reads no field of an event: the loop reads it later. The base class
+would first rebuild the whole event in Python, with some forty calls into the JVM per batch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Begin = Callable[["JavaObject"], None]
 
 
 class QueryEvents(StreamingQueryListener):
-    """Hands events on as (kind, Java event); kinds are "started", "progress", "idle" and "terminated".
+    """Passes events on as (kind, Java event); kinds are "started", "progress", "idle" and "terminated".
 
     Args:
-        enqueue: takes them and returns at once.
-        begin: called with a query that starts, in its own thread, which waits for it.
+        enqueue: takes an event and returns at once.
+        begin: called with the start event of a query in the query's own thread, which waits for the call.
     """
 
     def __init__(self, enqueue: Enqueue, begin: Begin = lambda _: None) -> None:
@@ -44,7 +44,7 @@ class QueryEvents(StreamingQueryListener):
             self._jlistenerobj = jvm.PythonStreamingQueryListenerWrapper(_JavaEvents(self._enqueue, self._begin))
         return self._jlistenerobj
 
-    # Spark calls the methods of _JavaEvents; these only satisfy the abstract class.
+    # Spark calls the methods of _JavaEvents instead; these satisfy the abstract class.
     def onQueryStarted(self, event: Any) -> None: ...
 
     def onQueryProgress(self, event: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""What Spark's plan says about a DataFrame before and after it is wrapped. Reads plans, changes none.
+"""Reads Spark's plan of a DataFrame before and after it is wrapped; changes no plan.
 
 Plans are walked through Py4J node by node. Node names are Spark's class names (`LogicalPlan.nodeName`).
 """
@@ -57,7 +57,7 @@ def keeps_rows(plan: JavaObject) -> bool:
 
 
 def has_heartbeat(plan: JavaObject) -> bool:
-    """True if a heartbeat of a wrapped stream is among the plan's sources, of whichever service."""
+    """True if a heartbeat of any service's wrapped stream is among the plan's sources."""
     return any(_is_heartbeat(leaf) for leaf in _items(plan.collectLeaves()))
 
 
@@ -68,7 +68,7 @@ def _is_heartbeat(leaf: JavaObject) -> bool:
 def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
     """(id of the stream, numbers of the sources before it) of each heartbeat in a plan, in the order of its leaves.
 
-    The numbers are those of the sources in the same query without heartbeats.
+    The numbers count the sources of the same query without heartbeats.
     """
     found: list[tuple[str, list[int]]] = []
     native, own = 0, list[int]()
@@ -83,25 +83,25 @@ def heartbeats(plan: JavaObject) -> list[tuple[str, list[int]]]:
 
 
 def source_kinds(plan: JavaObject) -> list[bool]:
-    """For each place where a source is used in a plan, in the order of its leaves: whether it is a heartbeat."""
+    """Whether each place where a plan uses a source is a heartbeat, in the order of the leaves."""
     return [_is_heartbeat(leaf) for leaf in _streaming_leaves(plan)]
 
 
 def count_watermarks(plan: JavaObject) -> int:
-    """How many watermark nodes the plan has."""
+    """Number of watermark nodes in the plan."""
     return sum(node.nodeName() == "EventTimeWatermark" for node in nodes(plan))
 
 
 def count_sources(plan: JavaObject) -> int:
-    """How many different streaming sources the plan reads: a source used twice is one source to Spark."""
+    """Number of different streaming sources in the plan: Spark counts a source that is used twice once."""
     return len(_sources(plan))
 
 
 def stream_sources(plan: JavaObject) -> dict[int, list[int]]:
-    """Number of each heartbeat in a query -> numbers of its stream's sources, as the query's progress events have them.
+    """Number of each heartbeat in a query -> numbers of its stream's sources, both as in the query's progress events.
 
-    They stand beside the heartbeat, under one union. Their numbers need not be those before the heartbeat's: a source
-    that is used again has the number of its first place.
+    The sources stand beside the heartbeat, under one union. Their numbers need not precede the heartbeat's, because a
+    source that is used again keeps the number of its first place.
     """
     sources = _sources(plan)
     found: dict[int, list[int]] = {}
@@ -118,7 +118,7 @@ def _streaming_leaves(plan: JavaObject) -> list[JavaObject]:
 
 
 def _sources(plan: JavaObject) -> list[JavaObject]:
-    """The streaming leaves, each once, in the order in which Spark numbers its sources."""
+    """The distinct streaming leaves, in the order in which Spark numbers its sources."""
     distinct: list[JavaObject] = []
     for leaf in _streaming_leaves(plan):
         if _place(leaf, distinct) == len(distinct):
@@ -139,7 +139,7 @@ def joins_streams(plan: JavaObject) -> bool:
 
 
 def kafka_columns(plan: JavaObject) -> frozenset[str]:
-    """Return those of the plan's output columns that are a Kafka source's own, unchanged and under their own name.
+    """Return the output columns that are a Kafka source's own, unchanged and under their own names.
 
     A column that merely has the name "partition" must not be taken for Kafka's: its splits would be waited for.
     """
@@ -153,13 +153,13 @@ def kafka_columns(plan: JavaObject) -> frozenset[str]:
 
 
 def stream_ids(plan: JavaObject) -> list[str]:
-    """Return the ids of the streams whose heartbeat is in a query's plan, of whichever service."""
+    """Return the ids of the streams of any service whose heartbeat is in a query's plan."""
     names = [node.name() for node in nodes(plan) if node.nodeName() == "CollectMetrics"]
     return [name.split(":")[1] for name in names if name.startswith("lowmark:") and name.endswith(":heartbeat")]
 
 
 def withholds_rows(plan: JavaObject) -> bool:
-    """True if a source may keep rows back that it has: Kafka with `minOffsetsPerTrigger` waits for more."""
+    """True if a source may keep available rows back: Kafka with `minOffsetsPerTrigger` waits for more."""
     return any(
         leaf.nodeName().startswith("StreamingRelationV2")
         and leaf.sourceName() == "kafka"

@@ -1,13 +1,14 @@
-"""One entry of a checkpoint's offset log: which source stood where when a batch was planned.
+"""One entry of a checkpoint's offset log: the offset of each source when a batch was planned.
 
     v1                                     v2
     {"batchWatermarkMs": ..., ...}         {"batchWatermarkMs": ..., ...}
     {"orders":{"0":12}}                    0:{"orders":{"0":12}}
     -                                      1:-
 
-In version 1 a source is its place among the leaves of the query's plan, and Spark asks for as many lines as the query
-has sources. In version 2 (`spark.sql.streaming.offsetLog.formatVersion`) it has an id, which is that place again, or
-its name where `spark.sql.streaming.queryEvolution.enableSourceEvolution` is on: such a query may gain and lose sources.
+In version 1 the id of a source is its place among the leaves of the query's plan, and Spark expects as many lines as
+the query has sources. In version 2 (`spark.sql.streaming.offsetLog.formatVersion`) each line has an id: the same place,
+or the source's name if `spark.sql.streaming.queryEvolution.enableSourceEvolution` is on; such a query may gain and lose
+sources.
 Source: `org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog`.
 """
 
@@ -32,7 +33,7 @@ LEFT_OUT = (
     "version 2 of the offset log leaves out a source that has read nothing yet: run the query as it was, until two "
     "batches after each has."
 )
-"""What to do where the number of sources is not in an entry."""
+"""The remedy if an entry does not show the number of sources."""
 _NONE = "-"
 _VERSIONS = ("v1", "v2")
 _PLACE_DIGITS = 4
@@ -46,9 +47,9 @@ class OffsetEntry:
     r"""One entry, as it was written.
 
     Attributes:
-        version: of the format, 1 or 2.
-        metadata: its second line.
-        sources: (id, offset as text) of each source, in the order of the lines; the offset is None for none. In
+        version: version of the format, 1 or 2.
+        metadata: the second line.
+        sources: (id, offset as text) of each source, in the order of the lines; None for a source without an offset. In
             version 1 the id is the place of the line.
 
     >>> entry = OffsetEntry.parse('v1\n{"batchWatermarkMs":5}\n{"logOffset":2}')
@@ -67,9 +68,9 @@ class OffsetEntry:
         """Read an entry.
 
         Raises:
-            UnknownFormat: it is not of a version that is known, or not whole.
+            UnknownFormat: the entry is not whole, or of an unknown version.
         """
-        # Not splitlines, which ends a line at characters that JSON leaves as they are.
+        # splitlines would also end a line at characters that JSON does not escape.
         version, *lines = text.split("\n")
         if version not in _VERSIONS:
             raise UnknownFormat(f"has version {version!r:.80}, expected 'v1' or 'v2'")
@@ -93,28 +94,28 @@ class OffsetEntry:
 
     @property
     def conf(self) -> Mapping[str, Any]:
-        """The settings of the session that Spark keeps with a query; empty where they cannot be read."""
+        """The session settings that Spark keeps with a query; empty if they cannot be read."""
         conf = self._metadata().get("conf")
         return conf if isinstance(conf, dict) else {}
 
     @property
     def watermark_ms(self) -> int | None:
-        """The watermark in force in the batch, None where there is none."""
+        """The watermark in force in the batch, None without one."""
         return _risen(self._metadata().get("batchWatermarkMs"))
 
     @property
     def named(self) -> bool:
-        """The query's sources have names, so that it may gain and lose some."""
+        """Whether the query's sources have names, so that the query may gain and lose sources."""
         return self.version == 2 and self.conf.get(EVOLUTION) == "true"
 
     def placed(self, count: int) -> list[str | None]:
-        r"""The offset of each place where a query uses a source; None: none that is written. Not where they have names.
+        r"""Return the offset at each place where a query uses a source; None: no offset. Not for named sources.
 
-        Version 2 writes its lines in any order: none for a source that has read nothing yet, one for a source that is
-        used twice.
+        Version 2 writes its lines in any order; a source without read data has no line, a source that is used twice has
+        one.
 
         Args:
-            count: of such places.
+            count: number of the places.
 
         Raises:
             UnknownFormat: a line is not numbered as a place.
@@ -131,10 +132,10 @@ class OffsetEntry:
 
     @property
     def heartbeats(self) -> dict[str, HeartbeatOffset]:
-        """Id of a source -> its offset, of those that are heartbeats.
+        """Id -> offset of the sources that are heartbeats.
 
         Raises:
-            UnreadableHeartbeat: one of them has a field that cannot be.
+            UnreadableHeartbeat: a heartbeat has an impossible field.
         """
         found = {id_: HeartbeatOffset.find(offset) for id_, offset in self.sources}
         return {id_: heartbeat for id_, heartbeat in found.items() if heartbeat is not None}
@@ -150,10 +151,10 @@ class OffsetEntry:
         return {id_: offset for id_, offset in self.sources if id_ not in heartbeats}
 
     def check(self) -> None:
-        """Refuse what is not known for sure, before an entry is changed.
+        """Refuse an entry with unknown parts, before it is changed.
 
         Raises:
-            UnknownFormat: with what was found.
+            UnknownFormat: names the unknown part.
         """
         metadata = self._metadata()
         unknown = sorted(set(metadata) - (_METADATA if self.version == 1 else _METADATA_V2))
@@ -178,8 +179,8 @@ class OffsetEntry:
         """Return the entry with other sources.
 
         Args:
-            places: old id -> new place; an id that is not in it is left out.
-            added: place -> offset of those that are new.
+            places: old id -> new place; missing ids are left out.
+            added: place -> offset of new sources.
         """
         kept = [(places[id_], offset) for id_, offset in self.sources if id_ in places]
         sources: Sequence[tuple[int, str | None]] = [*kept, *added.items()]
@@ -196,7 +197,7 @@ def _some(line: str) -> str | None:
 
 
 def json_object(text: str | None) -> Mapping[str, Any] | None:
-    """Return the JSON object that a text is, such as an offset; None if it is another text, or none."""
+    """Return the JSON object in a text, such as an offset; None: the text has none."""
     if text is None:
         return None
     try:
@@ -207,12 +208,12 @@ def json_object(text: str | None) -> Mapping[str, Any] | None:
 
 
 def _risen(watermark_ms: object) -> int | None:
-    """A watermark of Spark's; None where it is still at 0, or none."""
+    """A watermark of Spark's; None if it is missing or still 0."""
     return watermark_ms if type(watermark_ms) is int and watermark_ms > 0 else None
 
 
 def next_watermark_ms(commit: str) -> int | None:
-    r"""The watermark that a batch led to, from its entry in the commit log; None where it says none.
+    r"""The watermark after a batch, from the batch's entry in the commit log; None if the entry has none.
 
     Source: `org.apache.spark.sql.execution.streaming.checkpointing.CommitMetadata`.
 
@@ -224,7 +225,7 @@ def next_watermark_ms(commit: str) -> int | None:
 
 
 def ahead_of_clock(watermark_us: int, now_us: int) -> str | None:
-    """Say where a native query's watermark stands, if that is further ahead of the clock than event times can be.
+    """Say where a native query's watermark stands if it is further ahead of the clock than event times can be.
 
     >>> ahead_of_clock(86_400_000_000, now_us=0)
     'stands at 1970-01-02 00:00:00.000 UTC, 1d ahead of the clock, where a timestamp of the future has put it'

@@ -1,6 +1,6 @@
-"""A progress event, typed: what a finished batch says about sources, watermark and metrics.
+"""A progress event, typed: sources, watermark and metrics of a finished batch.
 
-Read from the JSON that Spark itself makes, which takes fewer calls into the JVM than its fields would. Source:
+The event is read from Spark's own JSON, which takes fewer calls into the JVM than reading its fields. Source:
 `org.apache.spark.sql.streaming.StreamingQueryProgress`.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
 
 __all__ = ["Progress", "SourceProgress", "java_text"]
-_PART_CHARS = 7_000  # and 8 KiB with the line ends that py4j escapes
+_PART_CHARS = 7_000  # fits into 8 KiB together with the line ends that py4j escapes
 _LAST_SINGLE = 0xFFFF  # the last character that Java keeps in one piece
 
 
 class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
-    """One source in one batch. Offsets are whatever that source writes as JSON."""
+    """One source in one batch. Offsets are in the source's own JSON."""
 
     start_offset: Any
     end_offset: Any
@@ -87,7 +87,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel"):
         """The watermark that Spark used in this batch, microseconds; None for a query without one.
 
         Raises:
-            UnreadableReport: it is no time.
+            UnreadableReport: the text is no time.
         """
         text = self.event_time.get("watermark")
         if text is None:
@@ -128,10 +128,10 @@ def _unreadable(wrong: str) -> UnreadableReport:
 
 
 def java_text(value: JavaObject) -> str:
-    """Return an object of the JVM as text (`toString`: of a progress object, its JSON), part by part.
+    """Return a Java object's `toString`, part by part; for a progress object this is its JSON.
 
-    py4j's JVM writes 8 KiB at a time with Nagle's algorithm on. A longer answer waits for an acknowledgement that the
-    other side delays: 44 ms, whatever its length, in each batch of a query with a few dozen splits. A part takes 0.3.
+    py4j's JVM writes 8 KiB at a time with Nagle's algorithm on. A longer answer waits for a delayed acknowledgement: 44
+    ms in each batch of a query with a few dozen splits, at any length. A part takes 0.3 ms.
     """
     from pyspark import SparkContext
 
@@ -141,7 +141,7 @@ def java_text(value: JavaObject) -> str:
     while begin < length:
         end = min(begin + _PART_CHARS, length)
         if end < length and text.codePointAt(end - 1) > _LAST_SINGLE:
-            end -= 1  # a character of two halves: each by itself would be lost
+            end -= 1  # do not cut a surrogate pair, because each half alone would be lost
         parts.append(text.substring(begin, end))
         begin = end
     return "".join(parts)

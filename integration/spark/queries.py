@@ -1,7 +1,7 @@
-"""Spark's running queries, as the service sees them: who runs, what they reported, where their checkpoint lies.
+"""Spark's running queries, as the service sees them: their runs, reports and checkpoints.
 
-Belongs to the service's loop, except for the listener's callback, which only enqueues. A progress event is in a query's
-buffer before Spark asks any source for new offsets again, so what is read here when a heartbeat asks is never stale.
+Belongs to the service's loop, except for the listener's callback, which only enqueues. Spark puts a progress event into
+a query's buffer before it asks any source for new offsets, so the newest event is there when a heartbeat asks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RunningQuery:
     Attributes:
         run_id: Spark's id of this run; a restart has another.
         query_id: Spark's id of the query, the same over restarts from one checkpoint.
-        farewells: the lowmark files in its checkpoint.
+        farewells: the files of lowmark in its checkpoint.
     """
 
     run_id: str
@@ -48,17 +48,17 @@ class RunningQuery:
 
     @property
     def name(self) -> str | None:
-        """What the user calls it."""
+        """The user's name for the query."""
         name: str | None = self._query.name()
         return name
 
     @property
     def active(self) -> bool:
-        """False once the query has ended, which its event says a little later."""
+        """False once the query has ended; the event of its end comes a little later."""
         return bool(self._query.isActive())
 
     def newest(self, after: int | None = None) -> Progress | None:
-        """Return the progress of the last batch that is over; None before the first, and if it is batch `after`."""
+        """Return the progress of the newest finished batch; None before the first, and if it is batch `after`."""
         progress = self._query.lastProgress()
         if progress is not None and not _ran(progress):
             if progress.batchId() - 1 == after:
@@ -71,31 +71,31 @@ class RunningQuery:
         return [Progress.from_java(progress) for progress in self._query.recentProgress() if _ran(progress)]
 
     def streams(self) -> list[str]:
-        """Ids of the streams in it whose heartbeat it has, of whichever service."""
+        """Ids of the streams of any service whose heartbeat is in the query."""
         return [stream_id for stream_id, _ in self.heartbeats()]
 
     def heartbeats(self) -> list[tuple[str, list[int]]]:
-        """(id of the stream, numbers of its sources among those that are no heartbeats) of each heartbeat, in order.
+        """(id of the stream, numbers of its sources, heartbeats not counted) of each heartbeat, in order.
 
-        From the analyzed plan, which is there before the query has begun.
+        Read from the analyzed plan, which exists before the query has begun.
         """
         return self._heartbeats
 
     @cached_property
     def _heartbeats(self) -> list[tuple[str, list[int]]]:
-        # The plan does not change, a walk takes many calls into the JVM, and each run that attaches asks all queries.
+        # Cached: the plan does not change, a walk takes many calls into the JVM, and each new run asks all queries.
         return logical_plan.heartbeats(self._query.streamingQuery().analyzedPlan())
 
     def source_kinds(self) -> list[bool]:
-        """For each place where it uses a source: whether that is a heartbeat."""
+        """Whether each place where the query uses a source is a heartbeat."""
         return logical_plan.source_kinds(self._query.streamingQuery().analyzedPlan())
 
     def stream_sources(self) -> dict[int, list[int]]:
-        """Number of each heartbeat among its sources -> numbers of the sources of that stream."""
+        """Number of each heartbeat among the query's sources -> numbers of its stream's sources."""
         return logical_plan.stream_sources(self._query.streamingQuery().analyzedPlan())
 
     def fault(self) -> str | None:
-        """Return what in this query would break what the low watermark says, None if nothing.
+        """Return the part of this query that would break the low watermark, None without such a part.
 
         Only the running query shows what was built on top of a wrapped DataFrame.
         """
@@ -117,7 +117,7 @@ class RunningQuery:
 
 
 def _ran(progress: JavaObject) -> bool:
-    """Whether it tells of a batch. That a query lives, Spark says under the number of the batch that is to come."""
+    """Whether the event tells of a batch. Spark's sign of life for an idle query has the number of the next batch."""
     return bool(progress.durationMs().containsKey("addBatch"))
 
 
@@ -126,7 +126,8 @@ class Queries:
 
     Args:
         enqueue: takes (kind, Java event) from Spark's listener thread and returns at once.
-        available_now: hears of queries that end by themselves, where their readers do not; see `AvailableNow`.
+        available_now: hears of queries that end by themselves but whose readers Spark has not told so; see
+            `AvailableNow`.
     """
 
     def __init__(self, enqueue: Callable[[str, JavaObject], None], available_now: Told = lambda *_: None) -> None:
@@ -135,7 +136,7 @@ class Queries:
         self._running: dict[str, RunningQuery] = {}
 
     def listen_to(self, spark: SparkSession) -> None:
-        """Hear of a session's queries; every session has a listener bus and a registry of sources of its own."""
+        """Listen to a session's queries; every session has its own listener bus and its own registry of sources."""
         if any(known._jsparkSession.equals(spark._jsparkSession) for known, _ in self._sessions):
             return
         spark.dataSource.register(HeartbeatSource)
@@ -151,7 +152,7 @@ class Queries:
         self._sessions.append((spark, listener))
 
     def find(self) -> None:
-        """Take hold of queries that have started: Spark does not give out one that has ended."""
+        """Take hold of started queries while they run, because Spark does not return an ended query."""
         for spark, _ in self._sessions:
             for query in spark.streams.active:
                 if query.runId not in self._running:
@@ -176,7 +177,7 @@ class Queries:
         """Whether a query runs in the sessions; may be called from any thread. False if Spark is gone."""
         try:
             return any(spark.streams.active for spark, _ in self._sessions)
-        except Exception as gone:  # noqa: BLE001  # py4j's and the JVM's errors have no common base
+        except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
             log.debug("could not ask for running queries: %s", gone)
             return False
 
@@ -185,6 +186,6 @@ class Queries:
         for spark, listener in self._sessions:
             try:
                 spark.streams.removeListener(listener)
-            except Exception as gone:  # noqa: BLE001  # py4j's and the JVM's errors have no common base
+            except Exception as gone:  # noqa: BLE001  # py4j and the JVM have no common base class of errors
                 log.debug("could not remove the listener: %s", gone)
         self._sessions.clear()

@@ -1,7 +1,7 @@
-"""A Spark session of one's own for the command line: local, small, and silent on the terminal.
+"""A local Spark session of its own for the command line: small, and silent on the terminal.
 
-Spark's JVM and its Python workers write to stderr whatever the log level is. So the JVM is started with its output in
-a file, which is shown only where Spark cannot start.
+Spark's JVM and its Python workers write to stderr at any log level. So the JVM writes its output to a file, which is
+shown only if Spark cannot start.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["SHORT_LIVED_JVM", "clean_environment", "java_problem", "lean_home", 
 
 _OLDEST_JAVA = 17
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that lives for minutes: it never earns back what its optimizing compiler costs."""
+"""Options of a JVM that lives for minutes, too short to earn back the cost of its optimizing compiler."""
 
-# Another Spark of this user, or its settings, must not be mixed in.
+# Variables of another Spark of this user, which must not mix in.
 _FOREIGN = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",
@@ -54,7 +54,7 @@ def java_problem() -> str | None:
 
 
 def clean_environment() -> None:
-    """Make the environment that of a local Spark of this Python, whatever other Spark the user has."""
+    """Set the environment for a local Spark of this Python, whatever other Spark the user has."""
     for foreign in _FOREIGN:
         os.environ.pop(foreign, None)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -62,14 +62,14 @@ def clean_environment() -> None:
 
 
 def lean_home(folder: Path) -> Path:
-    """Make a home of Spark that has its programs and jars, and not its Python, for the environment's `SPARK_HOME`.
+    """Make a home of Spark with its programs and jars but without its Python, for the variable `SPARK_HOME`.
 
-    Spark gives every Python process the pyspark.zip of its home: sources, compiled anew in each, for a second of
-    processor time a process. Without it Python imports the installed pyspark, the same, compiled when it was installed.
-    Not for a Spark that is no Python package, nor for executors elsewhere.
+    Spark gives every Python process the pyspark.zip of its home: sources that each process compiles anew, for a second
+    of processor time. Without the file, Python imports the same pyspark as installed, compiled once. Works only for a
+    Spark that is a Python package, and without executors elsewhere.
 
     Args:
-        folder: where it may be made; it exists.
+        folder: an existing folder for the home.
 
     Returns:
         The home, in `folder`.
@@ -90,8 +90,8 @@ def local_session(
     """Start Spark in this process and stop it at the end.
 
     Args:
-        name: of the application.
-        cores: tasks at once.
+        name: name of the application.
+        cores: number of tasks at once.
         settings: further Spark settings.
         quiet: False lets Spark's log reach stderr.
 
@@ -99,7 +99,7 @@ def local_session(
         The session, and a folder of its own for checkpoints, removed at the end.
 
     Raises:
-        DemoImpossible: no Java that fits, or Spark did not start.
+        DemoImpossible: no Java that fits was found, or Spark did not start.
     """
     problem = java_problem()
     if problem is not None:

@@ -1,11 +1,12 @@
 """Brings lowmark to the executors of a cluster where it is not installed.
 
-The heartbeat's rows of a restarted query, timestamp assigners and what sources of ours read pass Python workers on
-executors, so these must be able to import lowmark, and what it needs. What is pure Python goes in one zip file, which
-Spark puts on the path of every worker. What is compiled cannot be imported from a zip file: it goes in an archive that
-Spark unpacks beside it, and `lowmark/__init__.py` of the zip file puts that on the path, behind what is installed
-there. It is the driver's own, so it fits executors of the same platform and Python. pyarrow and numpy are not brought,
-nor grpcio, which executors do not need. `workers.py` says what is missing, before a query is started.
+Python workers on executors process the heartbeat's rows of a restarted query, timestamp assigners, and the rows of
+sources of ours, so they must be able to import lowmark and its dependencies. Pure Python packages go in one zip file,
+which Spark puts on the path of every worker. Compiled packages cannot be imported from a zip file: they go in an
+archive that Spark unpacks beside it, and `lowmark/__init__.py` of the zip file adds the archive to the path, behind the
+installed packages. The archive is a copy of the driver's packages, so it fits executors of the same platform and
+Python. pyarrow and numpy are not shipped, nor is grpcio, which executors do not need. `workers.py` names missing
+packages before a query starts.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["package", "ship"]
 
 _PACKAGES = ("lowmark.watermark", "lowmark.sources", "lowmark.integration", "sortedcontainers")
-_COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # by the names under which they are installed
+_COMPILED = ("msgspec", "mmh3", "xxhash", "confluent-kafka")  # names of the installed distributions
 _ARCHIVE = "lowmark-compiled"
 
-_shipped: set[str] = set()  # applications: Spark takes a file of a name once, and another one is an error to it
+_shipped: set[str] = set()  # applications: Spark accepts a file name once, and fails on another file of the same name
 _shipping = threading.Lock()
 
-# Behind the package's own text, in the zip file alone.
+# Appended to the package's own text, in the zip file alone.
 _ON_EXECUTORS = f"""
 
 def _find_compiled() -> None:
@@ -58,16 +59,16 @@ _find_compiled()
 
 
 def ship(spark: SparkSession) -> None:
-    """Give every executor of a session the lowmark that this driver runs, and what it needs there.
+    """Give every executor of a session the driver's lowmark and its dependencies.
 
-    Call it before the first query starts; again it does nothing, so a notebook's cell may be run twice. It is not
-    needed where the executors' Python has lowmark installed, nor in local mode.
+    Call it before the first query starts; a second call has no effect, so a notebook's cell may run twice. Not needed
+    if the executors' Python has lowmark installed, nor in local mode.
 
     Args:
         spark: the session.
 
     Raises:
-        WorkersUnfit: the executors' Python is another version, or lacks pyarrow or numpy.
+        WorkersUnfit: the executors' Python has another version, or lacks pyarrow or numpy.
         SessionUnfit: the session is a Spark Connect session.
     """
     if not hasattr(spark, "_jsparkSession"):
@@ -79,7 +80,7 @@ def ship(spark: SparkSession) -> None:
     context = spark.sparkContext
     with _shipping:
         if context.applicationId not in _shipped:
-            folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the files from there while it runs
+            folder = Path(tempfile.mkdtemp(prefix="lowmark-ship-"))  # Spark serves the files from here
             context.addArchive(f"{compiled(folder / f'{_ARCHIVE}.tar.gz')}#{_ARCHIVE}")
             context.addPyFile(str(package(folder / "lowmark.zip")))
             _shipped.add(context.applicationId)
@@ -103,7 +104,7 @@ def package(target: Path) -> Path:
 
 
 def compiled(target: Path) -> Path:
-    """Write the compiled packages that this driver has, and executors may need, into an archive and return its path."""
+    """Write the driver's compiled packages that executors may need into an archive, and return its path."""
     with tarfile.open(target, "w:gz", compresslevel=1) as archive:
         for name in _COMPILED:
             try:
@@ -111,7 +112,7 @@ def compiled(target: Path) -> Path:
             except importlib.metadata.PackageNotFoundError:
                 continue  # an extra that this driver does not use
             for file in files:
-                # Programs lie outside, and what is only there for people is left here.
+                # Programs lie outside of the packages; stubs, bytecode and metadata are not needed on executors.
                 if ".." in file.parts or file.suffix in {".pyc", ".pyi"} or file.parts[0].endswith(".dist-info"):
                     continue
                 archive.add(str(file.locate()), arcname=str(file))

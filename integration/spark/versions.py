@@ -1,5 +1,5 @@
-"""What a session of Spark 4.0 to 4.3 can and cannot do, and what is done about it. What readers see stands in
-`lowmark.sources.spark.versions`, below this floor.
+"""The abilities of sessions of Spark 4.0 to 4.3, and what lowmark does about missing ones. Differences for readers
+stand in `lowmark.sources.spark.versions`, below this floor.
 
                             4.0     4.1     4.2     4.3
     exact maximum of each   no      no      yes     yes     else rows are reduced in Python (`transport/mapped.py`)
@@ -25,7 +25,7 @@ __all__ = ["check_arrow", "check_session", "kafka_connector", "observes_splits",
 
 log = logging.getLogger("lowmark")
 
-# The newest that is published for each line: there is none for every release, and none yet for 4.3, which runs 4.2's.
+# The newest published connector of each line; 4.3 has none yet and runs the connector of 4.2.
 _CONNECTORS = {(4, 0): "4.0.1", (4, 1): "4.1.1", (4, 2): "4.2.0", (4, 3): "4.2.0"}
 _SKETCH = "tuple_sketch_agg_double"
 # Applications that were told what the second transport costs, and versions of Spark that were warned of.
@@ -36,7 +36,7 @@ def check_session(spark: SparkSession) -> None:
     """Refuse a session of a Spark outside the range, and warn once of a Spark that lowmark was never tried with.
 
     Raises:
-        UnsupportedSpark: with the range.
+        UnsupportedSpark: names the range.
     """
     check_version(spark.version, "the session's Spark")
     if major_minor(spark.version) > NEWEST_TRIED and spark.version not in _told:
@@ -49,7 +49,7 @@ def check_session(spark: SparkSession) -> None:
 
 
 def kafka_connector() -> str:
-    """Return the Maven coordinates of the Kafka connector for the pyspark that is installed."""
+    """Return the Maven coordinates of the Kafka connector for the installed pyspark."""
     import pyspark
 
     version = _CONNECTORS.get(major_minor(pyspark.__version__), pyspark.__version__)
@@ -57,7 +57,7 @@ def kafka_connector() -> str:
 
 
 def prepare_session(spark: SparkSession) -> None:
-    """Set what observed metrics need.
+    """Set the options that observed metrics need.
 
     `foreachBatch` on Spark 4.3 reports only the last action's metrics unless told otherwise (SPARK-58183).
     """
@@ -66,12 +66,12 @@ def prepare_session(spark: SparkSession) -> None:
 
 
 def observes_splits(spark: SparkSession) -> bool:
-    """Whether the JVM can keep the exact maximum of each split: it has the function, whatever its version."""
+    """Whether the JVM has the function, whatever its version, that keeps the exact maximum of each split."""
     return spark.catalog.functionExists(_SKETCH)
 
 
 def tell_cost(spark: SparkSession, name: str) -> None:
-    """Say once in an application what rows cost that Python reduces."""
+    """Log once in an application the cost of rows that Python reduces."""
     application = spark.sparkContext.applicationId
     if application in _told:
         return
@@ -87,7 +87,7 @@ def check_arrow(df: DataFrame, name: str) -> None:
     """Refuse columns that cannot pass through Python.
 
     Raises:
-        WrapRefused: with the reason and what to do.
+        WrapRefused: with the reason and the remedy.
     """
     from pyspark.errors import PySparkException
 

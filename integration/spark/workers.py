@@ -1,9 +1,9 @@
-"""Whether the Python of Spark's workers can run what lowmark sends there; asked once per session.
+"""Checks once per session whether the Python of Spark's workers can run the code that lowmark sends there.
 
-Spark runs `python3` of the PATH where nobody says otherwise, on the driver's host as well: not the Python of an
-application that was started as `.venv/bin/python app.py`. What follows is twenty lines of Spark's that end in
-"No module named 'lowmark'". So a local session uses its own Python, which `lowmark.sources.spark` sees to, and where
-another is said, or executors are elsewhere, it is looked at before the first query.
+By default Spark runs `python3` of the PATH, on the driver's host as well, and not the Python of an application that was
+started as `.venv/bin/python app.py`. The result is twenty lines of Spark's that end in "No module named 'lowmark'". So
+a local session uses its own Python (see `lowmark.sources.spark`); another configured Python, and the Python of
+executors elsewhere, are checked before the first query.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _TO_ASK = ("msgspec", "grpc")  # the readers on the driver's host ask the servic
 _SECONDS = 60.0
 _ATTEMPTS = 5
 
-# Text, because it runs where lowmark may be missing, in whatever Python.
+# Text, because it runs in any Python, where lowmark may be missing.
 _PROBE = """\
 import importlib, json, sys
 
@@ -84,26 +84,26 @@ def needed(strategy: WatermarkStrategy, source: Source[Any, Any] | None = None) 
     """Return the modules that workers import for a stream.
 
     Args:
-        strategy: how its watermark is made.
-        source: what `LowWatermarkService.read` reads; None for a stream that is wrapped.
+        strategy: the strategy of the stream.
+        source: the source that `LowWatermarkService.read` reads; None for a wrapped stream.
     """
     if source is None:
         return (*_ALWAYS, *_TO_MEASURE) if strategy.runs_python and strategy.generator is not None else _ALWAYS
     from pyspark import cloudpickle
 
-    # Also inside another source: a hybrid of it, or the user's own around it.
+    # The pickle also shows sources inside others, such as in a hybrid source or in a user's own.
     pickled: bytes = cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
     clients = [client for room, its in _CLIENTS.items() if room in pickled for client in its]
     return (*_ALWAYS, *_TO_MEASURE, *_TO_READ, *clients)
 
 
 def check(spark: SparkSession, modules: Sequence[str] = _ALWAYS) -> None:
-    """Look whether workers can import modules; a second time only what was not looked at.
+    """Check whether workers can import modules; a second call checks only new modules.
 
-    A local session whose Python is this one costs nothing. Where executors are elsewhere it takes a small job.
+    Costs nothing for a local session with this Python. Executors elsewhere take a small job.
 
     Raises:
-        WorkersUnfit: which Python, what it lacks, what to do.
+        WorkersUnfit: names the Python, the missing packages and the remedy.
     """
     context = spark.sparkContext
     python, application = context.pythonExec, context.applicationId
@@ -123,7 +123,7 @@ def _is_local(context: SparkContext) -> bool:
 
 
 def _is_own(python: str) -> bool:
-    """Whether it is this interpreter, under whatever name; not one that merely runs the same program elsewhere."""
+    """Whether a path is this interpreter under any name, and not another environment of the same program."""
     found = shutil.which(python)
     if found is None:
         return False
@@ -132,7 +132,7 @@ def _is_own(python: str) -> bool:
 
 
 def _check_here(context: SparkContext, python: str, modules: Sequence[str]) -> None:
-    """Readers of sources run on the driver's host, under the Python of the workers."""
+    """Check the workers' Python on the driver's host, where readers of sources run."""
     command = [python, "-c", f"{_PROBE}\nprint(json.dumps(probe(sys.argv[1:])))", *modules]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_python_path(context))}
     try:
@@ -146,7 +146,7 @@ def _check_here(context: SparkContext, python: str, modules: Sequence[str]) -> N
 
 
 def _python_path(context: SparkContext) -> list[str]:
-    """Where workers look for modules besides their Python's own places: Spark's, what was shipped, the user's."""
+    """The folders in which workers look for modules besides their Python's own: Spark's, shipped, and the user's."""
     from pyspark import SparkFiles
     from pyspark.find_spark_home import _find_spark_home
 
@@ -161,7 +161,7 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
 
     probe, wanted = _PROBE, tuple(modules)
 
-    # Pickled by value, as it stands in a function: executors may have no lowmark to import it from.
+    # A nested function is pickled by value, because executors may have no lowmark to import it from.
     def run(_: Iterable[int]) -> Iterator[Any]:
         import os
         import socket
@@ -186,7 +186,7 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
     timer.start()
     try:
         for attempt in range(_ATTEMPTS):
-            # Tasks go where there is room, so a few more than there are executors, until each had one.
+            # Spark places tasks where there is room, so start more tasks than executors until each executor had a task.
             tasks = max(context.defaultParallelism, 2 * _executors(context)) * (attempt + 1)
             for host, executor, *answer in context.parallelize(range(tasks), tasks).mapPartitions(run).collect():
                 seen[executor] = (host, *answer)
@@ -208,7 +208,7 @@ def _check_executors(context: SparkContext, python: str, modules: Sequence[str])
 
 
 def _executors(context: SparkContext) -> int:
-    """How many there are now, the driver not counted."""
+    """Number of executors now, without the driver."""
     infos: Any = context._jsc.sc().statusTracker().getExecutorInfos()
     return max(1, len(infos) - 1)
 

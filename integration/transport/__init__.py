@@ -1,1 +1,1 @@
-"""What goes between Spark's processes and the driver: both ends of each wire."""
+"""Wires between Spark's processes and the driver: both ends of each."""

@@ -1,12 +1,12 @@
-"""The accumulator transport: watermarks that are made by Python code, on the executors.
+"""The accumulator transport: watermarks that Python code makes on the executors.
 
-Strategies with a generator of their own see every row in Python, so the rows pass through `mapInArrow` once. (Where no
-generator wants each row, `mapped.py` does the same by whole batches.) What each task saw goes into a Spark accumulator,
-keyed by query and batch; both ends of that value are here. Values merge by maximum and union only, so a retried task
+A strategy with its own generator sees every row in Python, so the rows pass through `mapInArrow` once. (Without such a
+generator, `mapped.py` does the same by whole batches.) Each task adds its measurements to a Spark accumulator, keyed by
+query and batch; this module has both ends of that value. Values merge by maximum and union only, so a retried task
 changes nothing.
 
-A generator lives for one split in one task: it starts anew with every batch. Watermarks it emits merge by maximum
-over tasks and batches, as Flink's do over time.
+A generator lives for one split in one task: it starts anew with every batch. The watermarks that it emits merge by
+maximum over tasks and batches, as Flink's do over time.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ __all__ = [
 
 @dataclass(slots=True)
 class BatchTrack:
-    """What the tasks of one batch saw.
+    """The measurements of the tasks of one batch.
 
     Attributes:
         tracker: event times and counts per split and task.
         watermarks_us: the largest watermark that a generator emitted, by split id.
-        names: id -> name of every split seen.
-        events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
-        lateness: rows by bucket of how late they are, by split and task.
-        counted: what readers counted, by task and name.
+        names: id -> name of every split with rows.
+        events: events from readers to their enumerator, by task: (subtask, serializer's version, event).
+        lateness: rows by bucket of lateness, by split and task.
+        counted: counts by readers, by task and name.
         times: rows by event time, rounded down, by split and task.
     """
 
@@ -70,7 +70,7 @@ class BatchTrack:
     times: dict[tuple[SplitId, int], dict[int, int]] = field(default_factory=dict)
 
     def merge(self, other: BatchTrack) -> BatchTrack:
-        """Return both: commutative, associative, idempotent."""
+        """Return the union of both tracks: commutative, associative, idempotent."""
         merged = BatchTrack(
             self.tracker.merge(SplitTracker()),
             dict(self.watermarks_us),
@@ -84,7 +84,7 @@ class BatchTrack:
         return merged
 
     def absorb(self, other: BatchTrack) -> None:
-        """As `merge`, into this track."""
+        """Merge another track into this track."""
         self.tracker.absorb(other.tracker)
         for split, watermark_us in other.watermarks_us.items():
             known_us = self.watermarks_us.get(split)
@@ -101,7 +101,7 @@ class BatchTrack:
     def measured(
         self, watermarks_us: Mapping[SplitId, int], latest_us: Mapping[SplitId, int] | None = None
     ) -> Measured:
-        """Return this as what was measured of the batch, with the watermarks that follow from it."""
+        """Return the measurements of the batch, with the given watermarks."""
         marks = self.tracker.marks()
         return Measured(
             watermarks_us,
@@ -120,7 +120,7 @@ class BatchTrack:
 
 
 def _by_split(counted: Mapping[tuple[SplitId, int], Mapping[int, int]]) -> dict[SplitId, dict[int, int]]:
-    """Add up by split what the tasks have counted."""
+    """Add up the counts of all tasks by split."""
     by_split: dict[SplitId, dict[int, int]] = {}
     for (split, _), by_value in counted.items():
         known = by_split.setdefault(split, {})
@@ -131,57 +131,57 @@ def _by_split(counted: Mapping[tuple[SplitId, int], Mapping[int, int]]) -> dict[
 
 Assigner = Callable[[Any, "int | None"], object]
 Tracks = dict[tuple[str, int], BatchTrack]
-"""(query id, batch id) -> what its tasks saw."""
+"""(query id, batch id) -> measurements of its tasks."""
 
 
 class TrackParam(AccumulatorParam[Tracks]):
-    """How Spark merges the tracks of tasks."""
+    """Tells Spark how to merge the tracks of tasks."""
 
     def zero(self, value: Tracks) -> Tracks:  # noqa: ARG002  # Spark's interface
         return {}
 
     def addInPlace(self, value1: Tracks, value2: Tracks) -> Tracks:
         for batch, track in value2.items():
-            # A track of its own: what is absorbed stays as it was.
+            # Absorb into a new track, so that `track` stays unchanged.
             value1.setdefault(batch, BatchTrack()).absorb(track)
         return value1
 
 
 class TrackShelf:
-    """What the tasks of a stream's queries left in its accumulator, until the service takes it.
+    """The measurements of a stream's tasks in its accumulator, until the service takes them.
 
     Args:
-        accumulator: of the stream; its value in the driver.
+        accumulator: the stream's accumulator, whose value is in the driver.
     """
 
     def __init__(self, accumulator: Accumulator[Tracks]) -> None:
         self._accumulator = accumulator
 
     def take(self, query_id: str, batch_id: int) -> BatchTrack | None:
-        """Return what there is of a batch, and drop what is older: it is never asked for again."""
+        """Return the track of a batch, None without one, and drop the tracks of older batches, which are not needed."""
         self.forget(query_id, batch_id - 1)
         track = self._accumulator.value.get((query_id, batch_id))
-        return None if track is None else track.merge(BatchTrack())  # a task that is late adds to the other
+        return None if track is None else track.merge(BatchTrack())  # a copy, because late tasks may still add
 
     def forget(self, query_id: str, batch_id: int) -> None:
-        """Drop a batch of a query, and those before it. Not later ones: the query may be running again."""
+        """Drop the tracks of a query up to a batch. Later tracks stay, because the query may be running again."""
         tracks = self._accumulator.value
         for query, batch in list(tracks):
             if query == query_id and batch <= batch_id:
                 del tracks[query, batch]
 
     def close(self) -> None:
-        """Drop everything, and what comes from now on: queries may outlive the service that would take it."""
+        """Drop all tracks, now and in the future, because queries may outlive the service that takes tracks."""
         self._accumulator.accum_param = _Dropped()
         self._accumulator.value.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class AccumulatedMeasure:
-    """A stream whose strategy is written in Python: see `Measure`.
+    """Measures a stream whose strategy is written in Python: see `Measure`.
 
     Attributes:
-        tracks: what its tasks left.
+        tracks: the measurements of its tasks.
     """
 
     tracks: TrackShelf
@@ -195,14 +195,14 @@ class AccumulatedMeasure:
 
 
 class _Dropped(TrackParam):
-    """How Spark merges tracks that nobody takes."""
+    """Tells Spark to drop tracks that nobody takes."""
 
     def addInPlace(self, value1: Tracks, value2: Tracks) -> Tracks:  # noqa: ARG002  # Spark's interface
         return {}
 
 
 class _LatestWatermark:
-    """Where a generator emits to; keeps the largest."""
+    """Receives a generator's watermarks, and keeps the largest."""
 
     def __init__(self) -> None:
         self.watermark_us: int | None = None
@@ -228,7 +228,7 @@ class _LatestWatermark:
 def map_in_arrow(
     df: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], object], schema: StructType
 ) -> DataFrame:
-    """Return `df.mapInArrow(function, schema)`, without its demand for pandas, which nothing here uses."""
+    """Return `df.mapInArrow(function, schema)` without requiring pandas, which is not used here."""
     from pyspark.sql import DataFrame
     from pyspark.sql.udf import UserDefinedFunction
     from pyspark.util import PythonEvalType
@@ -241,10 +241,10 @@ def map_in_arrow(
 
 
 def assigned_us(stream: str, assigner: Assigner, row: Mapping[str, Any], row_us: int | None) -> int | None:
-    """Return what a timestamp assigner says of a row, in microseconds.
+    """Return the time that a timestamp assigner gives a row, in microseconds; None: no time.
 
     Raises:
-        NoEventTime: it returned what is no time.
+        NoEventTime: the assigner returned neither a time nor None.
     """
     assigned = assigner(row, row_us)
     if assigned is None or (isinstance(assigned, int) and not isinstance(assigned, bool)):
@@ -261,8 +261,8 @@ class EventTimeMap:
     Attributes:
         stream: name of the stream, for errors.
         key: the split's columns.
-        event_time: the column that the assigned time is written to, added if it does not exist.
-        strategy: with a generator, and perhaps a timestamp assigner.
+        event_time: the column for the assigned time, added if it does not exist.
+        strategy: a strategy with a generator, and possibly a timestamp assigner.
         tracks: the accumulator.
     """
 
@@ -297,12 +297,12 @@ class EventTimeMap:
             context.getLocalProperty("streaming.sql.batchId"),
             context.getLocalProperty("sql.streaming.queryId"),
         )
-        if batch_id is not None and query_id is not None:  # None in a batch query, where nobody listens
+        if batch_id is not None and query_id is not None:  # None in a batch query, which no service hears of
             self.tracks.add({(query_id, int(batch_id)): task.track()})
 
 
 class _Task:
-    """One task: its generators, and what it saw so far."""
+    """The generators and measurements of one task."""
 
     def __init__(self, job: EventTimeMap, *, cell: int) -> None:
         self._job, self._cell = job, cell

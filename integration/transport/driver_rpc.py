@@ -6,8 +6,8 @@ socket in a directory that only its user can enter.
     Heartbeat   a heartbeat reader asks for its stream's low watermark, once per batch and when time alone may
                 have changed it
     Guide       the planner of a source of ours asks how far it may read, before it plans a batch
-    Planned     and says what it has planned
-    Status      the CLI asks for the status of every stream
+    Planned     the planner reports its plan
+    Status      the command line asks for the status of every stream
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ __all__ = [
 _SERVICE = "lowmark.v1.Driver"
 # A stream of 100,000 splits has a status of about 40 MB; the default of 4 MB ends at 10,000.
 _OPTIONS = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
-# Connections are not shared within the process, nor is the memory of how often they failed.
+# Connections are not shared within the process, and neither is the backoff after failures.
 _CLIENT_OPTIONS = [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
 
 _NOT_THERE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A heartbeat reader before Spark plans a batch.
+    """A heartbeat reader's question before Spark plans a batch.
 
     Attributes:
-        stream_id: which wrapped DataFrame the reader belongs to.
+        stream_id: id of the wrapped DataFrame that the reader belongs to.
         run: the reader's own token, new in every reader process.
         resumes: token in the offset the reader was started from, None for a new query.
         first: the reader attaches; the service does not know it yet.
-        epoch, state, low_watermark_us, split: of that offset, only in the first request.
+        epoch, state, low_watermark_us, split: from that offset, only in the first request.
         planned_at_us: monotonic time at which the last batch was planned, None before the first.
-        polled_until_us: monotonic time up to which Spark asked the sources and none had anything new, or None.
-        available_now: the query ends when no source has anything new, so nobody asks a second time.
-        looks: the reader only asks whether its query can begin; it has no token yet, and nothing else is said.
+        polled_until_us: monotonic time of the newest poll at which no source had new data, or None.
+        available_now: the query ends when no source has new data, so the reader does not ask a second time.
+        looks: the reader only asks whether its query can begin; it has no token yet, and all other fields are empty.
     """
 
     stream_id: str
@@ -77,7 +77,7 @@ class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the reader puts into the next offset.
+    """The content of the reader's next offset.
 
     Attributes:
         low_watermark_us: the stream's low watermark, a multiple of 1,000, or None while there is none.
@@ -95,10 +95,10 @@ class HeartbeatReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A planner before it plans a batch.
+    """A planner's question before it plans a batch.
 
     Attributes:
-        stream_id: which stream it reads.
+        stream_id: id of the stream that the planner reads.
         run: the planner's own token, new in every process.
     """
 
@@ -108,7 +108,7 @@ class GuideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A plan, and whose it is.
+    """A plan with its stream and planner.
 
     Attributes:
         stream_id, run: as in `GuideRequest`.
@@ -121,7 +121,7 @@ class PlannedRequest:
 
 
 class PlannedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """It was heard."""
+    """Confirms that the service has taken a plan."""
 
 
 class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,8 +129,8 @@ class StatusRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         stream: a stream's name, or None.
-        limit: how many splits of each, those that need attention first; None: all.
-        ended: also queries that have ended, as long as the service remembers them; of each its newest run.
+        limit: number of splits of each stream, those that need attention first; None: all.
+        ended: include ended queries that the service remembers, each with its newest run.
     """
 
     stream: str | None = None
@@ -144,8 +144,8 @@ class StatusReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         application: Spark's application id.
         pid: the driver's process id.
-        streams: one JSON object a stream in a query, as `lowmark.integration.run_status.run_json` makes it.
-        explanations: the same, in words.
+        streams: one JSON object per stream and query, as `lowmark.integration.run_status.run_json` makes it.
+        explanations: the same in words.
     """
 
     application: str
@@ -167,7 +167,7 @@ STATUS = Method(_SERVICE, "Status", StatusRequest, StatusReply)
 
 
 class Server:
-    """The driver's end: hands every request to a handler and sends back what it returns.
+    """The driver's end: passes every request to a handler and sends its result back.
 
     Args:
         address: ``unix:/path/of/socket``.
@@ -199,15 +199,15 @@ class Server:
         self._server.start()
 
     def stop(self) -> None:
-        """Refuse new requests, let the running ones end, and return when that is done."""
+        """Refuse new requests, and return when the running requests have ended."""
         self._server.stop(grace=1.0).wait()
 
 
 class Client:
-    """A caller's end. One connection, made when it is first needed; every call has a deadline.
+    """A caller's end: one connection, made when it is first needed; every call has a deadline.
 
     Raises (from every call):
-        ServiceUnreachable: nobody answered in time, or the service was stopped.
+        ServiceUnreachable: no answer came in time, or the service was stopped.
         ServiceFailed: the service answered with an error.
     """
 

@@ -1,8 +1,8 @@
 """The heartbeat: a streaming source of one row whose offset is the low watermark.
 
 Spark derives its watermark from the largest event time it sees, minus a delay. So the heartbeat's row carries the
-low watermark plus that delay, and it is the only branch of the plan that Spark watches. Both ends of the format
-are here: the offset is written by the reader below and found again in progress events by `HeartbeatOffset.find`.
+low watermark plus that delay, and it is the only branch of the plan that Spark watches. This module has both ends of
+the format: the reader below writes the offset, and `HeartbeatOffset.find` finds it again in progress events.
 
     offset   {"epoch": 7, "low_us": ..., "lowmark": "<stream name>", "run": "<token>",
               "split": "<columns and types>", "state": "<base64>"}
@@ -11,10 +11,10 @@ The offset holds the coordinator's state, so that Spark's checkpoint restores it
 new in every reader process: the first offset after a (re)start repeats the last low watermark under a new token,
 which ties reader, query and run together and lets joined streams agree again on their watermarks.
 
-The reader lives in a process of its own and asks the service once per batch: `commit` is called whenever a batch
-was planned, so a batch is over when `read` comes after it. In between Spark asks every 10 ms and gets the answer
-from memory. Before the query begins, the reader asks once whether it can: a checkpoint of another kind of query
-is refused in words. When the service is gone, the offset stays as it is: the watermark holds and the query lives.
+The reader lives in a process of its own and asks the service once per batch. Spark calls `commit` after it has planned
+a batch, so the batch is over when Spark next calls `read`. In between Spark asks every 10 ms, and the reader answers
+from memory. Before the query begins, the reader asks once whether it can: the service refuses a checkpoint of another
+kind of query in words. When the service is gone, the offset stays as it is: the watermark holds and the query lives.
 
 Executors import this module, so it imports gRPC only where it calls.
 """
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-    except ImportError:  # before 4.2; not from `lowmark.sources.spark.versions`: executors may lack what sources need
+    except ImportError:  # before 4.2; executors may be unable to import `lowmark.sources.spark.versions`
         SupportsTriggerAvailableNow = object
 
 __all__ = ["COLUMNS", "FORMAT", "HeartbeatOffset", "HeartbeatReader", "HeartbeatSource"]
 
 FORMAT = "lowmark_heartbeat"
-# `row` is always 0. As a column it keeps the optimizer from folding the nulls that stand for the user's columns.
+# `row` is always 0. As a column it keeps the optimizer from folding the nulls in place of the user's columns.
 COLUMNS = ("lowmark_time", "lowmark_heartbeat", "lowmark_row")
 _SCHEMA = "lowmark_time timestamp, lowmark_heartbeat boolean, lowmark_row int"
 # After a failed call the next one waits this long: Spark asks every 10 ms, a dead service must not cost that often.
@@ -79,8 +79,8 @@ class HeartbeatOffset:
 
     Attributes:
         stream: name of the stream.
-        low_us: low watermark in microseconds, a multiple of 1,000; None before there is one.
-        run: token of the reader process that wrote it; None in the very first offset of a query.
+        low_us: low watermark in microseconds, a multiple of 1,000; None without a low watermark.
+        run: token of the reader process that wrote the offset; None in the very first offset of a query.
         epoch: the coordinator's epoch at that time.
         state: the coordinator's state, base64; empty in the very first offset.
         split: the columns that tell its splits; None in the very first offset, and where a source of ours is read.
@@ -113,7 +113,7 @@ class HeartbeatOffset:
         """Read a source's offset, as a mapping or as JSON text; None if it is not a heartbeat's.
 
         Raises:
-            UnreadableHeartbeat: it is a heartbeat's, and a field is missing or cannot be.
+            UnreadableHeartbeat: a field of the heartbeat's offset is missing, or has an impossible value.
         """
         if isinstance(offset, str) and '"lowmark"' in offset:
             try:
@@ -122,7 +122,7 @@ class HeartbeatOffset:
                 return None
         stream = offset.get("lowmark") if isinstance(offset, Mapping) else None
         if not isinstance(offset, Mapping) or not isinstance(stream, str):
-            return None  # a topic may have that name, but its partitions are no text
+            return None  # a topic may be named "lowmark", but its partitions are no text
         for name, expected, fits in _FIELDS:
             if name not in offset:
                 raise UnreadableHeartbeat(stream, name, "nothing", expected)
@@ -136,8 +136,8 @@ class HeartbeatSource(DataSource):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Spark before 4.2 asks a reader nothing before it compares the checkpoint's sources with the query's, and an
-        # error while it makes one is covered by another: its process looks when it is given the source.
+        # Spark before 4.2 asks a reader nothing before it compares the checkpoint's sources with the query's, and hides
+        # an error from the making of the reader behind another. So this process looks when it is given the source.
         if not _IS_ASKED_FOR_LIMITS and _is_planner():
             self.simpleStreamReader(StructType()).look()
 
@@ -162,10 +162,11 @@ class HeartbeatSource(DataSource):
 
 
 class _FirstLooking(_SimpleStreamReaderWrapper):
-    """What Spark puts around a simple reader; where Spark asks for limits, it looks before the query begins."""
+    """Spark's wrapper of a simple reader, which looks at the checkpoint when Spark asks for limits."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Asked before Spark compares the checkpoint's sources with the query's, which nobody understands if it fails.
+        # Spark asks this before it compares the checkpoint's sources with the query's, whose failure no user
+        # understands.
         reader = self.simple_reader
         assert isinstance(reader, HeartbeatReader)
         reader.look()
@@ -173,14 +174,14 @@ class _FirstLooking(_SimpleStreamReaderWrapper):
 
 
 class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Answers Spark's question for new offsets with the low watermark. Pickled: holds no socket until it asks.
+    """Answers Spark's question for new offsets with the low watermark. Pickled: opens no socket before it asks.
 
     Args:
-        address: where the service listens.
-        stream_id: which wrapped DataFrame this is.
-        stream: its name.
-        delay_ms: what Spark will subtract again.
-        split: the columns that tell its splits, kept in the offsets; None keeps none.
+        address: address of the service.
+        stream_id: id of the wrapped DataFrame.
+        stream: name of the stream.
+        delay_ms: the delay that Spark will subtract again.
+        split: the split's columns, kept in the offsets; None keeps none.
     """
 
     def __init__(self, *, address: str, stream_id: str, stream: str, delay_ms: int, split: str | None = None) -> None:
@@ -200,22 +201,22 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         return HeartbeatOffset(self._stream).to_json()
 
     def look(self) -> None:
-        """Ask whether the query can go on from its checkpoint at all.
+        """Ask the service whether the query can continue from its checkpoint.
 
         Raises:
-            QueryRefused: it cannot; why, and what to do.
+            QueryRefused: the query cannot continue; the text gives the reason and the remedy.
         """
         sys.excepthook = _end_quietly
         try:
             reply = self._send(run="", looks=True)
         except ServiceUnreachable:
-            return  # the first question proper says so
+            return  # the reader's first regular question reports this
         if reply.refusal is not None:
             _hide_traceback()
             raise QueryRefused(reply.refusal)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        # Nothing to fix in advance: a heartbeat follows a report, so heartbeats end when the data end.
+        # Nothing to prepare: a heartbeat follows a report, so heartbeats end when the data end.
         self._available_now = True
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
@@ -228,17 +229,17 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         self._asked_at_us = now_us
         if end == HeartbeatOffset.find(start):
             return iter([]), start
-        self._batch_planned = True  # a new offset makes Spark plan a batch, even if it has no row
+        self._batch_planned = True  # Spark plans a batch for a new offset, even for one without a row
         self._planned_at_us = now_us
         return iter(self._rows(end)), end.to_json()
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-        # On an executor, after a restart or for batch 0: a pure function of the offsets.
+        # Called on an executor, after a restart or for batch 0: a pure function of the offsets.
         found = HeartbeatOffset.find(end)
         return iter([] if start == end or found is None else self._rows(found))
 
-    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002  # the call is the news, not the offset
-        # Spark calls this while it plans the next batch, right after it has asked all sources for their offsets.
+    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002  # the call itself is the message
+        # Spark calls this while it plans the next batch, right after asking all sources for their offsets.
         self._batch_planned = True
         self._planned_at_us = self._asked_at_us
 
@@ -254,7 +255,7 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _note_poll(self) -> None:
         if not self._batch_planned:
-            self._polled_until_us = self._asked_at_us  # that poll led to no batch: no source had anything new
+            self._polled_until_us = self._asked_at_us  # the poll led to no batch, so no source had new data
 
     def _has_news(self, now_us: int) -> bool:
         if self._retry_at_us is not None:
@@ -296,13 +297,13 @@ class HeartbeatReader(SimpleDataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._take(reply, self._last.run)
 
     def _hang_up(self) -> None:
-        # A connection that failed waits ever longer before it tries again; a new one tries at once.
+        # After failures a connection waits ever longer before its next attempt; a new connection tries at once.
         if self._client is not None:
             self._client.close()
         self._client = None
 
     def _say(self, what: str) -> None:
-        # No logging is set up in this process; Spark passes its standard error on to the driver's.
+        # Logging is not configured in this process; Spark passes its standard error on to the driver's.
         sys.stderr.write(printable(f'lowmark: stream "{self._stream}": {what}') + "\n")
         sys.stderr.flush()
 
@@ -346,12 +347,12 @@ def _is_planner() -> bool:
 
 
 def _hide_traceback() -> None:
-    from lowmark.sources.spark.briefly import hide_traceback  # for an error only: it brings what sources need
+    from lowmark.sources.spark.briefly import hide_traceback  # only for an error: it imports much
 
     hide_traceback()
 
 
 def _end_quietly(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-    """Spark ends a reader's process by closing its socket; that traceback would end up on the user's terminal."""
+    """Hide the error when Spark ends a reader's process by closing its socket, or users would see a traceback."""
     if not issubclass(kind, ConnectionError):
         sys.__excepthook__(kind, error, at)

@@ -1,15 +1,14 @@
-"""The mapped transport: whole Arrow batches are reduced in Python, where nothing in the JVM can, or event time is found
-in Python.
+"""The mapped transport: Python reduces whole Arrow batches, if the JVM cannot, or if Python finds the event times.
 
 Spark before 4.2 has no aggregate that keeps the exact maximum of each key cheaply (`tuple_sketch_agg_double`, see
-`observed.py`). There all rows pass through `mapInArrow` once, unchanged, and each Arrow batch of them is grouped by the
-split's columns. What a task found goes into the stream's accumulator (`accumulated.py`) with its end. It is as exact,
-and costs a way from the JVM to Python and back: about a microsecond a row of a core's time, more where rows are wide.
+`observed.py`). There all rows pass through `mapInArrow` once, unchanged, and each Arrow batch is grouped by the split's
+columns. When a task ends, its result goes into the stream's accumulator (`accumulated.py`). The result is as exact, and
+costs the way from the JVM to Python and back: about a microsecond of a core's time per row, more for wide rows.
 
-A timestamp assigner has to see every row; what it returns is measured in the same way, by whole batches.
+A timestamp assigner has to see every row; its times are measured in the same way, by whole batches.
 
-Executors import this module and need pyarrow and numpy for it, nothing compiled besides: a split is named by the values
-of its columns, as JSON, and the driver makes ids of them.
+Executors import this module, and for it need pyarrow and numpy but no other compiled package: the module names a split
+by the values of its columns, as JSON, and the driver makes ids from the names.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchMap", "MappedMeasure"]
 
 _TIME = "time"
-# Groups of so many rows are grouped again, so that a task of thousands of splits and batches keeps little.
+# Above so many groups, groups are merged again, which keeps a task of thousands of splits and batches small.
 _MOST_GROUPS = 65_536
 
 
@@ -52,11 +51,11 @@ class BatchMap:
 
     Attributes:
         stream: name of the stream, for errors.
-        columns: the split's.
-        event_time: the TIMESTAMP column; an assigner's is added if it does not exist.
-        future_guard_us: later rows than this ahead of the task's clock move no watermark; None: no guard.
+        columns: the split's columns.
+        event_time: the TIMESTAMP column; added for an assigner if it does not exist.
+        future_guard_us: rows further ahead of the task's clock move no watermark; None: no guard.
         tracks: the accumulator.
-        assigner: finds the event time of a row, None for the column's own.
+        assigner: finds the event time of a row; None: the column has it.
     """
 
     stream: str
@@ -67,7 +66,7 @@ class BatchMap:
     assigner: Assigner | None = None
 
     def apply(self, df: DataFrame) -> DataFrame:
-        """Return the same rows, with their event time assigned where there is an assigner."""
+        """Return the same rows, with event times assigned if there is an assigner."""
         return map_in_arrow(df, self, self.schema(df))
 
     def schema(self, df: DataFrame) -> StructType:
@@ -90,12 +89,12 @@ class BatchMap:
             yield reduction.see(batch)
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
-        if batch_id is not None and query_id is not None:  # None in a batch query, where nobody listens
+        if batch_id is not None and query_id is not None:  # None in a batch query, which no service hears of
             self.tracks.add({(query_id, int(batch_id)): reduction.track()})
 
 
 class _Reduction:
-    """One task: what it saw so far."""
+    """The measurements of one task."""
 
     def __init__(self, job: BatchMap, *, cell: int) -> None:
         self._job, self._cell = job, cell
@@ -107,7 +106,7 @@ class _Reduction:
         self._group_count = 0
 
     def see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Measure a batch; returns it, with its event time assigned."""
+        """Measure a batch, and return it with its event times assigned."""
         import pyarrow as pa
 
         at = batch.schema.get_field_index(self._job.event_time)
@@ -123,7 +122,7 @@ class _Reduction:
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def track(self) -> BatchTrack:
-        """Return what was seen; splits are named by their values."""
+        """Return the measurements, with splits named by their values."""
         track = BatchTrack()
         self._group_again()
         marked = 0
@@ -193,14 +192,14 @@ class _Reduction:
 
 @dataclass(frozen=True, slots=True)
 class MappedMeasure:
-    """A stream whose rows are reduced in Python: see `Measure`.
+    """Measures a stream whose rows are reduced in Python: see `Measure`.
 
     Attributes:
-        stream: its name, for errors.
-        key: makes ids and names of the splits' values.
-        tracks: what its tasks left.
+        stream: name of the stream, for errors.
+        key: makes ids and names from the splits' values.
+        tracks: the measurements of its tasks.
         strategy: how the watermark of a split is made.
-        max_splits: in a batch.
+        max_splits: largest number of splits in a batch.
         detail: also report rows and earliest event time of each split.
     """
 
@@ -244,7 +243,7 @@ class MappedMeasure:
         )
 
     def _split(self, text: str) -> tuple[int | None, str]:
-        """Id and name of a split; no id where a row cannot have one."""
+        """Id and name of a split; the id is None if no row can have these values."""
         known = self._known.get(text)
         if known is None:
             values = [_value(plain, kind) for plain, kind in zip(json.loads(text), self.key.types, strict=True)]
@@ -254,7 +253,7 @@ class MappedMeasure:
 
 
 def _grouped(keys: Sequence[Any], micros: Any) -> pa.Table:
-    """A row for each split: its values, the largest and the smallest time, how many there are."""
+    """One row per split: its values, the largest and the smallest time, the number of times."""
     import pyarrow as pa
 
     names = [str(at) for at in range(len(keys))]
@@ -265,7 +264,7 @@ def _grouped(keys: Sequence[Any], micros: Any) -> pa.Table:
 
 
 def _regrouped(tables: list[pa.Table]) -> list[pa.Table]:
-    """Tables of groups as one at most."""
+    """Merge tables of groups into at most one table."""
     import pyarrow as pa
 
     if len(tables) < 2:
@@ -278,7 +277,7 @@ def _regrouped(tables: list[pa.Table]) -> list[pa.Table]:
 
 
 def _marks(tables: Iterable[pa.Table]) -> Iterator[tuple[tuple[Any, ...], SplitMark]]:
-    """The values of each split that has a time, and its mark."""
+    """The values and the mark of each split with a time."""
     for table in tables:
         columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
         *keys, latest, first, rows = columns

@@ -1,9 +1,9 @@
-"""What a transport says of the rows of one batch, whichever way it came.
+"""The measurements of one batch's rows, the same for every transport.
 
-observed.py      Spark's own aggregates measure the rows of the user, and the result is in the progress event
-mapped.py        where they cannot, and for timestamp assigners: Arrow batches are reduced, into an accumulator
-accumulated.py   a generator in Python sees every row on the executors, and leaves what it saw in an accumulator
-recorder.py      a source of ours is measured where it is read, and leaves it in an accumulator, too
+observed.py      Spark's own aggregates measure the user's rows, and the result is in the progress event
+mapped.py        without such aggregates, and for timestamp assigners: Python reduces Arrow batches for an accumulator
+accumulated.py   a generator in Python sees every row on the executors, and its result goes into an accumulator
+recorder.py      rows of a source of ours are measured by their reader, and the result goes into an accumulator, too
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ __all__ = ["Measure", "Measured", "added_up"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rows of one batch. Everything is by split id; a split without rows is missing.
+    """The rows of one batch. Every mapping is by split id and leaves out splits without rows.
 
     Attributes:
-        watermarks_us: watermark of each split, bound already taken off.
+        watermarks_us: watermark of each split, with the bound subtracted.
         first_us: smallest event time of each split; may be empty.
-        rows: rows of each split; None where this transport does not count them by split.
+        rows: rows of each split; None if the transport does not count rows by split.
         counts: totals of the batch.
-        names: id -> name of the splits whose names showed.
+        names: id -> name of the splits whose names were seen.
         latest_us: largest event time of each split; empty unless a source of ours was read.
-        events: what readers sent to their enumerator, by task: (subtask, serializer's version, event).
-        newest_us: largest event time, rows beyond the future guard included; None: there was none.
+        events: events from readers to their enumerator, by task: (subtask, serializer's version, event).
+        newest_us: largest event time, including rows beyond the future guard; None without one.
         future_rows: rows of each split beyond the future guard; may be empty.
-        lateness: rows of each split by bucket of how late they are; empty where rows are not seen, or not asked for.
-        counted: what the readers of a source of ours counted, by name, such as losses that they passed.
-        times: rows of each split by event time, rounded down; empty where `lateness` is.
+        lateness: rows of each split by bucket of lateness; empty if the transport sees no rows, or if not requested.
+        counted: counts by name from the readers of a source of ours, such as losses that they skipped.
+        times: rows of each split by event time, rounded down; empty whenever `lateness` is.
     """
 
     watermarks_us: Mapping[SplitId, int] = field(default_factory=dict)
@@ -68,15 +68,15 @@ class Measure(Protocol):
     """The driver's end of one transport, for one stream."""
 
     def report(self, query_id: str, batch_id: int, metrics: Mapping[str, Any]) -> Measured | None:
-        """Return what was measured of a batch that is over; None if nothing was.
+        """Return the measurements of a finished batch; None without any.
 
         Args:
-            query_id: the query, as Spark calls it.
-            batch_id: the batch. An older one is not asked for any more.
-            metrics: what the batch's progress event holds of observed metrics, by name.
+            query_id: Spark's id of the query.
+            batch_id: the batch; older batches are no longer asked for.
+            metrics: the observed metrics in the batch's progress event, by name.
 
         Raises:
-            TooManySplits: the batch held more splits than can be told apart.
-            UnreadableReport: what arrived is no measurement.
+            TooManySplits: the batch held more splits than the transport tells apart.
+            UnreadableReport: the content is no measurement.
         """
         ...

@@ -1,19 +1,18 @@
-"""The observed-metrics transport, both its ends: the expressions Spark evaluates and the reader of what arrives.
+"""The observed-metrics transport, both ends: the expressions that Spark evaluates, and the reader of their results.
 
-One row per batch comes out of `Dataset.observe`, through Spark's own accumulators, in the progress event:
+`Dataset.observe` gives one row per batch, through Spark's own accumulators, in the progress event:
 
     latest    tuple sketch, split -> largest event time in seconds (mode "max")
     rows      rows of the batch
     null_split_rows         rows without a split
     null_time_rows          rows with a split and without a time
     before_epoch_rows       rows from before 1970
-    newest                  largest event time of all rows, microseconds, those beyond the guard included
-    future                  with a guard: a sketch that sums up the rows beyond it by split
+    newest                  largest event time of all rows, microseconds, including rows beyond the guard
+    future                  with a guard: a sketch of the number of rows beyond it per split
     earliest, split_rows    with `detail`: sketches of the smallest event time and of the rows per split
-    names, hindmost         where names cannot be had otherwise: the split's columns of a sample of the rows, and of
-                            the row with the smallest event time, whose split is the one to be explained first; the
-                            latter as JSON in a binary, because Spark copies a string or a struct on every row that
-                            does not change it
+    names, hindmost         if names are not known otherwise: the split's columns of a sample of the rows, and of the
+                            row with the smallest event time, whose split users ask for first; `hindmost` is JSON in a
+                            binary, because Spark would copy a string or a struct on every row that does not change it
 
 A sketch is exact as long as it holds no more splits than its size, which every report proves by its theta.
 Its layout (datasketches-java 6.2, `CompactSketch.toByteArray`), little endian: byte 0 preamble longs, 1 serial
@@ -23,17 +22,16 @@ bytes an entry: u64 hash, f64 value, u8 mode.
 Event time is observed as `cast(ts as double)`, seconds, because that is one interpreted node per row instead of
 two; microseconds come back exactly by rounding for every time before the year 2112, within 1 us to 2255.
 
-What runs per row, and how (Spark 4.2, `AggregatingAccumulator`): counts and min_by are compiled; sketches and sets
-evaluate their arguments node by node, some 8 ns each. So:
+Costs per row (Spark 4.2, `AggregatingAccumulator`): counts and min_by are compiled; sketches and sets evaluate their
+arguments node by node, some 8 ns each. So:
 
-    The guard stands in the value, where it is one comparison for a row of the past. In a stream `current_timestamp()`
-    becomes a literal only after constants were folded: now + interval is added up again for every row that asks.
-    It does not stand in the key: a sketch asks its key for its type on every row, and `if` has to work that out.
-    The guard of `future` does stand in the key, inside `unix_micros`: the type of `unix_micros` is a constant, and the
-    keys of other rows are not worked out.
-    Bad rows are counted by `count`, which never is null, and so costs half of what a `sum` does.
-    No compiled expression holds the batch's time: as a literal it would be compiled anew for every batch, some 50 ms.
-    So the rows beyond the guard are counted by a sketch, which is never compiled.
+    The guard stands in the value, where it costs one comparison for a row of the past. In a stream
+    `current_timestamp()` becomes a literal only after constants were folded, so every row that needs now + interval
+    adds it up again. The guard does not stand in the key: a sketch asks its key for its type on every row, and `if`
+    computes its type. The guard of `future` does stand in the key, inside `unix_micros`: the type of `unix_micros` is a
+    constant, and the keys of other rows are not computed. Bad rows are counted by `count`, which is never null and so
+    costs half of a `sum`. No compiled expression holds the batch's time: as a literal it would be compiled anew for
+    every batch, some 50 ms. So a sketch, which is never compiled, counts the rows beyond the guard.
 """
 
 from __future__ import annotations
@@ -69,13 +67,13 @@ _EMPTY_FLAG = 0x04
 _SECOND_US = 1e6
 _LARGEST = 2.0**63 - 1_024  # the largest double that fits 64 bits
 _COUNTS = ("rows", "null_split_rows", "null_time_rows", "before_epoch_rows")
-# One row in 16, by bits of the time that differ even between whole seconds and whole minutes.
+# One row in 16, chosen by bits of the time that differ even between whole seconds and whole minutes.
 _SAMPLE_MASK = 0b11_0110_0000_0000
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one batch's metric says, decoded.
+    """The decoded metric of one batch.
 
     Attributes:
         splits: ids of the splits with rows in the batch, uint64, shape (n,).
@@ -84,8 +82,8 @@ class Observation:
         split_rows: rows by split id; empty without `detail`.
         rows: rows in the batch, good or bad.
         null_split_rows, null_time_rows, before_epoch_rows: rows that move no watermark, by reason.
-        names: id -> name of the splits that the sample showed.
-        newest_us: largest event time, rows beyond the guard included; None: there was none.
+        names: id -> name of the splits in the sample.
+        newest_us: largest event time, including rows beyond the guard; None without one.
         future_rows: rows beyond the guard by split id.
     """
 
@@ -104,7 +102,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What to measure on a stream: builds the columns for `observe` and reads what they give.
+    """The measurement of a stream: builds the columns for `observe` and reads their results.
 
     Attributes:
         stream: name of the stream, for errors.
@@ -126,7 +124,7 @@ class Measurement:
 
     @property
     def most_splits(self) -> int:
-        """How many splits are counted exactly."""
+        """Number of splits that are counted exactly."""
         return 1 << self.sketch_lg
 
     def columns(self) -> list[Column]:
@@ -146,7 +144,7 @@ class Measurement:
             "newest": f"max({micros})",
         }
         if self.future_guard_us is not None:
-            # The key is told of such rows only. It is a time between two casts, because `unix_micros` knows its type.
+            # Only rows beyond the guard have a key, which is cast to a time and back: `unix_micros` has a fixed type.
             key = f"unix_micros({self._if_future(f'timestamp_micros({self.key.expression()})')})"
             made["future"] = f"tuple_sketch_agg_double({key}, 1.0D, {self.sketch_lg}, 'sum')"
         if self.detail:
@@ -210,7 +208,7 @@ class Measurement:
             raise UnreadableReport(where, f"expected rows of {self.key.columns} as names: {broken}") from broken
         names: dict[int, str] = {}
         for values in shown:
-            # A value that no row can have, such as half of a surrogate pair: its split stays without a name.
+            # An impossible value, such as half of a surrogate pair, leaves its split without a name.
             with suppress(ValueError, OverflowError):
                 if self.key.fits(values):
                     names |= self.key.names([values])
@@ -226,7 +224,7 @@ class Measurement:
         typed = tuple(zip(self.key.columns, self.key.types, strict=True))
         shown = []
         for row in rows:
-            # A date after the year 9999 is none in Python: its split stays without a name, the report counts.
+            # Python has no date after the year 9999, so the split stays without a name; its rows still count.
             with suppress(ValueError):
                 shown.append(tuple(_from_json(row.get(column), kind) for column, kind in typed))
         return shown
@@ -237,7 +235,7 @@ class Measurement:
         return f"current_timestamp() + interval '{seconds}' second"
 
     def _unless_future(self, value: str) -> str:
-        # The guard has to be inside the expression: behind it, one bad row would hide its split's good rows.
+        # The guard must be inside the expression: behind it, one bad row would hide its split's good rows.
         if self.future_guard_us is None:
             return value
         time = quoted(self.event_time)
@@ -250,11 +248,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class ObservedMeasure:
-    """A stream whose rows Spark measures: see `Measure`.
+    """Measures a stream by Spark's observed metrics: see `Measure`.
 
     Attributes:
-        measurement: what is observed.
-        metric: under which name.
+        measurement: the observed columns.
+        metric: name of the metric.
         strategy: how the watermark of a split is made.
     """
 
@@ -288,7 +286,7 @@ def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[
     """Return the split ids and the values in a compact tuple sketch of doubles, in the sketch's order.
 
     Raises:
-        UnreadableReport: the bytes are no such sketch, or cut short.
+        UnreadableReport: the bytes are cut short, or no such sketch.
     """
     raw = _raw(sketch, where)
     longs, flags = raw[0], raw[5]
@@ -309,13 +307,13 @@ def decode_sketch(sketch: bytes | str, *, where: str) -> tuple[Ids, npt.NDArray[
 
 
 def _theta(raw: bytes) -> float:
-    """The share of hashes that a sketch kept: 1.0 means every split is in it."""
+    """The share of hashes that a sketch kept: 1.0 means that it has every split."""
     return int.from_bytes(raw[16:24], "little") / float(1 << 63) if raw[0] == 3 else 1.0
 
 
 def _raw(sketch: bytes | str, where: str) -> bytes:
     try:
-        # Through a view, which nothing but bytes has: `bytes(7)` would be seven zeros.
+        # Through a view, which only bytes-like objects allow: `bytes(7)` would be seven zeros.
         raw = base64.b64decode(sketch, validate=True) if isinstance(sketch, str) else bytes(memoryview(sketch))
     except (TypeError, ValueError) as broken:
         raise UnreadableReport(where, f"expected a sketch as bytes or base64, got {sketch!r:.40}") from broken
@@ -325,7 +323,7 @@ def _raw(sketch: bytes | str, where: str) -> bytes:
 
 
 def _whole(values: npt.NDArray[np.float64], unit: float, where: str) -> npt.NDArray[np.int64]:
-    """The values in this unit, as whole numbers; a time at the end of 64 bits stays there."""
+    """The values in this unit as whole numbers, clipped to 64 bits."""
     if not np.isfinite(values).all():
         raise UnreadableReport(where, "expected numbers in a sketch, got infinite ones or none")
     with np.errstate(over="ignore"):
@@ -334,7 +332,7 @@ def _whole(values: npt.NDArray[np.float64], unit: float, where: str) -> npt.NDAr
 
 
 def _from_json(value: Any, kind: str) -> Any:
-    """The value of a split's column: JSON has no dates and no binaries, Spark writes both as text."""
+    """The value of a split's column: JSON has no dates and no binaries, so Spark writes both as text."""
     if not isinstance(value, str):
         return bytes(value) if isinstance(value, bytearray) else value
     match kind:

@@ -1,8 +1,7 @@
-"""A planner's way to the service: before a batch is planned it asks how far alignment lets it read, and then it tells
-what was planned, so that the watermark of a split is known before a row of it is read.
+"""A planner's link to the service: asks before each batch how far alignment lets it read, and reports the plan.
 
-What the service keeps of a planner is `driver/known_planner.py`. Executors import this module, so it imports gRPC only
-where it calls.
+So the watermark of a split is known before its rows are read. The service keeps its knowledge of planners in
+`driver/known_planner.py`. Executors import this module, so it imports gRPC only where it calls.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ServicePeer"]
 _RETRY_US = 1_000_000
-_PLANS_KEPT = 8  # to be told when the service is back, which keeps as many
+_PLANS_KEPT = 8  # plans to report when the service is back; the service keeps as many
 
 
 class ServicePeer:
-    """A planner's way to the service. Pickled: opens its connection when it first asks.
+    """A planner's link to the service. Pickled: connects when it first asks.
 
-    When the service is gone, what it last said holds: the watermark stays, and alignment lets nobody further.
+    While the service is gone, its last answer holds: the watermark stays, and alignment lets nobody read further.
 
     Args:
-        address: where the service listens.
-        stream_id: what is read.
-        stream: its name, for errors.
+        address: address of the service.
+        stream_id: id of the stream.
+        stream: name of the stream, for errors.
     """
 
     def __init__(self, *, address: str, stream_id: str, stream: str) -> None:
@@ -86,7 +85,7 @@ class ServicePeer:
 
     def _note(self, gone: ServiceUnreachable) -> None:
         if self._retry_at_us is None:
-            # No logging is set up in this process; Spark passes its standard error on to the driver's.
+            # Logging is not configured in this process; Spark passes its standard error on to the driver's.
             line = f'lowmark: stream "{self._stream}": the query reads on, as far as alignment let it last: {gone}'
             sys.stderr.write(printable(line) + "\n")
             sys.stderr.flush()
@@ -94,5 +93,5 @@ class ServicePeer:
         if self._client is not None:
             self._client.close()
         self._client = None
-        # Events were taken with the answer that brought them; they are not handed on a second time.
+        # The planner has taken these events with the answer that brought them, so they are not passed on again.
         self._guidance = replace(self._guidance, events=())

@@ -1,6 +1,6 @@
-"""From a task to the service: what a source of ours reads is measured by whole Arrow batches, in one pass.
+"""Measures rows that a source of ours reads, by whole Arrow batches in one pass, and sends the result to the service.
 
-It arrives with the task's end, in an accumulator, where the service reads it. Executors import this module.
+The result arrives with the task's end, in an accumulator that the service reads. Executors import this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPLIT_TYPE = "string"
 
 
 class EventWithoutFormat(LowmarkError, RuntimeError):
-    """A reader sends an event that cannot be written down."""
+    """A reader sent an event, but its source has no format for events."""
 
     reader: int  # its subtask
     event: str
@@ -46,11 +46,11 @@ class AccumulatorRecorder:
 
     Attributes:
         event_time: the column to measure.
-        future_guard_us: later rows than this ahead of the task's clock move no watermark; None: no guard.
-        key: makes ids of the splits' names.
+        future_guard_us: rows further ahead of the task's clock move no watermark; None: no guard.
+        key: makes ids from the splits' names.
         tracks: the accumulator.
         events: the format of the events that readers send.
-        lateness: whether rows are counted by how late they are and by their times.
+        lateness: whether to count rows by lateness and by event time.
     """
 
     event_time: str
@@ -65,14 +65,14 @@ class AccumulatorRecorder:
 
 
 class _TaskRecording:
-    """One task: what it saw so far."""
+    """The measurements of one task."""
 
     def __init__(self, recorder: AccumulatorRecorder, task: Task[Any]) -> None:
         self._recorder, self._cell = recorder, task.subtask
         self._track = BatchTrack()
         self._ids: dict[str, int] = {}
         self._sent: list[tuple[int, int, bytes]] = []
-        self._counted: list[Mapping[str, float]] = []  # of each reader; threads add to it
+        self._counted: list[Mapping[str, float]] = []  # by each reader; its threads add to the list
         self._lateness: dict[int, SliceLateness] = {}
         guard_us = recorder.future_guard_us
         self._future_limit_us = None if guard_us is None else time.time_ns() // 1_000 + guard_us
@@ -100,7 +100,7 @@ class _TaskRecording:
         ):
             tracker.observe_many(split, SplitMark(latest_us, first_us, len(micros)), self._cell)
             return
-        # Bad rows among them: each is counted for what it is. Nulls, the past before 1970, clocks that run ahead.
+        # Count each bad row by its kind: null, before 1970, or too far ahead of the clock.
         for time_us in micros.to_pylist():
             tracker.observe(split, time_us, self._cell, latest_us=self._future_limit_us)
 
@@ -136,10 +136,10 @@ class _TaskRecording:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMeasure:
-    """A stream that a source of ours reads, and nobody changes: see `Measure`.
+    """Measures a stream that a source of ours reads, if the user does not change its rows: see `Measure`.
 
     Attributes:
-        tracks: what its tasks left.
+        tracks: the measurements of its tasks.
         strategy: how the watermark of a split is made.
     """
 

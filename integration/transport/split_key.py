@@ -1,9 +1,8 @@
-"""What a split is called and how its rows are keyed: the user's columns <-> the 63-bit id of the sketches.
+"""Names and keys of splits: the user's columns <-> the 63-bit ids in the sketches.
 
-A string per row would cost several times what all the rest costs, so the id of a split is a hash that the
-JVM computes from the columns, and names are looked up: the same hash is computed here from names that are
-known otherwise (the offsets of the source, ``splits=``, a sample of the rows). A split whose name is not
-known yet is shown by its hash.
+A string per row would cost several times as much as everything else, so the id of a split is a hash that the JVM
+computes from the columns. Names are looked up: the same hash is computed here from names that are known otherwise (from
+offsets of the source, ``splits=``, or a sample of the rows). A split with an unknown name is shown by its hash.
 
     one integer column   id = murmur(bigint)             any other   id = murmur(xxhash64(columns, seed 42))
 
@@ -30,12 +29,12 @@ _SKETCH_SEED = 9001
 _SPARK_SEED = 42
 _INTEGRAL = frozenset({"tinyint", "smallint", "int", "bigint"})
 _HASHABLE = _INTEGRAL | {"string", "boolean", "date", "binary"}
-# An id cannot be turned back into its integer, but partition numbers are small: the first 65,536 are tried.
+# An id cannot be turned back into its integer, but partition numbers are small, so the first 65,536 are tried.
 _TRIED_INTEGERS = 65_536
 
 
 def quoted(column: str) -> str:
-    """Return a column's name as it is written in SQL.
+    """Return a column's name quoted for SQL.
 
     >>> quoted("a`b")
     '`a``b`'
@@ -44,7 +43,7 @@ def quoted(column: str) -> str:
 
 
 def split_name(values: Iterable[object]) -> str:
-    """Return how a split is shown, by whoever shows it: its values joined by "/"; an empty string is shown as "".
+    """Return the name of a split, the same in every place: its values joined by "/"; an empty string gives "".
 
     >>> split_name(("orders", 3)), split_name(("", None))
     ('orders/3', '""/null')
@@ -54,7 +53,7 @@ def split_name(values: Iterable[object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SplitKey:
-    """The columns that name a split, and their Spark types in short form ("string", "int", ...).
+    """The columns that identify a split, and their Spark types in short form ("string", "int", ...).
 
     >>> key = SplitKey(("topic", "partition"), ("string", "int"))
     >>> key.name(("orders", 3))
@@ -76,7 +75,7 @@ class SplitKey:
             types: every column of the DataFrame -> its type in Spark's short form.
 
         Raises:
-            WrapRefused: for a column that is missing, named twice, or of a type that names no split.
+            WrapRefused: a column is missing, named twice, or of an unsupported type.
         """
         if not columns:
             raise WrapRefused(
@@ -102,25 +101,25 @@ class SplitKey:
 
     @property
     def integral(self) -> bool:
-        """True for one integer column, whose value itself is the sketch's key."""
+        """True for a single integer column, whose value itself is the sketch's key."""
         return len(self.types) == 1 and self.types[0] in _INTEGRAL
 
     @property
     def text(self) -> str:
-        """The columns and types, such as "topic string, partition int"; of one integer column any type gives one id."""
+        """Columns and types, such as "topic string, partition int"; equal for all types of one integer column."""
         if self.integral:
             return f"{self.columns[0]} integer"
         return ", ".join(f"{column} {kind}" for column, kind in zip(self.columns, self.types, strict=True))
 
     def expression(self) -> str:
-        """Return the sketch's key as SQL: a bigint, null where it cannot be told."""
+        """Return the sketch's key as SQL: a bigint, null for a single integer column that is null."""
         if self.integral:  # sketches take int and bigint only, and hash both as bigint
             (column,), (kind,) = self.columns, self.types
             return quoted(column) if kind in ("int", "bigint") else f"cast({quoted(column)} as int)"
         return f"xxhash64({', '.join(map(quoted, self.columns))})"
 
     def any_null(self) -> str:
-        """Return SQL that is true for a row in which some split column is null."""
+        """Return SQL that is true for a row in which a split column is null."""
         return " or ".join(f"{quoted(column)} is null" for column in self.columns)
 
     def split_id(self, values: Sequence[SplitValue]) -> int:
@@ -135,22 +134,22 @@ class SplitKey:
         return _sketch_hash(seed - (1 << 64) if seed >= 1 << 63 else seed)
 
     def name(self, values: Sequence[SplitValue]) -> str:
-        """Return how a split is shown."""
+        """Return the name of a split."""
         return split_name(values)
 
     def names(self, splits: Iterable[Sequence[SplitValue]]) -> dict[int, str]:
-        """Return id -> name of splits whose values are known."""
+        """Return id -> name of splits with known values."""
         return {self.split_id(values): self.name(values) for values in splits}
 
     def declared(self, stream: str, splits: Iterable[object]) -> dict[int, str]:
-        """Return id -> name of what a user passed as ``splits=``.
+        """Return id -> name of the user's ``splits=``.
 
         Args:
             stream: name of the stream, for the error.
-            splits: one value each where the key is one column, else one tuple or list each.
+            splits: one value per split for a single column, else one tuple or list per split.
 
         Raises:
-            WrapRefused: for a value that does not fit the columns.
+            WrapRefused: a value does not fit the columns.
         """
         named: dict[int, str] = {}
         for split in splits:
@@ -166,11 +165,11 @@ class SplitKey:
         return named
 
     def fits(self, values: Sequence[object]) -> bool:
-        """Whether these may be the values of a row: of the columns' types, or null."""
+        """Whether a row may have these values: of the columns' types, or null."""
         return all(value is None or _fits(value, kind) for value, kind in zip(values, self.types, strict=True))
 
     def guessed_name(self, split: int) -> str | None:
-        """Return the name of a split from its id alone: possible for small integers."""
+        """Return the name of a split from its id alone; only small integers are found."""
         return _small_integers().get(split) if self.integral else None
 
 
