@@ -2,13 +2,13 @@
 
     "LWMK"  version  size  crc32  zlib(body)        size and crc32 are of the body; integers are little-endian
     body:   kind of ids, low watermark, count, columns (ids, watermarks, states),
-            JSON (ids if names; names; ancestry: child, parents, what the removed ones left; split and bound;
-            since when the stream is young; the batch whose report was lost, and when that was known; of each
-            bound in turn how many rows it comes of)
+            JSON (ids if names; names; ancestry: child, parents, smallest watermark of removed parents; split and bound;
+            when the young stream began; the batch whose report was lost, and when the loss was known; for each
+            bound in turn the number of rows from which it was found)
 
-Version 2 has the ancestry, version 3 the bounds of splits that have their own, version 4 since when the stream is
-young, as long as it is, version 5 the batch whose report was lost, while it is waited for; without these version 1 is
-written, which older readers know. The rows of the bounds are no version: older readers pass over them.
+Version 2 adds the ancestry, version 3 the bounds of single splits, version 4 the begin of a young stream, version 5 a
+batch whose report was lost, while the stream waits for it. A snapshot without these parts is written as version 1,
+which older readers know. The rows of the bounds need no version, because older readers pass over them.
 
 Columns are numpy arrays, byte by byte transposed (all first bytes, then all second bytes, ...): neighbouring
 splits share their high bytes, so zlib finds runs. Splits are sorted and nothing depends on time or memory, so
@@ -32,7 +32,7 @@ from lowmark.watermark.state import SplitId, SplitState, split_order
 
 from .lineage import Ancestry
 
-VERSION = 5  # the newest that is written; older ones are read
+VERSION = 5  # the newest version written; older versions are read
 _MAGIC = b"LWMK"
 _HEAD = struct.Struct("<4sBII")
 _BODY = struct.Struct("<B?qI")  # kind, low known, low, count
@@ -47,23 +47,23 @@ _CODES = {
 }
 _STATES = {code: state for state, code in _CODES.items()}
 _INT64 = range(-(2**63), 2**63)
-_SPOKEN = 0x80  # flag on the state: the watermark column counts
+_SPOKEN = 0x80  # flag on the state: the split has a watermark
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSnapshot:
-    """What a restart needs to know of a stream.
+    """The state of a stream for a restart.
 
     Attributes:
         low_us: the low watermark, microseconds since the epoch.
         splits: state and watermark of every split.
-        names: what to call splits that are numbers; carried along, not interpreted.
+        names: names of splits whose ids are numbers; kept, not interpreted.
         ancestry: parents of every child of a reshard that has not spoken yet.
-        bounds_us: bounds that were found of splits, microseconds.
-        young_since_us: when the stream began whose idle timeout still grows, microseconds since the epoch, or None.
-        lost: the batch whose report was lost, and when that was known, microseconds since the epoch; None: none is
-            waited for.
-        bound_rows: about how many rows each of the bounds comes of; missing: not known.
+        bounds_us: bounds that were found for splits, microseconds.
+        young_since_us: when the stream began, while its idle timeout grows, microseconds since the epoch; else None.
+        lost: the batch whose report was lost, and when the loss was known, microseconds since the epoch; None: the
+            stream waits for no lost report.
+        bound_rows: about how many rows each bound was found from; missing: not known.
     """
 
     low_us: int | None = None
@@ -114,11 +114,11 @@ def encode(snapshot: StreamSnapshot) -> bytes:
 
 
 def decode(data: bytes) -> StreamSnapshot:
-    """The snapshot that ``encode`` was given.
+    """Read back a snapshot that ``encode`` wrote.
 
     Raises:
-        CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot; the reason
-            says which.
+        CorruptSnapshot: the bytes are cut off, damaged, of another version, or not a snapshot, as the reason
+            says.
     """
     body = _open(data)
     kind, low_known, low_us, count = _BODY.unpack_from(body)
@@ -155,7 +155,7 @@ def decode(data: bytes) -> StreamSnapshot:
         _check(all(type(split) in (str, int) and isinstance(name, str) for split, name in names))
         for child, (parents, left_us) in ancestry.items():
             _check(all(type(split) in (str, int) for split in (child, *parents)))
-            _check(parents or left_us is not None)  # parents that were removed have left something
+            _check(parents or left_us is not None)  # removed parents have left a watermark
             _check(left_us is None or (type(left_us) is int and left_us in _INT64))
         TopologicalSorter({child: parents for child, (parents, _) in ancestry.items()}).prepare()
         low_us = low_us if low_known else None
