@@ -8,11 +8,11 @@ Rule 3: all changes of one event are applied before anything is decided: first t
         nothing.
 
 Two clocks are used, and must not be mixed up. ``now_us`` is the moment at which an event is handled; a grace set by the
-user and the times shown to people use this clock. ``planned_at_us`` and ``until_us`` are moments up to which the sources
-were read. Silence (idleness, and the grace of a split known to be empty) is measured on the second clock alone, because
-a batch that runs for five minutes reads nothing meanwhile. On this clock only time in which splits delivered counts
-(``idleness.py``), unless the strategy asks for time alone: while no split delivers, the stream is silent, and its
-splits do not become idle.
+user and the times shown to people use this clock. ``planned_at_us`` and ``until_us`` are moments up to which the
+sources were read. Silence (idleness, and the grace of a split known to be empty) is measured on the second clock alone,
+because a batch that runs for five minutes reads nothing meanwhile. On this clock only time in which splits delivered
+counts (``idleness.py``), unless the strategy asks for time alone: while no split delivers, the stream is silent, and
+its splits do not become idle.
 
 Source: FLINK-4576 (the messages), FLIP-471 (time in which a split may be read), MillWheel (an absent split
 holds its value).
@@ -65,8 +65,7 @@ KNOWN_EMPTY_GRACE_US = 60_000_000
 """How long a silent new split that is known to be empty may hold, unless the strategy sets a grace: 1 minute."""
 
 ALL_IDLE_STEP_US = 1_000_000
-"""How often callers should look while all splits are idle and the low watermark follows the time up to which the sources
-were read."""
+"""How often callers should look while all splits are idle and the low watermark follows the time of reading."""
 
 Batch = TypeVar("Batch", BatchReported, BatchPlanned)
 
@@ -209,7 +208,7 @@ class StreamCoordinator:
 
     @property
     def heard_us(self) -> int | None:
-        """Up to when the sources were read when a split last delivered, was discovered, woke or resumed; None: never."""
+        """Up to when sources were read when a split last delivered, was discovered, woke or resumed; None: never."""
         return self._stirred_us
 
     @property
