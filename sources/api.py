@@ -396,7 +396,7 @@ class SplitPlanner(ABC, Generic[SplitT]):
         Args:
             split: the split.
             position: the position where it goes on.
-            time_us: the searched time; its first row lies at `position` or before it.
+            time_us: the time that was searched for.
 
         Returns:
             The event time, at most `time_us`, such that no row from `position` on is earlier, except for the
@@ -723,8 +723,9 @@ class Source(ABC, Generic[SplitT, StateT]):
         """Make a split reader, on an executor."""
 
     def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT] | None:
-        """Make a reader of one slot, where the source has its own: one that takes or sends events, or that decides when
-        a checkpoint is. None, as by default: the slot's slices are read by `create_split_reader` and `fetching`.
+        """Make a reader of one slot, if the source has its own: a reader with events, or one that decides checkpoints.
+
+        None, as by default: the slot's slices are read by `create_split_reader` and `fetching`.
         """
         del context
         return None

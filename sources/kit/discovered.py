@@ -17,15 +17,15 @@ class DiscoveredSplits(Generic[SplitT]):
     """The state of a `DiscoveringEnumerator`.
 
     Attributes:
-        discovered: whether the first discovery is done; splits found from then on are late ones.
+        discovered: whether the first discovery is done; splits found afterwards are late splits.
         assigned: ids that were given to a reader at some time, sorted.
-        stamps: their stamps, in the same order; empty where the source has none.
-        newest_stamp: the largest ever seen, None if there was none.
-        pending: splits that no reader has yet, in the order in which they were found.
-        oldest_stamp: `assigned` has all ids with this stamp or a larger one; those with a smaller one were assigned
-            too, and are forgotten. None: nothing was forgotten by number.
-        forgotten: how many of those there were at most, when splits were listed last.
-        sketch: of the ids of those, an `IdSketch`; empty where nothing was forgotten, or by an earlier version.
+        stamps: the stamps of `assigned`, in the same order; empty if the source has no stamps.
+        newest_stamp: the largest stamp ever seen, None without stamps.
+        pending: splits that no reader has yet, in the order of discovery.
+        oldest_stamp: `assigned` has all ids with this stamp or a larger stamp; ids with a smaller stamp were assigned
+            too, and are forgotten. None: no ids were forgotten by number.
+        forgotten: the largest possible number of forgotten ids at the last listing.
+        sketch: an `IdSketch` of the forgotten ids; empty if no ids were forgotten, or if written by an earlier version.
     """
 
     discovered: bool = False
@@ -39,7 +39,7 @@ class DiscoveredSplits(Generic[SplitT]):
 
 
 class DiscoveredSerializer(Generic[SplitT]):
-    """The format of `DiscoveredSplits`: msgpack, deflated, since ids resemble each other.
+    """The format of `DiscoveredSplits`: msgpack, deflated, because ids resemble each other.
 
     >>> from lowmark.sources import SourceSplit
     >>> serializer = DiscoveredSerializer(SourceSplit)
@@ -62,7 +62,7 @@ class DiscoveredSerializer(Generic[SplitT]):
 
     def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
         if version > self.version:
-            return self._plain.deserialize(version, data)  # which says why not
+            return self._plain.deserialize(version, data)  # raises with the reason
         try:
             plain = unpack(data)
         except ValueError as invalid:

@@ -1,4 +1,4 @@
-"""Which splits a planner gets no answer for, in words: what `SplitPlanner.trouble` says."""
+"""Says in words which splits of a planner get no answer, for `SplitPlanner.trouble`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Trouble"]
 
 
 class Trouble:
-    """Remembers since when some splits are not answered for.
+    """Remembers since when some splits get no answer.
 
     Args:
-        system: the one that does not answer, and where.
-        splits: what its splits are called.
+        system: the system that does not answer, and its place.
+        splits: the system's word for its splits.
         now_us: the wall clock, microseconds since the epoch.
 
     Attributes:
-        text: what is amiss; None: nothing.
+        text: the trouble in words; None: no trouble.
 
     >>> trouble = Trouble("Kinesis at eu-west-1", "shards", now_us=lambda: 1_767_268_800_000_000)
     >>> trouble.see(2, 8, "orders/shardId-000000000001", "ThrottlingException: slow down")
@@ -39,13 +39,13 @@ class Trouble:
         self.text: str | None = None
 
     def see(self, silent: int, asked: int, example: str = "", cause: str = "") -> None:
-        """Take in that so many of those that were asked about have not answered.
+        """Note how many splits got no answer.
 
         Args:
-            silent: how many of them.
-            asked: how many were asked about.
-            example: id of one of the silent.
-            cause: why, without secrets.
+            silent: number of splits without an answer.
+            asked: number of splits in the question.
+            example: id of a split without an answer.
+            cause: the reason, without secrets.
         """
         if not silent:
             self.text = None

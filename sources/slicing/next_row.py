@@ -91,7 +91,7 @@ def next_row(planner: SplitPlanner[SplitT], splits: Sequence[SplitT], *, near_us
             high_us = middle_us
         else:
             low_us = middle_us
-    # The found position may have no row, and older rows may lie behind it: such a split cannot be searched here.
+    # The found position may have no row, and older rows may follow it: such a split cannot be searched here.
     known = {name: us for name, us in planner.claims(unread, low_us, until_us).items() if us > EARLIEST_US}
     if len(known) < len(unread):
         sure = [split for split in unread if split.split_id in known]
